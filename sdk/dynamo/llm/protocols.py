@@ -1,0 +1,131 @@
+"""What the frontend and the engines say to each other, inside the runtime's requests and items.
+
+`PreprocessedRequest` (tokens in) keeps the names that programs written for the original
+know. An engine answers with *deltas*: a list `[produced, finish, extras]`, since it is
+made and read once per token:
+
+- `produced`: token ids (`list[int]`) of a tokens engine, or text (`str`) of a text engine;
+- `finish`: None, or one of `EOS STOP LENGTH CANCELLED ERROR`;
+- `extras`: None, or a dict with any of the keys named by the constants below.
+
+The original's dict form `{"token_ids": [...], "finish_reason": ...}` is accepted too
+(`read_delta` turns it into the list).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+EOS: Final = "eos"
+STOP: Final = "stop"
+LENGTH: Final = "length"
+CANCELLED: Final = "cancelled"
+ERROR: Final = "error"
+
+LOG_PROBS: Final = "log_probs"
+"""extras: one float per produced token."""
+TOP_LOGPROBS: Final = "top_logprobs"
+"""extras: per produced token a list of `[token_id, logprob]`, best first."""
+PROMPT_LOGPROBS: Final = "prompt_logprobs"
+"""extras of the first delta: per prompt token a float, or None for the first."""
+CACHED_TOKENS: Final = "cached_tokens"
+"""extras: prompt tokens that came from the engine's prefix cache."""
+PROMPT_TOKENS: Final = "prompt_tokens"
+"""extras of a text engine's last delta: exact prompt token count."""
+COMPLETION_TOKENS: Final = "completion_tokens"
+"""extras of a text engine's last delta: exact produced token count."""
+MESSAGE: Final = "message"
+"""extras of a delta whose finish is ERROR: the sentence for the user."""
+STOP_REASON: Final = "stop_reason"
+"""extras of the last delta: the stop string or token id that matched."""
+
+Delta: TypeAlias = list[Any]
+
+
+class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """When a stream ends. `stop` strings are the frontend's work for tokens engines."""
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+
+
+class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """How the next token is chosen; None leaves it to the engine."""
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    guided_decoding: dict[str, Any] | None = None
+
+
+class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What else is wanted beside the tokens."""
+
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+
+class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One sequence to continue. `n > 1` is the frontend's work: one request per choice."""
+
+    model: str
+    token_ids: list[int]
+    stop_conditions: StopConditions = msgspec.field(default_factory=StopConditions)
+    sampling_options: SamplingOptions = msgspec.field(default_factory=SamplingOptions)
+    output_options: OutputOptions = msgspec.field(default_factory=OutputOptions)
+    eos_token_ids: list[int] = []
+    mdc_sum: str = ""
+    annotations: list[str] = []
+
+
+class TextRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One request for a text engine: the OpenAI body as the client sent it."""
+
+    model: str
+    kind: str
+    """`chat` or `completions`."""
+    body: dict[str, Any]
+
+
+def delta(produced: list[int] | str, finish: str | None = None, extras: dict[str, Any] | None = None) -> Delta:
+    """Build a delta."""
+    return [produced, finish, extras]
+
+
+_DICT_EXTRAS: Final = {"log_probs": LOG_PROBS, "top_logprobs": TOP_LOGPROBS, "stop_reason": STOP_REASON}
+
+
+def read_delta(data: Any) -> Delta:
+    """Return `data` as a delta, or raise `ValueError` saying what is wrong with it."""
+    if type(data) is list and len(data) == 3 and type(data[0]) in (list, str):
+        return data
+    if isinstance(data, dict):
+        return _from_dict(data)
+    raise ValueError(f"an engine sent {type(data).__name__} where a delta was expected")
+
+
+def _from_dict(data: dict[str, Any]) -> Delta:
+    produced = data["text"] if data.get("text") is not None and not data.get("token_ids") else data.get("token_ids")
+    if not isinstance(produced, (list, str)):
+        raise ValueError("an engine's output needs token_ids (a list) or text")
+    finish = data.get("finish_reason")
+    extras = {name: data[key] for key, name in _DICT_EXTRAS.items() if data.get(key) is not None}
+    if isinstance(finish, dict):
+        finish, extras[MESSAGE] = ERROR, str(finish.get("error", finish))
+    elif isinstance(finish, str) and finish.startswith("error:"):
+        finish, extras[MESSAGE] = ERROR, finish.removeprefix("error:").strip()
+    return [produced, finish, extras or None]

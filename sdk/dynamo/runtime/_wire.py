@@ -1,0 +1,98 @@
+"""The messages between processes, as bytes: the only module that knows their layout.
+
+msgspec msgpack. Messages that travel per token are arrays (positions are the
+contract, new fields go to the end); unknown trailing fields are ignored by older
+readers. `tests/runtime/test_wire.py` pins the bytes. What each message means and
+when it is sent is written in `docs/design/protocol.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+VERSION: Final = 1
+
+MORE: Final = 0
+"""`Item.end`: the stream goes on."""
+DONE: Final = 1
+"""`Item.end`: the last item of a stream that ended well."""
+FAILED: Final = 2
+"""`Item.end`: the stream failed; `data` is `[code, message]`."""
+
+
+class Request(msgspec.Struct, array_like=True, tag="q", gc=False):
+    """One request, on `dyn.<ns>.ep.<component>.<endpoint>.<id>.req`."""
+
+    version: int
+    client: int
+    stream: int
+    request_id: str
+    deadline_ms: int
+    """Milliseconds left when it was sent; 0: no deadline."""
+    metadata: dict[str, str]
+    payload: msgspec.Raw
+
+
+class Chunk(msgspec.Struct, array_like=True, tag="k", gc=False):
+    """A numbered part of an encoded `Request` that is larger than the server's `max_payload`."""
+
+    client: int
+    stream: int
+    index: int
+    count: int
+    data: bytes
+
+
+class Rejection(msgspec.Struct, array_like=True, tag="x", gc=False):
+    """The answer to one request that was not accepted, on its reply subject."""
+
+    stream: int
+    code: str
+    message: str
+
+
+class Item(msgspec.Struct, array_like=True, gc=False):
+    """What one engine step adds to one stream. `data` is the endpoint's own."""
+
+    stream: int
+    data: Any = None
+    end: int = MORE
+
+
+class StepFrame(msgspec.Struct, array_like=True, gc=False):
+    """All that one step of one worker has for one client, on `dyn.<ns>.in.<client>.s`."""
+
+    version: int
+    worker: int
+    seq: int
+    accepted: list[int]
+    items: list[Item]
+    heartbeat: bool = False
+    """True: nothing new; `seq` repeats the last number sent."""
+
+
+class Control(msgspec.Struct, array_like=True, gc=False):
+    """A question to an instance, on `….ctl`: `ping`, `cancel` or an operation that it registered."""
+
+    version: int
+    client: int
+    op: str
+    body: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class ControlReply(msgspec.Struct, array_like=True, gc=False):
+    """The answer to a `Control`; `code` is empty where it went well."""
+
+    code: str = ""
+    message: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+encoder: Final = msgspec.msgpack.Encoder()
+decode_call: Final = msgspec.msgpack.Decoder(Request | Chunk).decode
+decode_rejection: Final = msgspec.msgpack.Decoder(Rejection).decode
+decode_frame: Final = msgspec.msgpack.Decoder(StepFrame).decode
+decode_control: Final = msgspec.msgpack.Decoder(Control).decode
+decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode

@@ -1,0 +1,83 @@
+"""The engine port: what an engine adapter is, in two kinds.
+
+A *tokens* engine gets a `PreprocessedRequest` and produces token ids; a *text* engine
+gets a `TextRequest` and produces text. Both push into a `Sink` instead of being pulled
+through a generator: per token that is one call, no task switch, and everything that one
+engine step pushes leaves the process in one message.
+
+Contract (tests/worker/test_engine_contract.py runs it over every engine):
+- `submit` returns at once; the sink is used from the event loop only (an engine with
+  threads of its own hands over with `loop.call_soon_threadsafe`, batched per step).
+- Exactly one `finish` or `fail` per sink, nothing after it.
+- `abort()` frees the slot within one engine step; the sink is not used afterwards.
+- The engine stops by itself at `max_tokens`, at a stop token id, at an EOS id (unless
+  `ignore_eos` or below `min_tokens`). Stop strings are not its work (tokens engines).
+- A request that it can't serve fails with `InvalidArgument`, before any output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+
+Abort = Callable[[], None]
+"""Ends a request early; may be called any number of times, also after its end."""
+
+
+class Sink(Protocol):
+    """Where one request's output goes."""
+
+    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+        """Add tokens or text."""
+
+    def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
+        """End well; `reason` is one of `dynamo.llm.protocols`' finish reasons."""
+
+    def fail(self, error: Exception) -> None:
+        """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
+
+
+class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What an engine knows of itself once it is ready; goes into the instance's record."""
+
+    context_length: int | None = None
+    kv_cache_block_size: int | None = None
+    total_kv_blocks: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What an engine is doing now; for `/metrics` and least-loaded routing."""
+
+    running: int = 0
+    waiting: int = 0
+    used_kv_blocks: int = 0
+
+
+class Engine(Protocol):
+    """Common to both kinds."""
+
+    async def start(self) -> EngineFacts:
+        """Load; raises with one clear sentence where the model or an argument is bad."""
+
+    async def stop(self) -> None:
+        """Free everything; running requests fail with `EngineShutdown`."""
+
+    def load(self) -> EngineLoad: ...
+
+
+class TokenEngine(Engine, Protocol):
+    """Tokens in, tokens out."""
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort: ...
+
+
+class TextEngine(Engine, Protocol):
+    """Text in, text out."""
+
+    def submit(self, request: TextRequest, sink: Sink) -> Abort: ...
