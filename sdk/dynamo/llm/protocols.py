@@ -119,13 +119,17 @@ def read_delta(data: Any) -> Delta:
 
 
 def _from_dict(data: dict[str, Any]) -> Delta:
-    produced = data["text"] if data.get("text") is not None and not data.get("token_ids") else data.get("token_ids")
+    produced = data.get("token_ids")
+    if not produced and data.get("text") is not None:
+        produced = data["text"]
     if not isinstance(produced, (list, str)):
         raise ValueError("an engine's output needs token_ids (a list) or text")
     finish = data.get("finish_reason")
     extras = {name: data[key] for key, name in _DICT_EXTRAS.items() if data.get(key) is not None}
     if isinstance(finish, dict):
-        finish, extras[MESSAGE] = ERROR, str(finish.get("error", finish))
+        extras[MESSAGE] = str(finish.get("error", finish))
+        finish = ERROR
     elif isinstance(finish, str) and finish.startswith("error:"):
-        finish, extras[MESSAGE] = ERROR, finish.removeprefix("error:").strip()
+        extras[MESSAGE] = finish.removeprefix("error:").strip()
+        finish = ERROR
     return [produced, finish, extras or None]

@@ -47,7 +47,7 @@ def _option(field: dataclasses.Field[Any], annotation: Any) -> click.Option:
     name = "--" + field.name.replace("_", "-")
     if kind is bool:
         name = f"{name}/--no-{name.removeprefix('--')}"
-    default = field.default_factory() if callable(field.default_factory) else field.default  # type: ignore[misc]
+    default = field.default_factory() if callable(field.default_factory) else field.default
     return click.Option(
         [field.name, name, *meta["flags"]],
         type=click.Choice(meta["choices"]) if meta["choices"] else kind,
@@ -68,7 +68,12 @@ def options(settings: type[Any]) -> list[click.Parameter]:
 
 
 def command(
-    settings: type[T], run: Callable[[T], Any], *, name: str, help: str, epilog: str = ""  # noqa: A002
+    settings: type[T],
+    run: Callable[[T], Any],
+    *,
+    name: str,
+    help: str,
+    epilog: str = "",  # noqa: A002
 ) -> click.Command:
     """A click command that builds `settings` from flags and environment and calls `run` with it."""
 
