@@ -8,10 +8,21 @@ and etcd as over memory. `tests/runtime/test_bus_contract.py` and
 
 from __future__ import annotations
 
+import enum
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
 from dynamo.runtime.errors import DynamoException
+
+
+class Verdict(enum.Enum):
+    """What a ping, or the lack of traffic, says of an instance."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    """Nobody listens on its subjects."""
+    SILENT = "silent"
+    """No answer in time: not picked; dead after 5 s of it."""
 
 
 class Message(NamedTuple):
@@ -100,6 +111,13 @@ class Compacted(DynamoException):
     retryable = True
 
 
+class LeaseLost(DynamoException):
+    """The lease that a write names is gone: take a new one and write again."""
+
+    code = "lease_lost"
+    retryable = True
+
+
 class Lease(Protocol):
     """The guard of a process's keys: they vanish when it is no longer kept alive."""
 
@@ -128,7 +146,7 @@ class Store(Protocol):
         """A new lease of `ttl` seconds. Raises `CannotConnect`."""
 
     async def put(self, key: str, value: bytes, lease: Lease | None = None) -> int:
-        """Write; returns the revision."""
+        """Write; returns the revision. Raises `LeaseLost`, `CannotConnect`."""
 
     async def put_if(
         self, key: str, value: bytes, expected: bytes | None, lease: Lease | None = None
