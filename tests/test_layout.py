@@ -46,7 +46,9 @@ def named(paths: list[Path]) -> list[str]:
 def test_the_standard_operator_wins_in_the_root(how: list[str]) -> None:
     """`import operator`, started in the repository's root, finds the standard library's module."""
     code = "import operator; print(operator.__name__, operator.eq.__name__, operator.__file__ or 'built in')"
-    answer = subprocess.run([sys.executable, *how, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        [sys.executable, *how, "-c", code], cwd=ROOT, env={}, check=True, capture_output=True, text=True
+    )
     assert answer.stdout.startswith("operator eq")
     assert str(ROOT / "operator") not in answer.stdout
 

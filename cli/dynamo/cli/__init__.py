@@ -1,0 +1,1 @@
+"""The command line: `dynamo-run` for one model, `dynamo` for pipeline files. Composes the other portions."""

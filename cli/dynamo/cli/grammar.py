@@ -1,0 +1,184 @@
+"""The words of `dynamo-run [in=X] [out=Y] [MODEL] [flags]`: who asks and who answers.
+
+Pure: `dynamo.cli.run` gives it the arguments and the few facts it needs (is standard
+input a terminal, is llama.cpp installed) and gets roles back, or a `CommandError` whose
+sentence says what to type instead. Only the first two words may be `in=` and `out=`,
+as in the original; the rest belongs to the flag parser.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.names import EndpointPath
+
+USAGE: Final = (
+    "dynamo-run [in=text|stdin|http|dyn://NAMESPACE.COMPONENT.ENDPOINT] "
+    "[out=echo_core|echo_full|mocker|llamacpp|dyn] [MODEL] [flags]"
+)
+DYN: Final = "dyn"
+WORKER: Final = "worker"
+ENGINES: Final = (
+    "echo_core", "echo_full", "mocker", "llamacpp", "mistralrs", "vllm", "sglang", "trtllm",
+)  # fmt: skip
+_ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
+_INPUTS: Final = ("text", "stdin", "http")
+_LATER_INPUTS: Final = {
+    "grpc": "the KServe gRPC server is not there yet; in=http serves the OpenAI API",
+    "none": "followers of an engine over several nodes are not there yet",
+    "batch": "batch files are not there yet; `in=stdin` answers one prompt from a pipe",
+}
+_SIDE: Final = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
+_DEFAULT_PATH: Final = EndpointPath("NS", "C", "E")
+
+
+class CommandError(ValueError):
+    """The command line can't be followed; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """An argument list taken apart, before anything is judged."""
+
+    input: str | None = None
+    output: str | None = None
+    verbosity: int = 0
+    flags: tuple[str, ...] = ()
+    """What the flag parser gets: flags and the model."""
+    engine_arguments: tuple[str, ...] = ()
+    """What stood behind `--`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Who asks and who answers."""
+
+    input: str
+    """`text`, `stdin`, `http`, or `worker` (requests come from other processes)."""
+    output: str
+    """An engine's name, `python`, or `dyn` (other processes answer)."""
+    path: EndpointPath | None = None
+    """What a worker serves, or the only endpoint that a `dyn` frontend uses."""
+    python_file: str = ""
+    python_mode: str = ""
+
+    @property
+    def process_local(self) -> bool:
+        """Neither side is elsewhere: no etcd, no NATS."""
+        return self.input != WORKER and self.output != DYN
+
+
+def split(argv: Sequence[str]) -> Words:
+    """Take `argv` (without the program's name) apart."""
+    own, engine_arguments = _cut(argv)
+    verbosity, words = _verbosity(own)
+    sides: dict[str, str] = {}
+    while words and len(sides) < 2 and (found := _SIDE.fullmatch(words[0])):
+        name, value = found.groups()
+        if name not in ("in", "out"):
+            raise CommandError(f"Invalid argument {words[0]!r}: it must start with 'in=' or 'out='. Usage: {USAGE}")
+        if name in sides:
+            raise CommandError(f"{name}= is given twice; usage: {USAGE}")
+        sides[name] = value
+        words = words[1:]
+    _refuse_late_sides(words)
+    return Words(sides.get("in"), sides.get("out"), verbosity, tuple(words), tuple(engine_arguments))
+
+
+def _cut(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    words = list(argv)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _verbosity(words: list[str]) -> tuple[int, list[str]]:
+    """`-v` is debug, `-vv` is trace, wherever they stand."""
+    found = [len(word) - 1 for word in words if re.fullmatch("-v+", word)]
+    if sum(found) > 2:
+        raise CommandError("too many -v: valid values are -v (debug) and -vv (trace)")
+    return sum(found), [word for word in words if not re.fullmatch("-v+", word)]
+
+
+def _refuse_late_sides(words: list[str]) -> None:
+    for word in words:
+        if word.startswith(("in=", "out=")):
+            raise CommandError(f"{word!r} comes too late: in= and out= are the first two words. Usage: {USAGE}")
+
+
+def decide(words: Words, *, model: str, terminal: bool, llamacpp: bool) -> Roles:
+    """Say who asks and who answers; `terminal`: standard input is one; `llamacpp`: that engine is installed."""
+    asker, serves = _input(words.input, terminal)
+    output = words.output if words.output is not None else _default_output(model, llamacpp)
+    if output.startswith(("pystr:", "pytok:")):
+        return _python(asker, serves, output)
+    engine, uses = _output(output)
+    if asker == WORKER and engine == DYN:
+        raise CommandError("in=dyn:// is a worker and needs an engine: give out=ENGINE, not out=dyn")
+    return Roles(asker, engine, serves or uses)
+
+
+def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
+    if word is None:
+        return ("text" if terminal else "stdin"), None
+    if word == DYN or word.startswith("dyn://"):
+        return WORKER, read_path("" if word == DYN else word)
+    kind = word.split(":")[0]
+    if kind in _LATER_INPUTS:
+        raise CommandError(f"in={word}: {_LATER_INPUTS[kind]}")
+    if word not in _INPUTS:
+        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'dyn://'])}. Usage: {USAGE}")
+    return word, None
+
+
+def _output(word: str) -> tuple[str, EndpointPath | None]:
+    if word.startswith("dyn://"):
+        return DYN, read_path(word)
+    name = _ALIASES.get(word, word)
+    if name != DYN and name not in ENGINES:
+        raise CommandError(f"Invalid out= option {word!r}{_meant(word, [*ENGINES, DYN])}. Usage: {USAGE}")
+    return name, None
+
+
+def _python(asker: str, serves: EndpointPath | None, word: str) -> Roles:
+    kind, _, file = word.partition(":")
+    if not file:
+        raise CommandError(f"out={word} needs a file: out={kind}:ENGINE.py")
+    return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens")
+
+
+def _default_output(model: str, llamacpp: bool) -> str:
+    if not model:
+        return "echo_full"
+    if not model.endswith(".gguf"):
+        raise CommandError(
+            f"say which engine answers for {model}: out=echo_core or out=mocker need only its tokenizer; "
+            "a .gguf file is served by llama.cpp without saying so"
+        )
+    if not llamacpp:
+        raise CommandError('a .gguf file needs llama.cpp: pip install "dynamo-pipelines[llamacpp]", or give out=')
+    return "llamacpp"
+
+
+def read_path(text: str) -> EndpointPath:
+    """An endpoint, generously: missing parts are `NS`, `C` and `E`, surplus ones join the endpoint's name."""
+    bare = text.removeprefix("dyn://")
+    parts = [part for part in re.split(r"[./]", bare.strip(" /.")) if part]
+    if len(parts) == 1:
+        parts = [_DEFAULT_PATH.namespace, parts[0]]
+    namespace, component, *names = [*parts, *list(_DEFAULT_PATH)[len(parts) :]]
+    try:
+        return EndpointPath.parse(f"{namespace}.{component}.{'_'.join(names)}")
+    except InvalidArgument as error:
+        raise CommandError(f"dyn://{bare}: {error}") from error
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]!r}" if close else f"; known are {', '.join(known)}"
