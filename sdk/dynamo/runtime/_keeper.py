@@ -1,0 +1,222 @@
+"""The keys that a process keeps in the store, under one lease, through every outage.
+
+`registry` says what each key should hold; the keeper makes it so: it renews the lease,
+takes a new one where it was lost, writes again what an emptied store has lost, and
+batches what changes often (ten writes a second at most). Level-based: it compares what
+a key should hold with what was written, so that nothing is lost while etcd is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dynamo.runtime._follow import read_epoch
+from dynamo.runtime._readiness import Written
+from dynamo.runtime.errors import CannotConnect, DynamoException
+from dynamo.runtime.ports import Lease, LeaseLost, Store
+
+GAP: Final = 0.1
+"""Seconds between two rounds of writes at least."""
+RETRY: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class IdTaken(DynamoException):
+    """Another process has registered under this id."""
+
+    code = "id_taken"
+
+
+class LeasedKey:
+    """One key and what it should hold. `same_owner` tells one's own earlier record from a stranger's."""
+
+    def __init__(self, key: str, value: bytes, same_owner: Callable[[bytes], bool] | None = None) -> None:
+        self.key = key
+        self.value: bytes | None = value
+        self.written: Written | None = None
+        """Where it was first written under the present lease and epoch."""
+        self._same_owner = same_owner
+        self._stored: bytes | None = None
+        self._lease = 0
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    @property
+    def dirty(self) -> bool:
+        return self.value != self._stored
+
+    def forget(self) -> None:
+        """The store lost it, or may have."""
+        self._stored = None
+        self._lease = 0
+
+    async def settled(self, timeout: float) -> bool:
+        """Wait until the store holds the value; False after `timeout`. Raises what made it impossible."""
+        if not self.dirty:
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(waiter)
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        """Tell who waits; False where nobody does."""
+        waiters = [w for w in self._waiters if not w.done()]
+        for waiter in waiters:
+            waiter.set_exception(error)
+        return bool(waiters)
+
+    async def sync(self, store: Store, lease: Lease, epoch: str, now: float) -> None:
+        """Write or delete, where that is needed."""
+        value = self.value
+        if value == self._stored and (value is None or self._lease == lease.id):
+            return
+        if value is None:
+            await store.delete(self.key)
+        else:
+            revision = await self._write(store, value, lease)
+            if self._lease != lease.id:
+                self.written = Written(epoch, revision, now)
+            self._lease = lease.id
+        self._stored = value
+        for waiter in self._waiters:
+            if not waiter.done() and not self.dirty:
+                waiter.set_result(None)
+
+    async def _write(self, store: Store, value: bytes, lease: Lease) -> int:
+        if self._same_owner is None:
+            return await store.put(self.key, value, lease)
+        written, revision, found = await store.put_if(self.key, value, None, lease)
+        if not written and found is not None and self._same_owner(found):
+            written, revision, found = await store.put_if(self.key, value, found, lease)
+        if not written:
+            raise IdTaken(f"{self.key} belongs to another process")
+        return revision
+
+
+class Keeper:
+    """Owns the lease and the keys under it."""
+
+    def __init__(
+        self,
+        store: Store,
+        ttl: float,
+        on_replaced: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._ttl, self._clock = store, ttl, clock
+        self._on_replaced = on_replaced
+        self._keys: dict[str, LeasedKey] = {}
+        self._lease: Lease | None = None
+        self._renew_at = 0.0
+        self._wake = asyncio.Event()
+        self.epoch = ""
+        self._revision = 0
+        self.away = ""
+        """Why the store can't be used now; empty while it can."""
+
+    def add(self, key: LeasedKey) -> None:
+        self._keys[key.key] = key
+        self._wake.set()
+
+    def discard(self, key: LeasedKey) -> None:
+        self._keys.pop(key.key, None)
+
+    def wake(self) -> None:
+        """Some key's value has changed."""
+        self._wake.set()
+
+    def recheck(self) -> None:
+        """The store may have been replaced: look now instead of at the next renewal."""
+        self._renew_at = 0.0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the keys until cancelled."""
+        while True:
+            self._wake.clear()
+            delay = await self._round()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+            await asyncio.sleep(GAP)
+
+    async def release(self, timeout: float) -> None:
+        """Give the lease back: all keys vanish at once."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await lease.revoke()
+        except (DynamoException, TimeoutError) as error:
+            log.debug("the lease could not be given back (%s); it ends by itself", error)
+
+    async def _round(self) -> float:
+        try:
+            if self._keys:
+                await self._renew()
+                await self._sync()
+            self._back()
+        except LeaseLost:
+            self._lease = None
+            return 0.0
+        except DynamoException as error:
+            self._gone(error)
+            return RETRY
+        return max(self._renew_at - self._clock(), 0.0) if self._keys else self._ttl
+
+    async def _renew(self) -> None:
+        now = self._clock()
+        if self._lease is not None and now < self._renew_at:
+            return
+        await self._check_epoch()
+        if self._lease is not None and not await self._lease.keep_alive():
+            log.warning("the lease in the store was lost; registering again")
+            self._lease = None
+        if self._lease is None:
+            self._lease = await self._store.grant(self._ttl)
+        self._renew_at = now + self._ttl / 3
+
+    async def _check_epoch(self) -> None:
+        epoch, revision = await read_epoch(self._store)
+        if self.epoch and (epoch != self.epoch or revision < self._revision):
+            log.warning("the store was replaced; registering again")
+            self._lease = None
+            for key in self._keys.values():
+                key.forget()
+            self._on_replaced()
+        self.epoch, self._revision = epoch, revision
+
+    async def _sync(self) -> None:
+        assert self._lease is not None
+        for key in list(self._keys.values()):
+            try:
+                await key.sync(self._store, self._lease, self.epoch, self._clock())
+            except IdTaken as error:
+                if key.fail(error):
+                    self.discard(key)
+                else:
+                    log.error("%s: this process can't register again", error)
+
+    def _gone(self, error: DynamoException) -> None:
+        if not self.away:
+            level = logging.WARNING if isinstance(error, CannotConnect) else logging.ERROR
+            log.log(level, "the store is away: %s; what runs goes on, and registers again when it is back", error)
+        self.away = error.message
+
+    def _back(self) -> None:
+        if self.away:
+            log.info("the store is back")
+        self.away = ""

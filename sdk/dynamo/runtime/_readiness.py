@@ -1,0 +1,100 @@
+"""When a worker is Ready: every live frontend can route to it. Pure; the clock is an argument.
+
+`registry.Registration` feeds it the clients' keys and asks `judge`. A frontend counts
+once it has applied the worker's record and neither loads nor failed to load it; one that
+lags more than ten seconds no longer counts, and is reported. The protocol's "Ready means
+routable".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dynamo.runtime._membership import FRONTEND, ClientRecord
+from dynamo.runtime.ports import Change, Entry
+
+LAG_LIMIT: Final = 10.0
+
+
+class Readiness(NamedTuple):
+    """`reasons` says what is missing, `lagging` which frontends were left out of the count."""
+
+    ready: bool
+    reasons: list[str]
+    lagging: Sequence[str] = ()
+
+
+class Written(NamedTuple):
+    """Where in the store's history a registration stands."""
+
+    epoch: str
+    revision: int
+    at: float
+    """When, on the clock that `judge` is asked with."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Seen:
+    record: ClientRecord
+    since: float
+    gone: float | None = None
+
+
+class Clients:
+    """The clients of one namespace, and those of all namespaces, as a worker sees them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def snapshot(self, prefix: str, entries: Iterable[Entry], *, replaced: bool, now: float) -> None:
+        """Apply a list. Clients of a store that was replaced are remembered for as long as a lag may last."""
+        listed = set()
+        for entry in entries:
+            self._wrote(entry.key, entry.value, now)
+            listed.add(entry.key)
+        for key in [k for k in self._seen if k.startswith(prefix) and k not in listed]:
+            if replaced:
+                self._seen[key].gone = now
+            elif self._seen[key].gone is None:
+                del self._seen[key]
+
+    def change(self, changes: Iterable[Change], now: float) -> None:
+        for change in changes:
+            if change.value is None:
+                self._seen.pop(change.key, None)
+            else:
+                self._wrote(change.key, change.value, now)
+
+    def judge(self, instance: int, written: Written, now: float) -> Readiness:
+        """Can every live frontend route to the instance?"""
+        reasons: list[str] = []
+        lagging: list[str] = []
+        for key, seen in sorted(self._seen.items()):
+            if seen.record.kind != FRONTEND or (seen.gone is not None and now - seen.gone > LAG_LIMIT):
+                continue
+            name, record = f"frontend {key.rpartition('/')[2]}", seen.record
+            if record.epoch != written.epoch or record.revision < written.revision:
+                late = now - max(seen.since, written.at) > LAG_LIMIT
+                (lagging if late else reasons).append(f"{name} has not seen this instance yet")
+            elif instance in record.failed:
+                reasons.append(f"{name} can't use this instance: {record.failed[instance]}")
+            elif instance in record.pending:
+                reasons.append(f"{name} is still loading what this instance needs")
+        return Readiness(not reasons, reasons, lagging)
+
+    def _wrote(self, key: str, value: bytes, now: float) -> None:
+        try:
+            record = msgspec.json.decode(value, type=ClientRecord)
+        except msgspec.DecodeError:
+            # A client of another version: it can't hold up every worker for ever.
+            self._seen.pop(key, None)
+            return
+        seen = self._seen.get(key)
+        if seen is None:
+            self._seen[key] = _Seen(record, now)
+        else:
+            seen.record, seen.gone = record, None

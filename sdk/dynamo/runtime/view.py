@@ -1,0 +1,192 @@
+"""The instances that a process may route to, kept up to date: the shell of `_membership`.
+
+`Registry.watch` makes one per namespace. `Client` picks from `routable`; the frontend's
+model pool listens. What has been applied is published in the client's own key, which is
+what makes workers Ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from dynamo.runtime._follow import Follower
+from dynamo.runtime._keeper import LeasedKey
+from dynamo.runtime._membership import Changed, Effect, Instance, Joined, Left, Membership
+from dynamo.runtime.errors import CannotConnect, DynamoException
+from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_prefix
+from dynamo.runtime.ports import Change, Snapshot, Store, Verdict
+
+PINGS_AT_ONCE: Final = 64
+
+log = logging.getLogger(__name__)
+
+
+class InstanceListener(Protocol):
+    """Told of every change, on the loop; must not block. A `pending` said in here is published with the change."""
+
+    def joined(self, instance: Instance) -> None: ...
+
+    def changed(self, instance: Instance) -> None: ...
+
+    def left(self, key: InstanceKey) -> None: ...
+
+
+class InstanceView:
+    """See the module. `follower` and `confirm` are run by the registry."""
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str | None,
+        client_id: int,
+        clock: Callable[[], float],
+        ping: Callable[[InstanceKey], Awaitable[Verdict]],
+        settle: Callable[[list[Effect]], None],
+    ) -> None:
+        self.kind = "other"
+        self._clock, self._ping, self._settle = clock, ping, settle
+        self._known = Membership()
+        self._listeners: list[InstanceListener] = []
+        self._news = asyncio.Event()
+        self._pings_due = asyncio.Event()
+        self._pinging: set[asyncio.Task[None]] = set()
+        self.leased = LeasedKey(client_key(namespace, client_id), b"")
+        self.leased.value = None
+        self.follower = Follower(store, instance_prefix(namespace), self._listed, self._changed)
+
+    @property
+    def instances(self) -> Mapping[InstanceKey, Instance]:
+        """All that serve: neither draining nor confirmed gone."""
+        return self._known.instances
+
+    @property
+    def version(self) -> int:
+        """Grows whenever `routable` may answer otherwise."""
+        return self._known.version
+
+    @property
+    def synced(self) -> bool:
+        """The first list is applied and the client's key written: requests may be sent."""
+        return bool(self._known.epoch) and self.leased.written is not None
+
+    def routable(self, path: EndpointPath) -> list[InstanceKey]:
+        """The instances of an endpoint that may be picked: those that traffic doesn't call dead or silent."""
+        return self._known.routable(path)
+
+    async def wait_synced(self, timeout: float = 120.0) -> None:
+        """Raises `CannotConnect` where the store doesn't answer in time."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._known.epoch:
+                    await self.wait_news()
+                synced = await self.leased.settled(timeout) or self.synced
+        except TimeoutError:
+            synced = False
+        if not synced:
+            raise CannotConnect(f"the instances could not be read from the store within {timeout:.0f} s")
+
+    async def wait_news(self) -> None:
+        """Return after the next change of any kind."""
+        self._news.clear()
+        await self._news.wait()
+
+    def listen(self, listener: InstanceListener) -> Callable[[], None]:
+        """Tell `listener` what is there and what happens; call the result to stop."""
+        self._listeners.append(listener)
+        for instance in self._known.instances.values():
+            self._tell(listener, Joined(instance))
+        self.publish()
+        return lambda: self._listeners.remove(listener)
+
+    def pending(self, key: InstanceKey) -> None:
+        """This client is still loading what the instance needs: it is not Ready for it yet."""
+        self._known.failed.pop(key, None)
+        self._known.pending.add(key)
+        self.publish()
+
+    def loaded(self, key: InstanceKey) -> None:
+        """This client can route to the instance."""
+        self._known.pending.discard(key)
+        self._known.failed.pop(key, None)
+        self.publish()
+
+    def failed(self, key: InstanceKey, reason: str) -> None:
+        """This client can't use the instance; its `/health` says so."""
+        self._known.pending.discard(key)
+        self._known.failed[key] = reason
+        self.publish()
+
+    def publish(self) -> None:
+        """Have the client's key written, if it has changed."""
+        if not self._known.epoch:
+            return
+        value = msgspec.json.encode(self._known.acknowledgement(self.kind))
+        if value != self.leased.value:
+            self.leased.value = value
+            self._settle([])
+
+    def observe(self, key: InstanceKey, verdict: Verdict | None) -> None:
+        """What a ping or traffic said of an instance."""
+        self._apply(self._known.verdict(key, verdict, self._clock()))
+
+    async def confirm(self) -> None:
+        """Ping what is unconfirmed or suspended, until cancelled."""
+        try:
+            while True:
+                self._pings_due.clear()
+                self._start_pings()
+                due = self._known.next_ping()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if due is None else max(due - self._clock(), 0.01)):
+                        await self._pings_due.wait()
+        finally:
+            for task in self._pinging:
+                task.cancel()
+
+    def _start_pings(self) -> None:
+        for key in self._known.due_pings(self._clock()):
+            if len(self._pinging) < PINGS_AT_ONCE:
+                task = asyncio.get_running_loop().create_task(self._ask(key), name=f"ping {key.path}")
+                self._pinging.add(task)
+                task.add_done_callback(self._pinging.discard)
+
+    async def _ask(self, key: InstanceKey) -> None:
+        try:
+            verdict: Verdict | None = await self._ping(key)
+        except DynamoException as error:
+            log.debug("%s could not be pinged: %s", key.path, error)
+            verdict = None
+        self.observe(key, verdict)
+
+    def _listed(self, epoch: str, snapshot: Snapshot) -> None:
+        self._apply(self._known.snapshot(epoch, snapshot.revision, snapshot.entries, self._clock()))
+
+    def _changed(self, changes: list[Change]) -> None:
+        self._apply(self._known.change(changes, self._clock()))
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            for listener in list(self._listeners):
+                self._tell(listener, effect)
+        self._settle(effects)
+        self.publish()
+        self._news.set()
+        self._pings_due.set()
+
+    def _tell(self, listener: InstanceListener, effect: Effect) -> None:
+        try:
+            match effect:
+                case Joined(instance):
+                    listener.joined(instance)
+                case Changed(instance):
+                    listener.changed(instance)
+                case Left(key):
+                    listener.left(key)
+        except Exception:  # a listener's bug must not end membership for everybody else
+            log.exception("a listener failed on %s", type(effect).__name__)
