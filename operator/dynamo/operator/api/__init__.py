@@ -1,0 +1,1 @@
+"""`DynamoPipeline`: its types, its rules, and reading it from YAML."""

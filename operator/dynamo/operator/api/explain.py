@@ -1,0 +1,154 @@
+"""pydantic's validation errors in our own sentences: the field's path, what is allowed, what was meant.
+
+Called by `load.py`. pydantic reports a failing union once per member and a failing list
+both at the item and at the list; a reader wants one line per field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from dynamo.operator.api.rules import Problem
+
+_Location = tuple[int | str, ...]
+
+
+def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Problem]:
+    """One problem per wrong field, in the order of the file's fields."""
+    by_place: dict[_Location, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        by_place.setdefault(_real(detail["loc"], data), []).append(detail)
+    places = [p for p in by_place if not any(other != p and other[: len(p)] == p for other in by_place)]
+    return [Problem(path_text(p), _sentence(by_place[p], p, data, model)) for p in places]
+
+
+def path_text(location: _Location) -> str:
+    """`('spec', 'components', 1, 'engine')` as `spec.components[1].engine`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def kind_of(value: Any) -> str:
+    """What a YAML reader calls a value."""
+    names: Mapping[type, str] = {dict: "a mapping", list: "a list", bool: "a boolean", str: "a text", int: "a number"}
+    return names.get(type(value), "nothing" if value is None else "a number")
+
+
+def _real(location: _Location, data: Any) -> _Location:
+    """`location` without the names of union members that pydantic appends; the last part may be missing in the data."""
+    for depth, part in enumerate(location):
+        if not isinstance(data, dict | list):
+            return location[:depth]
+        try:
+            data = data[part]  # type: ignore[index]  # int for a list, str for a mapping
+        except (KeyError, IndexError):
+            return location[: depth + 1]
+    return location
+
+
+def _value(location: _Location, data: Any) -> Any:
+    for part in location:
+        data = data[part]
+    return data
+
+
+def _sentence(details: list[ErrorDetails], location: _Location, data: Any, model: type[BaseModel]) -> str:
+    kinds = {d["type"]: d for d in details}
+    if "missing" in kinds:
+        return _missing(location)
+    if "extra_forbidden" in kinds:
+        return _unknown(location, model)
+    value = _value(location, data)
+    if "enum" in kinds or "literal_error" in kinds:
+        detail = kinds.get("enum") or kinds["literal_error"]
+        return _not_one_of(
+            value, [part.strip("' ") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")]
+        )
+    for kind, say in _SENTENCES.items():
+        if kind in kinds:
+            return say(value, kinds[kind].get("ctx", {}))
+    return f"{details[0]['msg']}, not {value!r}"
+
+
+def _missing(location: _Location) -> str:
+    hints = {"engine": ": for example `engine: mocker`", "components": ": list at least one, with its engine"}
+    return f"is required{hints.get(str(location[-1]), '')}"
+
+
+def _unknown(location: _Location, model: type[BaseModel]) -> str:
+    known = _fields_at(location[:-1], model)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
+    lower = {k.lower(): k for k in known}
+    found = lower.get(str(location[-1]).replace("_", "").replace("-", "").lower()) or (close[0] if close else None)
+    return "is no field here: " + (f"did you mean {found}?" if found else f"known are {', '.join(known)}")
+
+
+def _fields_at(location: _Location, model: type[BaseModel]) -> list[str]:
+    """Names (as in YAML) of the fields of the object at `location`."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = next(f for f in model.model_fields.values() if f.alias == part or f.serialization_alias == part)
+        model = _model_in(field.annotation) or model
+    return [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for m in map(_model_in, get_args(annotation)) if m), None)
+
+
+def _not_one_of(value: Any, allowed: list[str]) -> str:
+    close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return f"{value!r} is not one of {', '.join(allowed)}{meant}"
+
+
+def _wrong_type(wanted: str) -> Callable[[Any, Mapping[str, Any]], str]:
+    def say(value: Any, _: Mapping[str, Any]) -> str:
+        if wanted == "a text" and isinstance(value, bool | int | float):
+            return f"must be a text, not {kind_of(value)}: quote it"
+        if wanted != "a text" and isinstance(value, str) and value:
+            return f"must be {wanted}, not the text {value!r}" + (": remove the quotes" if value.isdecimal() else "")
+        return f"must be {wanted}, not {value if isinstance(value, float) else kind_of(value)}"
+
+    return say
+
+
+def _bad_form(value: Any, context: Mapping[str, Any]) -> str:
+    forms = {
+        "%$": "a number or a percentage like 25%",
+        "KMGTPE": "a quantity like 500m, 4 or 40Gi",
+        "[-a-z0-9]": "lower-case letters, digits and '-', beginning with a letter and not ending with '-'",
+        "[-_a-z0-9]": "lower-case letters, digits, '-' and '_', beginning and ending with a letter or digit",
+    }
+    form = next((text for mark, text in forms.items() if mark in context["pattern"]), f"like {context['pattern']}")
+    return f"{value!r} must be {form}"
+
+
+_SENTENCES: dict[str, Callable[[Any, Mapping[str, Any]], str]] = {
+    "string_pattern_mismatch": _bad_form,
+    "greater_than_equal": lambda value, c: f"must be {c['ge']:g} or more, not {value}",
+    "less_than_equal": lambda value, c: f"must be {c['le']:g} or less, not {value}",
+    "string_too_short": lambda _v, c: f"must have at least {c['min_length']} characters",
+    "string_too_long": lambda value, c: f"must have {c['max_length']} characters at most, not {len(value)}",
+    "too_short": lambda _v, c: f"must have at least {c['min_length']} entries",
+    "too_long": lambda _v, c: f"must have {c['max_length']} entries at most, not {c['actual_length']}",
+    "finite_number": lambda value, _c: f"must be a finite number, not {value}",
+    "int_type": _wrong_type("a whole number"),
+    "int_from_float": lambda value, _c: f"must be a whole number, not {value}",
+    "float_type": _wrong_type("a number"),
+    "bool_type": _wrong_type("true or false"),
+    "string_type": _wrong_type("a text"),
+    "dict_type": _wrong_type("a mapping"),
+    "tuple_type": _wrong_type("a list"),
+    "list_type": _wrong_type("a list"),
+    "model_type": _wrong_type("a mapping"),
+    "model_attributes_type": _wrong_type("a mapping"),
+}

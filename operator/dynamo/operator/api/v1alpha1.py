@@ -1,0 +1,398 @@
+"""Types of `DynamoPipeline` (dynamo.dev/v1alpha1), the one source of the CRD.
+
+Everything a schema can say is said here: names, types, ranges, patterns, defaults and a
+description per field (`kubectl explain` shows it). What needs two fields at once is in
+`rules.py`. Attribute names are snake_case, the YAML's are camelCase.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+API_VERSION = "dynamo.dev/v1alpha1"
+KIND = "DynamoPipeline"
+
+_QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+Quantity = int | Annotated[str, StringConstraints(max_length=32, pattern=_QUANTITY)]
+"""A Kubernetes quantity: `4`, `500m`, `40Gi`."""
+
+Share = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, StringConstraints(pattern=r"^(100|[0-9]{1,2})%$")]
+"""A number of replicas, or a percentage of them (`25%`)."""
+
+ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+
+class Engine(StrEnum):
+    """What runs the model."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+    LLAMACPP = "llamacpp"
+    MISTRALRS = "mistralrs"
+    MOCKER = "mocker"
+    ECHO_CORE = "echo_core"
+    ECHO_FULL = "echo_full"
+    PYTHON = "python"
+
+
+class Role(StrEnum):
+    """What the workers of a component do."""
+
+    AGGREGATED = "aggregated"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class RouterMode(StrEnum):
+    """How a frontend picks a worker."""
+
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+    KV = "kv"
+    LEAST_LOADED = "least-loaded"
+    POWER_OF_TWO = "power-of-two"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+    )
+
+
+class SecretKey(_Model):
+    """A key of a Secret in the pipeline's namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret in the pipeline's namespace.")
+    key: str = Field(default="HF_TOKEN", min_length=1, max_length=253, description="Key in the Secret.")
+
+
+class ModelCache(_Model):
+    """A volume claim that the workers share."""
+
+    size: Quantity = Field(description="Size of the claim, for example 40Gi.")
+    storage_class_name: ObjectName | None = Field(
+        default=None, description="Storage class of the claim; the cluster's default if left out."
+    )
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"] | None = Field(
+        default=None, description="Access mode of the claim; ReadWriteMany if workers of several nodes share it."
+    )
+
+
+class ModelSpec(_Model):
+    """The model that the pipeline serves."""
+
+    source: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        description="Where the model comes from: hf://org/repo[@revision], pvc://claim/path, file:///path, "
+        "package://distribution or a path in the image. Not needed by echo_core, echo_full, mocker and python.",
+    )
+    name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Name that clients ask for; default: the repository or file name.",
+    )
+    token_secret: SecretKey | None = Field(default=None, description="Hugging Face token for gated models.")
+    cache: ModelCache | None = Field(
+        default=None, description="Claim that holds downloaded models, shared by the workers."
+    )
+    context_length: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="Longest prompt and answer together, in tokens; default: the model's own.",
+    )
+    chat_template: str | None = Field(
+        default=None, min_length=1, max_length=65536, description="Jinja chat template instead of the model's own."
+    )
+
+
+class RouterSpec(_Model):
+    """How requests find their worker."""
+
+    mode: RouterMode = Field(default=RouterMode.ROUND_ROBIN, description="How a frontend picks a worker.")
+    overlap_score_weight: float = Field(
+        default=1.0, ge=0, description="Mode kv: weight of cached prompt blocks against load; 0 ignores the cache."
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, description="Mode kv: randomness of the choice; 0 always takes the cheapest worker."
+    )
+    use_kv_events: bool = Field(
+        default=True,
+        description="Mode kv: learn what workers cache from their events; false predicts it from routed requests.",
+    )
+    busy_threshold: float | None = Field(
+        default=None, ge=0, le=1, description="Share of used KV blocks from which a worker gets no new requests."
+    )
+
+
+class ServiceSpec(_Model):
+    """The Kubernetes Service in front of the frontends."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
+        default="ClusterIP", description="Type of the Service."
+    )
+    annotations: dict[str, str] = Field(default={}, max_length=64, description="Annotations of the Service.")
+
+
+class ResourceSpec(_Model):
+    """Compute resources of a container."""
+
+    requests: dict[str, Quantity] = Field(default={}, max_length=16, description="Minimum amounts by resource name.")
+    limits: dict[str, Quantity] = Field(default={}, max_length=16, description="Maximum amounts by resource name.")
+
+
+class FrontendSpec(_Model):
+    """The OpenAI-compatible HTTP servers."""
+
+    replicas: int = Field(default=1, ge=0, le=100, description="Number of frontend pods.")
+    port: int = Field(default=8000, ge=1, le=65535, description="HTTP port.")
+    workers: int = Field(default=1, ge=1, le=256, description="Processes per frontend, which share the port.")
+    router: RouterSpec = Field(default=RouterSpec(), description="How requests find their worker.")
+    migration_limit: int = Field(
+        default=0, ge=0, le=100, description="How often a request may move to another worker when its worker is lost."
+    )
+    hold_seconds: float = Field(
+        default=0, ge=0, le=3600, description="How long a request waits for a first worker; 0 answers 503 at once."
+    )
+    service: ServiceSpec = Field(default=ServiceSpec(), description="The Service in front of the frontends.")
+    resources: ResourceSpec | None = Field(default=None, description="Compute resources of the frontend container.")
+    pod_template: dict[str, Any] | None = Field(
+        default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
+    )
+
+
+class PythonSpec(_Model):
+    """User code for the engine python."""
+
+    file: str = Field(min_length=1, max_length=1024, description="Path of the file, or its key in configMap.")
+    config_map: ObjectName | None = Field(default=None, description="ConfigMap that holds the file.")
+    mode: Literal["tokens", "text"] = Field(
+        default="tokens", description="What the code gets and gives: tokens or text."
+    )
+
+
+class EnvVar(_Model):
+    """One environment variable."""
+
+    name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
+    value: str | None = Field(default=None, max_length=32768, description="Value of the variable.")
+    value_from: dict[str, Any] | None = Field(default=None, description="Source of the value, as core/v1 EnvVarSource.")
+
+
+class Accelerator(_Model):
+    """What a pod asks the device plugin for."""
+
+    resource: str = Field(
+        default="nvidia.com/gpu", min_length=1, max_length=316, description="Resource name of the device."
+    )
+    count: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Devices per pod; default: tensorParallelSize / nodes, 0 with a CPU engine.",
+    )
+
+
+class Rollout(_Model):
+    """How a new revision replaces the old one."""
+
+    strategy: Literal["Rolling", "Recreate"] = Field(
+        default="Rolling", description="Rolling replaces step by step; Recreate stops the old revision first."
+    )
+    max_surge: Share | None = Field(
+        default=None,
+        description="Replicas (or percent) that may exist above replicas during a rollout; default 1 with one replica.",
+    )
+    max_unavailable: Share | None = Field(
+        default=None,
+        description="Replicas (or percent) that may be missing during a rollout; default 1 with several replicas.",
+    )
+
+
+class Component(_Model):
+    """One group of alike workers."""
+
+    name: str = Field(
+        default="worker",
+        min_length=1,
+        max_length=36,
+        pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        description="Name, unique within the pipeline; part of the names of the pods.",
+    )
+    role: Role = Field(default=Role.AGGREGATED, description="What the workers do.")
+    engine: Engine = Field(description="Engine that runs the model.")
+    replicas: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="Number of workers (groups, if nodes > 1). Left out, the component follows spec.replicas, "
+        "which kubectl scale and an autoscaler set.",
+    )
+    tensor_parallel_size: int = Field(default=1, ge=1, le=1024, description="GPUs that share one copy of the model.")
+    nodes: int = Field(
+        default=1, ge=1, le=128, description="Pods of one worker; tensorParallelSize is spread over them."
+    )
+    rollout: Rollout = Field(default=Rollout(), description="How a new revision replaces the old one.")
+    replicas_owner: Literal["operator", "autoscaler"] = Field(
+        default="operator",
+        description="Who sets the number of replicas of the children: the operator, or an autoscaler of yours.",
+    )
+    engine_args: dict[str, Any] = Field(
+        default={}, max_length=128, description="Arguments of the engine, by the engine's own names."
+    )
+    kv_cache_block_size: int = Field(default=16, ge=1, le=4096, description="Tokens in a KV block.")
+    python: PythonSpec | None = Field(default=None, description="User code for the engine python.")
+    env: tuple[EnvVar, ...] = Field(default=(), max_length=128, description="Environment variables of the worker.")
+    env_from: tuple[dict[str, Any], ...] = Field(
+        default=(), max_length=16, description="Sources of environment variables, as core/v1 EnvFromSource."
+    )
+    resources: ResourceSpec | None = Field(default=None, description="Compute resources of the engine container.")
+    accelerator: Accelerator | None = Field(default=None, description="Devices of a pod.")
+    pod_template: dict[str, Any] | None = Field(
+        default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
+    )
+
+
+class EtcdSpec(_Model):
+    """The etcd to use."""
+
+    endpoints: tuple[Annotated[str, StringConstraints(min_length=1, max_length=512)], ...] = Field(
+        default=(), max_length=9, description="URLs, for example http://etcd:2379; default: the platform's."
+    )
+    secret: ObjectName | None = Field(
+        default=None, description="Secret with username and password, or with certificates."
+    )
+
+
+class NatsSpec(_Model):
+    """The NATS to use."""
+
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="URL, for example nats://nats:4222; default: the platform's.",
+    )
+    secret: ObjectName | None = Field(
+        default=None, description="Secret with username and password, token or certificates."
+    )
+
+
+class RuntimeSpec(_Model):
+    """What the parts talk over."""
+
+    etcd: EtcdSpec = Field(default=EtcdSpec(), description="The etcd to use.")
+    nats: NatsSpec = Field(default=NatsSpec(), description="The NATS to use.")
+
+
+class PipelineSpec(_Model):
+    """What is wanted."""
+
+    namespace: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        pattern=r"^[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
+        description="Dynamo namespace; default <metadata.namespace>_<metadata.name>, on a laptop <metadata.name>.",
+    )
+    replicas: int = Field(
+        default=1,
+        ge=0,
+        le=1000,
+        description="Workers of each component that sets no replicas of its own; kubectl scale sets it.",
+    )
+    model: ModelSpec = Field(default=ModelSpec(), description="The model that the pipeline serves.")
+    frontend: FrontendSpec = Field(default=FrontendSpec(), description="The OpenAI-compatible HTTP servers.")
+    components: tuple[Component, ...] = Field(min_length=1, max_length=16, description="The workers.")
+    runtime: RuntimeSpec = Field(default=RuntimeSpec(), description="What the parts talk over: etcd and NATS.")
+    restart: str | None = Field(
+        default=None,
+        max_length=253,
+        description="Any text; changing it rolls every part, for example after a secret changed.",
+    )
+
+
+class Metadata(BaseModel):
+    """The part of Kubernetes' ObjectMeta that we read; the rest is kept as it is."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str = Field(
+        min_length=1, max_length=37, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", description="Name of the pipeline."
+    )
+    namespace: str | None = Field(default=None, min_length=1, max_length=63, description="Kubernetes namespace.")
+
+
+class Condition(_Model):
+    """One observed fact."""
+
+    type: str = Field(max_length=316, description="What the condition is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: str = Field(max_length=1024, description="Why, in one word of a closed set.")
+    message: str = Field(max_length=32768, description="Why, in a sentence.")
+    last_transition_time: str = Field(
+        description="When status changed last.", json_schema_extra={"format": "date-time"}
+    )
+    observed_generation: int | None = Field(default=None, description="Generation of the spec that it speaks of.")
+
+
+class ComponentStatus(_Model):
+    """What is there of one component."""
+
+    name: str = Field(description="Name of the component.")
+    revision: str | None = Field(default=None, description="Revision that is wanted.")
+    desired: int = Field(default=0, description="Workers that the spec asks for.")
+    updated: int = Field(default=0, description="Workers of the wanted revision.")
+    ready: int = Field(default=0, description="Workers that are ready.")
+    routable: int = Field(default=0, description="Workers that every frontend can route to.")
+
+
+class PipelineStatus(_Model):
+    """What is."""
+
+    observed_generation: int | None = Field(
+        default=None, description="Generation of the spec that the status speaks of."
+    )
+    conditions: tuple[Condition, ...] = Field(default=(), max_length=16, description="Ready, Reconciling, Stalled.")
+    url: str | None = Field(default=None, description="Where the OpenAI endpoint is.")
+    model: str | None = Field(default=None, description="Served model name.")
+    namespace: str | None = Field(default=None, description="Dynamo namespace.")
+    engines: str | None = Field(default=None, description="Engines, joined.")
+    workers: str | None = Field(default=None, description="Ready and desired workers, for example 2/3.")
+    replicas: int | None = Field(
+        default=None, description="Workers that follow spec.replicas, for the scale subresource."
+    )
+    selector: str | None = Field(
+        default=None, description="Label selector of those workers, for the scale subresource."
+    )
+    components: tuple[ComponentStatus, ...] = Field(default=(), max_length=16, description="The components one by one.")
+
+
+class DynamoPipeline(_Model):
+    """A model served by workers behind an OpenAI-compatible endpoint."""
+
+    api_version: Literal["dynamo.dev/v1alpha1"] = Field(description="Version of this schema.")
+    kind: Literal["DynamoPipeline"] = Field(description="Kind of this object.")
+    metadata: Metadata = Field(description="Name, namespace, labels and annotations.")
+    spec: PipelineSpec = Field(description="What is wanted.")
+    status: PipelineStatus | None = Field(default=None, description="What is; written by the operator.")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name

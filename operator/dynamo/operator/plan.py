@@ -1,0 +1,271 @@
+"""What a pipeline needs to run, as a pure function: `plan(pipeline, environment) -> Plan`.
+
+Called by `dynamo up` and by the reconciler, so that a laptop and a cluster run the same
+processes. A test parses every argv made here with the parsers of frontend and worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dynamo.operator.api.rules import CPU_ENGINES
+from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, FrontendSpec, ModelSpec
+from dynamo.operator.api.v1alpha1 import Rollout as RolloutSpec
+from dynamo.operator.workload import (
+    Argument,
+    FileMount,
+    LeaderAddress,
+    NodeRank,
+    PathOf,
+    Plan,
+    Port,
+    PortOf,
+    Probe,
+    Rollout,
+    SecretRef,
+    Workload,
+)
+
+ENDPOINT = "generate"
+SYSTEM_PORT = 9090
+REVISION_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a plan is carried out."""
+
+    etcd: tuple[str, ...]
+    nats: str
+    local: bool = False
+    """On a laptop: loopback, ports picked by the executor, the Dynamo namespace is the pipeline's name."""
+    kubernetes_namespace: str = "default"
+    grace_seconds: int = 30
+
+
+def plan(pipeline: DynamoPipeline, environment: Environment) -> Plan:
+    """Every workload of a valid pipeline."""
+    namespace = dynamo_namespace(pipeline, environment)
+    shared = (("DYN_NAMESPACE", namespace), *_connections(pipeline, environment))
+    frontend = _frontend(pipeline.spec.frontend, namespace, shared, environment)
+    workers = [_worker(pipeline, component, namespace, shared, environment) for component in pipeline.spec.components]
+    return Plan(
+        pipeline=pipeline.name,
+        namespace=namespace,
+        model=model_name(pipeline),
+        workloads=tuple(_with_revision(w, pipeline) for w in (frontend, *workers)),
+    )
+
+
+def dynamo_namespace(pipeline: DynamoPipeline, environment: Environment) -> str:
+    """Two pipelines on one etcd never meet: an underscore occurs in no Kubernetes name."""
+    if pipeline.spec.namespace:
+        return pipeline.spec.namespace
+    if environment.local:
+        return pipeline.name
+    return f"{pipeline.metadata.namespace or environment.kubernetes_namespace}_{pipeline.name}"
+
+
+def model_name(pipeline: DynamoPipeline) -> str:
+    """The served name: as asked, else the repository or file, else (nothing to load) the pipeline."""
+    model = pipeline.spec.model
+    if model.name or not model.source:
+        return model.name or pipeline.name
+    scheme, separator, rest = model.source.partition("://")
+    if separator and scheme == "hf":
+        return rest.partition("@")[0]
+    last = (rest if separator else model.source).rstrip("/").rpartition("/")[2]
+    return last.removesuffix(".gguf") or pipeline.name
+
+
+def _connections(pipeline: DynamoPipeline, environment: Environment) -> Iterator[tuple[str, str]]:
+    runtime = pipeline.spec.runtime
+    yield "ETCD_ENDPOINTS", ",".join(runtime.etcd.endpoints or environment.etcd)
+    yield "NATS_SERVER", runtime.nats.url or environment.nats
+
+
+def _frontend(
+    spec: FrontendSpec, namespace: str, shared: tuple[tuple[str, str], ...], environment: Environment
+) -> Workload:
+    argv: list[Argument] = ["python", "-m", "dynamo.frontend"]
+    argv += ["--http-host", "127.0.0.1" if environment.local else "0.0.0.0", "--http-port", PortOf("http")]
+    argv += ["--namespace", namespace, "--router-mode", spec.router.mode.value]
+    argv += ["--migration-limit", str(spec.migration_limit), "--hold-seconds", _number(spec.hold_seconds)]
+    ports = [Port("http", spec.port, spec.port)]
+    probe = Probe("http", "/health")
+    if spec.workers > 1:
+        argv += ["--workers", str(spec.workers), "--system-port", PortOf("system")]
+        ports.append(Port("system", None, SYSTEM_PORT))
+        probe = Probe("system", "/health")
+    argv += _kv_routing(spec)
+    return Workload(
+        component="frontend",
+        revision="",
+        argv=tuple(argv),
+        environment=shared,
+        replicas=spec.replicas,
+        ports=tuple(ports),
+        probe=probe,
+        rollout=Rollout(max_surge=1, max_unavailable=0),
+        grace_seconds=environment.grace_seconds,
+        is_frontend=True,
+    )
+
+
+def _kv_routing(spec: FrontendSpec) -> Iterator[str]:
+    """Only what differs from the frontend's own defaults."""
+    router = spec.router
+    if router.overlap_score_weight != 1.0:
+        yield from ("--overlap-score-weight", _number(router.overlap_score_weight))
+    if router.temperature:
+        yield from ("--router-temperature", _number(router.temperature))
+    if not router.use_kv_events:
+        yield "--no-use-kv-events"
+    if router.busy_threshold is not None:
+        yield from ("--busy-threshold", _number(router.busy_threshold))
+
+
+def _worker(
+    pipeline: DynamoPipeline,
+    component: Component,
+    namespace: str,
+    shared: tuple[tuple[str, str], ...],
+    environment: Environment,
+) -> Workload:
+    model = pipeline.spec.model
+    replicas = pipeline.spec.replicas if component.replicas is None else component.replicas
+    files = tuple(_files(model, component))
+    return Workload(
+        component=component.name,
+        revision="",
+        argv=(*_worker_argv(pipeline, component, namespace, environment),),
+        environment=(*shared, *((e.name, e.value or "") for e in component.env if e.value_from is None)),
+        replicas=replicas,
+        nodes=component.nodes,
+        accelerators=_accelerators(component),
+        ports=(Port("system", None, SYSTEM_PORT),),
+        probe=Probe("system", "/health"),
+        files=files,
+        secrets=tuple(_secrets(model, component)),
+        rollout=_rollout(component.rollout, replicas),
+        grace_seconds=environment.grace_seconds,
+        replicas_owner=component.replicas_owner,
+    )
+
+
+def _worker_argv(
+    pipeline: DynamoPipeline, component: Component, namespace: str, environment: Environment
+) -> Iterator[Argument]:
+    model = pipeline.spec.model
+    yield from ("python", "-m", "dynamo.worker", "--engine", component.engine.value)
+    if model.source:
+        yield from ("--model-path", model.source.removeprefix("file://"))
+    yield from ("--model-name", model_name(pipeline))
+    yield from ("--endpoint", f"dyn://{namespace}.{component.name}.{ENDPOINT}", "--role", component.role.value)
+    if model.context_length:
+        yield from ("--context-length", str(model.context_length))
+    yield from ("--kv-cache-block-size", str(component.kv_cache_block_size))
+    if model.chat_template:
+        yield from ("--chat-template", PathOf("chat-template"))
+    yield from _parallelism(component)
+    if component.engine_args:
+        yield from ("--engine-args", _compact(component.engine_args))
+    if component.python:
+        python_file: Argument = PathOf("python") if component.python.config_map else component.python.file
+        yield from ("--python-file", python_file, "--python-mode", component.python.mode)
+    yield from ("--system-host", "127.0.0.1" if environment.local else "0.0.0.0", "--system-port", PortOf("system"))
+    yield from ("--grace-seconds", str(environment.grace_seconds))
+
+
+def _parallelism(component: Component) -> Iterator[Argument]:
+    if component.tensor_parallel_size > 1:
+        yield from ("--tensor-parallel-size", str(component.tensor_parallel_size))
+    if component.nodes > 1:
+        yield from ("--num-nodes", str(component.nodes), "--node-rank", NodeRank(), "--leader-addr", LeaderAddress())
+
+
+def _files(model: ModelSpec, component: Component) -> Iterator[FileMount]:
+    if model.chat_template:
+        yield FileMount("chat-template", content=model.chat_template)
+    if component.python and component.python.config_map:
+        yield FileMount("python", config_map=component.python.config_map, key=component.python.file)
+
+
+def _secrets(model: ModelSpec, component: Component) -> Iterator[SecretRef]:
+    if model.token_secret:
+        yield SecretRef("HF_TOKEN", model.token_secret.name, model.token_secret.key, "spec.model.tokenSecret")
+    for index, variable in enumerate(component.env):
+        reference = (variable.value_from or {}).get("secretKeyRef")
+        if isinstance(reference, dict):
+            field = f"env[{index}].valueFrom of component {component.name}"
+            yield SecretRef(variable.name, str(reference.get("name", "")), str(reference.get("key", "")), field)
+
+
+def _accelerators(component: Component) -> tuple[str, int] | None:
+    resource = component.accelerator.resource if component.accelerator else "nvidia.com/gpu"
+    count = component.accelerator.count if component.accelerator else None
+    if count is None:
+        wanted = component.accelerator is not None or component.engine not in CPU_ENGINES
+        count = component.tensor_parallel_size // component.nodes if wanted else 0
+    return (resource, count) if count else None
+
+
+def _rollout(spec: RolloutSpec, replicas: int) -> Rollout:
+    """A surge rounds up and a gap rounds down, as in a Deployment; both 0 would never move."""
+    if spec.strategy == "Recreate":
+        return Rollout(max_surge=0, max_unavailable=replicas, recreate=True)
+    if spec.max_surge is None and spec.max_unavailable is None:
+        return Rollout(max_surge=1, max_unavailable=0) if replicas <= 1 else Rollout(max_surge=0, max_unavailable=1)
+    surge = _share(spec.max_surge or 0, replicas, round_up=True)
+    missing = _share(spec.max_unavailable or 0, replicas, round_up=False)
+    return Rollout(max_surge=surge, max_unavailable=missing if surge or missing else 1)
+
+
+def _share(value: int | str, replicas: int, *, round_up: bool) -> int:
+    if isinstance(value, int):
+        return value
+    part = int(value.removesuffix("%")) * replicas / 100
+    return math.ceil(part) if round_up else math.floor(part)
+
+
+def _with_revision(workload: Workload, pipeline: DynamoPipeline) -> Workload:
+    """Name the workload after what would need new processes: not how many there are, nor how they roll."""
+    component = next((c for c in pipeline.spec.components if c.name == workload.component), None)
+    spec = pipeline.spec.frontend if workload.is_frontend or component is None else component
+    kept = spec.model_dump(mode="json", include={"resources", "pod_template", "env", "env_from", "accelerator"})
+    matters = [
+        [repr(argument) for argument in workload.argv],
+        workload.environment,
+        [(f.name, f.content, f.config_map, f.key) for f in workload.files],
+        [(s.variable, s.secret, s.key) for s in workload.secrets],
+        [workload.nodes, workload.accelerators, workload.grace_seconds],
+        [(p.name, p.number) for p in workload.ports],
+        None if workload.is_frontend else pipeline.spec.model.model_dump(mode="json", include={"cache"}),
+        pipeline.spec.restart,
+        kept,
+    ]
+    digest = hashlib.sha256(_compact(matters).encode()).hexdigest()
+    return replace(workload, revision=digest[:REVISION_DIGITS])
+
+
+def _canonical(value: Any) -> Any:
+    """As the API server gives values back: 1.0 is 1, and null is absent."""
+    if isinstance(value, dict):
+        return {k: _canonical(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _compact(value: Any) -> str:
+    """JSON that is the same for the same meaning: maps have no order in the API server."""
+    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
