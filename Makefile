@@ -36,7 +36,7 @@ e2e: ## a real cluster: comes with the operator
 	@echo "make e2e: there is no cluster test yet; it comes with the operator (see README, What works)." >&2; exit 1
 
 bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
-	@$(BIN)/python -m bench $(ARGS)
+	@$(BIN)/python bench/run.py $(ARGS)
 
 images: ## container images: come with the operator
 	@echo "make images: there are no container images yet; they come with the operator (see README, What works)." >&2; exit 1

@@ -172,7 +172,8 @@ def read_path(text: str) -> EndpointPath:
     parts = [part for part in re.split(r"[./]", bare.strip(" /.")) if part]
     if len(parts) == 1:
         parts = [_DEFAULT_PATH.namespace, parts[0]]
-    namespace, component, *names = [*parts, *list(_DEFAULT_PATH)[len(parts) :]]
+    full: list[str] = [*parts, *list(_DEFAULT_PATH)[len(parts) :]]
+    namespace, component, *names = full
     try:
         return EndpointPath.parse(f"{namespace}.{component}.{'_'.join(names)}")
     except InvalidArgument as error:

@@ -1,0 +1,120 @@
+"""The two inputs of `dynamo-run` that are people or pipes: `in=text` and `in=stdin`.
+
+Both ask the frontend that runs in this process; answers go to standard output as they
+come, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.conversation import Conversation, text_of
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+CHAT: Final = "/v1/chat/completions"
+_MODEL_SECONDS: Final = 300.0
+_LOOK_SECONDS: Final = 0.1
+_SAY_SECONDS: Final = 5.0
+
+
+async def answer(client: Client, talk: Conversation, text: str, out: TextIO) -> bool:
+    """One turn: ask, print the answer as it comes; False (and a line on stderr) where it failed."""
+    parts: list[str] = []
+    try:
+        async with aclosing(client.events(CHAT, talk.ask(text))) as events:
+            async for event in events:
+                if piece := text_of(event):
+                    parts.append(piece)
+                    out.write(piece)
+                    out.flush()
+    except RequestError as error:
+        talk.failed()
+        out.write("\n" if parts else "")
+        print(f"error: {error}", file=sys.stderr)
+        return False
+    out.write("\n")
+    out.flush()
+    talk.answered("".join(parts))
+    return True
+
+
+async def answer_pipe(client: Client, talk: Conversation) -> int:
+    """One prompt, all of standard input; the exit code."""
+    prompt = await asyncio.to_thread(sys.stdin.read)
+    prompt = prompt.rstrip("\n")
+    if not prompt.strip():
+        print("error: nothing came on standard input: echo 'your prompt' | dynamo-run ...", file=sys.stderr)
+        return 2
+    return 0 if await answer(client, talk, prompt, sys.stdout) else 1
+
+
+async def chat(client: Client, talk: Conversation) -> int:
+    """Ask until the person leaves; the exit code."""
+    async with aclosing(_turns()) as turns:
+        async for text in turns:
+            if text.strip():
+                await answer(client, talk, text, sys.stdout)
+    return 0
+
+
+async def _turns() -> AsyncGenerator[str, None]:
+    """What the user types, turn by turn, until Ctrl-C, Ctrl-D or the end of input."""
+    if not sys.stdin.isatty():
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            yield line.rstrip("\n")
+        return
+    print("Ctrl-C or Ctrl-D ends the conversation.", file=sys.stderr)
+    session = _session()
+    while True:
+        try:
+            yield await session.prompt_async("User: ")
+        except (KeyboardInterrupt, EOFError):
+            return
+
+
+def _session() -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+    path = history_file(os.environ)
+    history: History
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        history = FileHistory(str(path))
+    except OSError as error:
+        print(f"no history is kept: {error}", file=sys.stderr)
+        history = InMemoryHistory()
+    return PromptSession(history=history)
+
+
+def history_file(environ: Any) -> Path:
+    """Where typed prompts are kept between runs."""
+    state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dynamo" / "history"
+
+
+async def first_model(client: Client, wanted: str, say: Callable[[str], None]) -> str:
+    """The model to talk to: `wanted`, or the first one there; waits for it with a line that says so."""
+    loop = asyncio.get_running_loop()
+    start = said = loop.time()
+    while True:
+        names = [model["id"] for model in (await client.get("/v1/models"))["data"]]
+        if wanted in names or (names and not wanted):
+            return wanted or names[0]
+        now = loop.time()
+        if now - start > _MODEL_SECONDS:
+            raise RequestError(503, f"no worker serves {wanted or 'a model'} after {_MODEL_SECONDS:.0f} s; is one up?")
+        if now - said > _SAY_SECONDS:
+            said = now
+            say(f"waiting for a worker that serves {wanted or 'a model'} ({now - start:.0f} s)")
+        await asyncio.sleep(_LOOK_SECONDS)

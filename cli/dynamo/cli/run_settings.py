@@ -1,0 +1,158 @@
+"""The flags of `dynamo-run` and what they mean to a frontend and to a worker.
+
+Pure: translates one `RunSettings` into the settings of the two deployables, whose own
+code then does the work. Flags of the original that mean nothing here yet are taken with
+a notice (`notices`) where ignoring them does no harm, and refused where it would.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.cli.grammar import DYN, WORKER, CommandError, Roles
+from dynamo.frontend.settings import ROUTER_MODES, FrontendSettings
+from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.settings import setting
+from dynamo.worker.settings import WorkerSettings
+
+LOCAL_ENDPOINT: Final = EndpointPath("dynamo", "backend", "generate")
+TRUE_FALSE: Final = ("true", "false")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What follows in=, out= and the model."""
+
+    model_path: str = setting("", "The model; the same as MODEL.", env="DYN_MODEL_PATH")
+    model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.", env="DYN_MODEL_NAME")
+    http_port: int = setting(8080, "Port of in=http; 0 picks a free one and prints it.", env="DYN_HTTP_PORT")
+    http_host: str = setting("127.0.0.1", "Address of in=http; 0.0.0.0 opens it to the network.", env="DYN_HTTP_HOST")
+    router_mode: str = setting(
+        "round-robin", "How in=http out=dyn chooses a worker.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
+    )
+    migration_limit: int = setting(
+        0, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
+    )
+    context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
+    kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
+    extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
+    request_template: str = setting(
+        "", "JSON file with defaults for requests: model, temperature, max_completion_tokens."
+    )
+    tensor_parallel_size: int = setting(1, "GPUs per worker.")
+    num_nodes: int = setting(1, "Machines per engine.")
+    node_rank: int = setting(0, "Which of them this is.")
+    leader_addr: str = setting("", "HOST:PORT of rank 0.")
+    kv_overlap_score_weight: float = setting(1.0, "Weight of cached prefix blocks (kv router).")
+    router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
+    use_kv_events: str = setting("true", "Follow the workers' KV events (kv router).", choices=TRUE_FALSE)
+    discovery_backend: str = setting(
+        "etcd", "Where other processes are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
+    )
+    request_plane: str = setting("nats", "How requests reach other processes.", choices=("nats", "tcp", "http"))
+    model_config: str = setting("", "Taken for old scripts, not needed: a GGUF holds its own.", hidden=True)
+    base_gpu_id: int = setting(0, "Taken for old scripts; set CUDA_VISIBLE_DEVICES.", hidden=True)
+    max_num_batched_tokens: int | None = setting(None, "Taken for old scripts, never used.", hidden=True)
+    kv_gpu_cache_usage_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
+    kv_waiting_requests_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
+    router_replica_sync: str = setting("", "Taken for old scripts.", choices=("", *TRUE_FALSE), hidden=True)
+    router_track_active_blocks: str = setting("", "Taken for old scripts.", choices=("", *TRUE_FALSE), hidden=True)
+    tls_cert_path: str = setting("", "Not there yet.", hidden=True)
+    tls_key_path: str = setting("", "Not there yet.", hidden=True)
+
+
+_NEEDLESS: Final = (
+    "model_config", "base_gpu_id", "max_num_batched_tokens", "kv_gpu_cache_usage_weight",
+    "kv_waiting_requests_weight", "router_replica_sync", "router_track_active_blocks",
+)  # fmt: skip
+_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args")
+
+
+def notices(settings: RunSettings) -> list[str]:
+    """One sentence per flag that was given but changes nothing."""
+    plain = RunSettings()
+    given = [name for name in _NEEDLESS if getattr(settings, name) != getattr(plain, name)]
+    return [f"{flag(name)} is accepted for old scripts and changes nothing" for name in given]
+
+
+def check(roles: Roles, settings: RunSettings, model: str) -> None:
+    """Refuse what would be silently wrong, with a `CommandError`."""
+    if settings.tls_cert_path or settings.tls_key_path:
+        raise CommandError("--tls-cert-path is not there yet: put a proxy that ends TLS in front of --http-port")
+    if settings.request_plane != "nats":
+        raise CommandError(f"--request-plane {settings.request_plane} is not there; requests travel over nats")
+    if not 0 <= settings.http_port <= 65535:
+        raise CommandError("--http-port must be between 0 and 65535")
+    if roles.output == DYN:
+        _check_frontend_only(settings, model)
+    if roles.input == WORKER and settings.request_template:
+        raise CommandError("--request-template belongs to in=text, in=stdin and in=http, not to a worker")
+
+
+def _check_frontend_only(settings: RunSettings, model: str) -> None:
+    for name in _WORKER_SIDE:
+        if getattr(settings, name):
+            raise CommandError(f"'{flag(name)}' flag should only be used on the worker node, not on the ingress")
+    if model:
+        raise CommandError(f"out=dyn serves the models of its workers; {model} belongs to in=dyn:// out=ENGINE")
+
+
+def flag(name: str) -> str:
+    """`model_path` as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
+    """What the frontend in this process is told."""
+    return FrontendSettings(
+        http_host=settings.http_host,
+        http_port=settings.http_port,
+        namespace=roles.path.namespace if roles.output == DYN and roles.path else "",
+        router_mode=settings.router_mode,
+        migration_limit=settings.migration_limit,
+        overlap_score_weight=settings.kv_overlap_score_weight,
+        router_temperature=settings.router_temperature,
+        use_kv_events=settings.use_kv_events == "true",
+        discovery_backend=settings.discovery_backend,
+        drain_seconds=0.0,
+        grace_seconds=5.0,
+    )
+
+
+def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSettings:
+    """What the worker in this process is told."""
+    chosen: dict[str, Any] = {
+        "engine": roles.output,
+        "model_path": model,
+        "model_name": settings.model_name,
+        "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
+        "context_length": settings.context_length,
+        "kv_cache_block_size": settings.kv_cache_block_size,
+        "engine_args": f"@{settings.extra_engine_args}" if settings.extra_engine_args else None,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "num_nodes": settings.num_nodes,
+        "node_rank": settings.node_rank,
+        "leader_addr": settings.leader_addr,
+        "python_file": roles.python_file,
+        "python_mode": roles.python_mode,
+        "discovery_backend": settings.discovery_backend,
+    }
+    return WorkerSettings(**{name: value for name, value in chosen.items() if value not in (None, "")})
+
+
+def request_defaults(settings: RunSettings) -> dict[str, Any]:
+    """The fields of `--request-template`, or a `CommandError` that says what is wrong with the file."""
+    if not settings.request_template:
+        return {}
+    try:
+        found = json.loads(Path(settings.request_template).read_text())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"--request-template {settings.request_template}: {error}") from error
+    known = ("model", "temperature", "max_completion_tokens")
+    if not isinstance(found, dict) or (wrong := [key for key in found if key not in known]):
+        what = ", ".join(wrong) if isinstance(found, dict) else "not an object"
+        raise CommandError(f"--request-template {settings.request_template}: {what}; known are {', '.join(known)}")
+    return found
