@@ -20,6 +20,7 @@ from bench.peer import peer_environment, peer_python
 from bench.processes import Servers, free_port, program, rss_mb, wait_for
 from bench.workloads import INFINITELY_FAST, REAL_SPEED, Speed, Tokenizer
 
+ROOT = Path(__file__).resolve().parents[1]
 MODEL = "bench"
 WORKERS = 2
 BLOCK_SIZE = 64
@@ -150,6 +151,8 @@ def _start(
     servers: Servers, model: Path, frontend_options: Sequence[str], worker_options: Sequence[str], extra: dict[str, str]
 ) -> Side:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "ETCD_", "NATS_"))}
+    # The repository's root is on our own path only: servers run as they are installed.
+    env["PYTHONPATH"] = os.pathsep.join(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p != str(ROOT))
     env |= {"ETCD_ENDPOINTS": _start_etcd(servers), "NATS_SERVER": _start_nats(servers), "DYN_LOG": LOG_LEVEL, **extra}
     frontend = [sys.executable, "-m", "dynamo.frontend", "--router-mode", "round-robin", *frontend_options]
     worker = [sys.executable, "-m", "dynamo.worker", *worker_options]
