@@ -69,6 +69,7 @@ class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
     guided_decoding: dict[str, Any] | None = None
+    include_stop_str_in_output: bool = False
 
 
 class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -1,0 +1,41 @@
+"""Model cards, tokenising, templates and detokenising: everything between text and an engine's tokens."""
+
+from __future__ import annotations
+
+from dynamo.llm.card import FileRef as FileRef
+from dynamo.llm.card import ModelCard as ModelCard
+from dynamo.llm.card import card_from_dict as card_from_dict
+from dynamo.llm.detokenize import Detokenizer as Detokenizer
+from dynamo.llm.detokenize import openai_finish_reason as openai_finish_reason
+from dynamo.llm.files import FileCache as FileCache
+from dynamo.llm.files import FileServer as FileServer
+from dynamo.llm.files import fetch_files as fetch_files
+from dynamo.llm.preprocess import ContextLengthExceeded as ContextLengthExceeded
+from dynamo.llm.preprocess import Preprocessor as Preprocessor
+from dynamo.llm.preprocess import load_preprocessor as load_preprocessor
+from dynamo.llm.sources import LocalModel as LocalModel
+from dynamo.llm.sources import open_model as open_model
+from dynamo.llm.template import ChatTemplate as ChatTemplate
+from dynamo.llm.tokenizer import TextStream as TextStream
+from dynamo.llm.tokenizer import Tokenizer as Tokenizer
+from dynamo.llm.tokenizer import load_tokenizer as load_tokenizer
+
+__all__ = [
+    "ChatTemplate",
+    "ContextLengthExceeded",
+    "Detokenizer",
+    "FileCache",
+    "FileRef",
+    "FileServer",
+    "LocalModel",
+    "ModelCard",
+    "Preprocessor",
+    "TextStream",
+    "Tokenizer",
+    "card_from_dict",
+    "fetch_files",
+    "load_preprocessor",
+    "load_tokenizer",
+    "open_model",
+    "openai_finish_reason",
+]

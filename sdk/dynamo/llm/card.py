@@ -1,0 +1,83 @@
+"""The model card: what a frontend must know of a model that a worker serves.
+
+It travels as a plain dict inside the instance's record. Files (tokenizer, template,
+configuration) are named by the digest of their content, so that a frontend without a model
+on its disk fetches them from any worker that has them (`dynamo.llm.files`). `digest` covers
+what turns text into tokens and back: workers with different digests form different sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dynamo.runtime.errors import InvalidArgument
+
+TOKENIZER: Final = "tokenizer"
+"""Role of `tokenizer.json`."""
+TOKENIZER_CONFIG: Final = "tokenizer_config"
+CONFIG: Final = "config"
+GENERATION_CONFIG: Final = "generation_config"
+CHAT_TEMPLATE: Final = "chat_template"
+"""Role of a Jinja file; named templates beside the default have the role `chat_template.<name>`."""
+
+CHAT: Final = "chat"
+COMPLETIONS: Final = "completions"
+
+
+class FileRef(msgspec.Struct, frozen=True):
+    """A file by its content."""
+
+    digest: str
+    """blake2b-256, lower-case hex."""
+    size: int
+    name: str
+    """For messages only; never a path."""
+
+
+class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One model as one worker serves it."""
+
+    name: str
+    model_input: Literal["tokens", "text"] = "tokens"
+    model_types: list[str] = msgspec.field(default_factory=lambda: [CHAT, COMPLETIONS])
+    role: Literal["aggregated", "prefill", "decode"] = "aggregated"
+    context_length: int | None = None
+    kv_cache_block_size: int = 16
+    migration_limit: int = 0
+    tokenizer: Literal["bytes", "hf", "none"] = "bytes"
+    """`bytes`: the built-in one; `hf`: the file of role `tokenizer`; `none`: a text engine's own."""
+    vocab_size: int | None = None
+    eos_token_ids: list[int] = []
+    bos_token_id: int | None = None
+    add_bos: bool | None = None
+    """None: as the tokenizer file says."""
+    special_tokens: dict[str, str] = {}
+    """What a chat template may name: `bos_token`, `eos_token`, `pad_token`, `unk_token`."""
+    files: dict[str, FileRef] = {}
+    user_data: dict[str, Any] = {}
+
+    @property
+    def digest(self) -> str:
+        """Name the set of workers that understand each other's tokens."""
+        makes_tokens = [
+            "card-1", self.name, self.model_input, self.tokenizer, self.context_length, self.kv_cache_block_size,
+            sorted(self.eos_token_ids), self.bos_token_id, self.add_bos, sorted(self.special_tokens.items()),
+            sorted((role, ref.digest) for role, ref in self.files.items()),
+        ]  # fmt: skip
+        return hashlib.blake2b(msgspec.msgpack.encode(makes_tokens), digest_size=16).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for the instance's record."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def card_from_dict(data: Any) -> ModelCard:
+    """Read a card out of an instance's record; `InvalidArgument` says which field is wrong."""
+    try:
+        return msgspec.convert(data, ModelCard)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the model card of an instance can't be read: {error}") from error

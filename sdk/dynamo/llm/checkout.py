@@ -1,0 +1,159 @@
+"""A model folder in Hugging Face's layout: what its small JSON files say becomes a card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.llm.card import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    FileRef,
+    ModelCard,
+)
+from dynamo.llm.files import file_ref
+from dynamo.llm.sources import LocalModel
+from dynamo.runtime.errors import InvalidArgument
+
+_FILES: Final = {
+    TOKENIZER: "tokenizer.json",
+    TOKENIZER_CONFIG: "tokenizer_config.json",
+    CONFIG: "config.json",
+    GENERATION_CONFIG: "generation_config.json",
+    CHAT_TEMPLATE: "chat_template.jinja",
+}
+_NAMED_TEMPLATES: Final = "additional_chat_templates"
+_SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
+_UNLIMITED: Final = 10**9
+"""transformers writes 1e30 as `model_max_length` where nobody set one."""
+
+
+def open_checkout(folder: Path) -> LocalModel:
+    """Describe the model in `folder`."""
+    paths = {role: folder / name for role, name in _FILES.items() if (folder / name).is_file()}
+    if TOKENIZER not in paths:
+        raise InvalidArgument(_no_tokenizer(folder))
+    paths |= {f"{CHAT_TEMPLATE}.{path.stem}": path for path in sorted((folder / _NAMED_TEMPLATES).glob("*.jinja"))}
+    config, settings, generation = (
+        read_json(paths[role]) if role in paths else {} for role in (CONFIG, TOKENIZER_CONFIG, GENERATION_CONFIG)
+    )
+    vocabulary = _Vocabulary(read_json(paths[TOKENIZER]), paths[TOKENIZER])
+    special = special_tokens(settings)
+    refs: dict[str, FileRef] = {role: file_ref(path) for role, path in paths.items()}
+    card = ModelCard(
+        name=folder.resolve().name,
+        tokenizer="hf",
+        context_length=context_length(config, settings),
+        vocab_size=vocabulary.size,
+        eos_token_ids=eos_ids(config, generation, vocabulary.id_of(special.get("eos_token"))),
+        bos_token_id=vocabulary.id_of(special.get("bos_token")),
+        special_tokens=special,
+        files=refs,
+    )
+    return LocalModel(card, {refs[role].digest: path for role, path in paths.items()}, folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read an object, or say in a sentence why not."""
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{str(path)!r} is no valid JSON (is it cut off?): {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidArgument(f"{str(path)!r} must hold a JSON object")
+    return data
+
+
+def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Read the special tokens by name; each is a string or an `AddedToken` object."""
+    found = {}
+    for name in _SPECIAL:
+        value = settings.get(name)
+        content = value.get("content") if isinstance(value, Mapping) else value
+        if isinstance(content, str):
+            found[name] = content
+    return found
+
+
+def context_length(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
+    """Read the longest sequence that the model was made for."""
+    text = config.get("text_config")
+    for source, key in (
+        (config, "max_position_embeddings"),
+        (text if isinstance(text, Mapping) else {}, "max_position_embeddings"),
+        (config, "n_positions"),
+        (settings, "model_max_length"),
+    ):
+        value = source.get(key)
+        if isinstance(value, (int, float)) and 0 < value < _UNLIMITED:
+            return int(value)
+    return None
+
+
+def eos_ids(config: Mapping[str, Any], generation: Mapping[str, Any], of_tokenizer: int | None) -> list[int]:
+    """Collect every id that ends a text: generation's (one or a list), else the configuration's, and the tokenizer's."""
+    text = config.get("text_config")
+    places = (generation, config, text if isinstance(text, Mapping) else {})
+    stated = next((place["eos_token_id"] for place in places if place.get("eos_token_id") is not None), [])
+    ids = stated if isinstance(stated, list) else [stated]
+    found = [value for value in ids if isinstance(value, int)]
+    if of_tokenizer is not None and of_tokenizer not in found:
+        found.append(of_tokenizer)
+    return found
+
+
+def templates_of(settings: Mapping[str, Any]) -> tuple[str | None, dict[str, str]]:
+    """Return the default template and the named ones of a tokenizer configuration."""
+    value = settings.get("chat_template")
+    if isinstance(value, str):
+        return value, {}
+    named = {}
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, Mapping) and isinstance(entry.get("template"), str):
+            named[str(entry.get("name"))] = entry["template"]
+    return named.pop("default", None), named
+
+
+class _Vocabulary:
+    """The ids in a `tokenizer.json`, read without building the tokenizer."""
+
+    def __init__(self, data: Mapping[str, Any], path: Path) -> None:
+        model = data.get("model")
+        if not isinstance(model, Mapping) or not isinstance(model.get("vocab"), (dict, list)):
+            raise InvalidArgument(f"{str(path)!r} is no tokenizer file: it has no model with a vocabulary")
+        vocab = model["vocab"]
+        self._ids: dict[str, int] = {}
+        for token in data.get("added_tokens") or ():
+            self._ids[token["content"]] = token["id"]
+        self._vocab = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
+        largest = max(self._vocab.values(), default=-1)
+        self.size = 1 + max(largest, max(self._ids.values(), default=-1))
+
+    def id_of(self, content: str | None) -> int | None:
+        if content is None:
+            return None
+        return self._ids.get(content, self._vocab.get(content))
+
+
+def _no_tokenizer(folder: Path) -> str:
+    try:
+        weights = sorted(path.name for path in folder.glob("*.gguf"))
+        known = sorted(path.name for path in folder.iterdir())[:5]
+    except OSError as error:
+        return f"no permission to read the folder {str(folder)!r}: {error.strerror}"
+    if weights:
+        return f"the folder {str(folder)!r} has no tokenizer.json: give the path of its file {weights[0]!r} instead"
+    if "tokenizer.model" in known or (folder / "tokenizer.model").exists():
+        return (
+            f"the folder {str(folder)!r} has a tokenizer.model but no tokenizer.json, which is needed here; "
+            "convert it with AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    has = f"it has {', '.join(known)}" if known else "it is empty"
+    return f"the folder {str(folder)!r} is no model folder: no tokenizer.json in it ({has})"

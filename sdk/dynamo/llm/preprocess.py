@@ -1,0 +1,157 @@
+"""OpenAI requests to token requests: template, tokens, limits. One `Preprocessor` per card digest.
+
+The frontend calls it once per request, with a body whose types and ranges it has checked.
+Long texts are tokenised in a thread, so that other streams go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dynamo.llm import request_options as options
+from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER_CONFIG, ModelCard
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.llm.template import ChatTemplate, flatten_content
+from dynamo.llm.tokenizer import Mode, Tokenizer, card_file, load_tokenizer
+from dynamo.runtime.errors import InvalidArgument
+
+
+class ContextLengthExceeded(InvalidArgument):
+    """The prompt is longer than the model's context."""
+
+    def __init__(self, prompt: int, context: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context} tokens, but the prompt has {prompt} tokens. "
+            "Please shorten the prompt: at least one token must be left for the answer."
+        )
+        self.prompt = prompt
+        self.context = context
+
+
+class Preprocessor:
+    """Makes the requests of one model."""
+
+    def __init__(self, card: ModelCard, tokenizer: Tokenizer, template: ChatTemplate | None = None) -> None:
+        self.card = card
+        self.tokenizer = tokenizer
+        self._template = template or ChatTemplate(special_tokens=card.special_tokens)
+        self._digest = card.digest
+
+    @classmethod
+    def load(cls, card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Preprocessor:
+        """Open tokenizer and template from files by role or digest. Slow: call it in a thread."""
+        return cls(card, load_tokenizer(card, files, mode), load_template(card, files))
+
+    async def chat(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
+        """Return one request per choice of a chat body."""
+        ids = await self.tokenizer.encode_async(self.chat_prompt(body), add_special=False)
+        return self._requests(body, [ids], chat=True)
+
+    async def completion(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
+        """Return the requests of a completions body: choice c of prompt p is at `p * n + c`."""
+        prompts = read_prompts(body.get("prompt"))
+        ids = [await self._prompt_ids(prompt) for prompt in prompts]
+        return self._requests(body, ids, chat=False)
+
+    def chat_prompt(self, body: Mapping[str, Any]) -> str:
+        """Render the messages of a chat body."""
+        messages = body.get("messages")
+        if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+            raise InvalidArgument("messages must be a list with at least one message")
+        if options.field(body, "use_raw_prompt"):
+            return "\n".join(flatten_content(m.get("content"), i) for i, m in enumerate(messages))
+        generate = body.get("add_generation_prompt")
+        return self._template.render(
+            messages,
+            add_generation_prompt=True if generate is None else bool(generate),
+            tools=body.get("tools"),
+            variables=options.field(body, "chat_template_kwargs") or options.field(body, "chat_template_args"),
+        )
+
+    def echo_texts(self, body: Mapping[str, Any]) -> list[str]:
+        """Return what `echo` puts before the answers of a completions body, one text per prompt."""
+        prompts = read_prompts(body.get("prompt"))
+        return [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt) for prompt in prompts]
+
+    async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return await self.tokenizer.encode_async(prompt)
+        limit = self.card.vocab_size or self.tokenizer.vocab_size
+        if prompt and (max(prompt) >= limit or min(prompt) < 0):
+            wrong = next(token for token in prompt if not 0 <= token < limit)
+            raise InvalidArgument(f"prompt has the token id {wrong}, but the vocabulary ends at {limit - 1}")
+        return list(prompt)
+
+    def _requests(
+        self, body: Mapping[str, Any], prompts: Sequence[list[int]], *, chat: bool
+    ) -> list[PreprocessedRequest]:
+        wanted = options.wanted_tokens(body, chat)
+        output = options.output_options(body, chat)
+        made = []
+        for ids in prompts:
+            conditions = options.stop_conditions(body, clip_tokens(len(ids), wanted, self.card.context_length))
+            made += [
+                PreprocessedRequest(
+                    model=self.card.name,
+                    token_ids=ids,
+                    stop_conditions=conditions,
+                    sampling_options=options.sampling_options(body, choice),
+                    output_options=output,
+                    eos_token_ids=self.card.eos_token_ids,
+                    mdc_sum=self._digest,
+                    annotations=list(options.nvext_of(body).get("annotations") or ()),
+                )
+                for choice in range(options.choices(body))
+            ]
+        return made
+
+
+def clip_tokens(prompt: int, wanted: int | None, context: int | None) -> int | None:
+    """Return how many tokens may be made; `ContextLengthExceeded` where the prompt leaves no room."""
+    if prompt == 0:
+        raise InvalidArgument("the prompt is empty: it has no tokens")
+    if context is None:
+        return wanted
+    if prompt >= context:
+        raise ContextLengthExceeded(prompt, context)
+    return context - prompt if wanted is None else min(wanted, context - prompt)
+
+
+def read_prompts(prompt: Any) -> list[str | list[int]]:
+    """Read OpenAI's four forms of `prompt`: text, texts, token ids, lists of token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if all(_is_id(item) for item in prompt):
+            return [prompt]
+        if all(isinstance(item, str) for item in prompt):
+            return list(prompt)
+        if all(isinstance(item, list) and item and all(map(_is_id, item)) for item in prompt):
+            return list(prompt)
+    raise InvalidArgument("prompt must be a string, a list of strings, a list of token ids or a list of such lists")
+
+
+def _is_id(item: Any) -> bool:
+    return type(item) is int
+
+
+def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
+    """Open the card's template: its own file, else what the tokenizer's configuration holds, else the plain one."""
+    path = card_file(card, files, CHAT_TEMPLATE)
+    if path is not None:
+        return ChatTemplate(path.read_text("utf-8"), special_tokens=card.special_tokens)
+    path = card_file(card, files, TOKENIZER_CONFIG)
+    if path is None:
+        return ChatTemplate(special_tokens=card.special_tokens)
+    from dynamo.llm.checkout import read_json, templates_of
+
+    default, named = templates_of(read_json(path))
+    return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
+
+
+async def load_preprocessor(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Preprocessor:
+    """`Preprocessor.load` in a thread."""
+    return await asyncio.to_thread(Preprocessor.load, card, files, mode)

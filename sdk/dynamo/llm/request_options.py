@@ -1,0 +1,111 @@
+"""OpenAI body fields to the options of a `PreprocessedRequest`: pure table work, no tokens.
+
+Types and ranges were checked by the frontend's request structs; what is read here is what
+engines understand: OpenAI's fields, vLLM's extras at top level, Dynamo's in `nvext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dynamo.llm.protocols import OutputOptions, SamplingOptions, StopConditions
+from dynamo.runtime.errors import InvalidArgument
+
+COMPLETION_MAX_TOKENS: Final = 16
+"""OpenAI's default for completions; a chat answer may fill the context."""
+
+_SAMPLING: Final = (
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
+    "logit_bias", "best_of",
+)  # fmt: skip
+_GUIDED: Final = ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+
+
+def nvext_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return Dynamo's extension object, empty where there is none."""
+    nvext = body.get("nvext")
+    return nvext if isinstance(nvext, Mapping) else {}
+
+
+def field(body: Mapping[str, Any], name: str) -> Any:
+    """Read a field at top level or in `nvext`; null counts as absent."""
+    value = body.get(name)
+    return value if value is not None else nvext_of(body).get(name)
+
+
+def choices(body: Mapping[str, Any]) -> int:
+    """How many answers per prompt."""
+    return int(body.get("n") or 1)
+
+
+def stop_conditions(body: Mapping[str, Any], max_tokens: int | None) -> StopConditions:
+    """Read what ends a text; `max_tokens` was clipped to the context already."""
+    stop = body.get("stop")
+    min_tokens = field(body, "min_tokens")
+    if min_tokens and max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidArgument(f"min_tokens ({min_tokens}) is larger than the {max_tokens} tokens that may be made")
+    return StopConditions(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=[stop] if isinstance(stop, str) else list(stop or ()),
+        stop_token_ids=list(field(body, "stop_token_ids") or ()),
+        ignore_eos=bool(field(body, "ignore_eos")),
+    )
+
+
+def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
+    """Read how tokens are chosen; choice i is seeded with `seed + i`, or all would be alike."""
+    values = {name: value for name in _SAMPLING if (value := field(body, name)) is not None}
+    seed = body.get("seed")
+    if nvext_of(body).get("greed_sampling"):
+        values["temperature"] = 0.0
+    if "logit_bias" in values:
+        values["logit_bias"] = {str(token): float(bias) for token, bias in values["logit_bias"].items()}
+    return SamplingOptions(
+        seed=None if seed is None else int(seed) + choice,
+        guided_decoding=guided_decoding(body),
+        include_stop_str_in_output=bool(field(body, "include_stop_str_in_output")),
+        **values,
+    )
+
+
+def guided_decoding(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read `guided_*`, `response_format` and nvext's `guided_*` as one object."""
+    guided = {name: value for name in _GUIDED if (value := field(body, f"guided_{name}")) is not None}
+    shape = body.get("response_format")
+    if not guided and isinstance(shape, Mapping):
+        schema = shape.get("json_schema")
+        if shape.get("type") == "json_object":
+            guided["json"] = {"type": "object"}
+        elif shape.get("type") == "json_schema" and isinstance(schema, Mapping):
+            guided["json"] = schema.get("schema", {})
+    return guided or None
+
+
+def output_options(body: Mapping[str, Any], chat: bool) -> OutputOptions:
+    """Read what else is wanted; `logprobs` is the number of alternatives, 0 for the chosen token only."""
+    wanted = body.get("logprobs")
+    if chat:
+        logprobs = int(body.get("top_logprobs") or 0) if wanted else None
+    else:
+        logprobs = None if wanted is None or wanted is False else int(wanted)
+    prompt_logprobs = body.get("prompt_logprobs")
+    if prompt_logprobs is None and not chat and body.get("echo"):
+        prompt_logprobs = logprobs
+    skip = body.get("skip_special_tokens")
+    return OutputOptions(
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        skip_special_tokens=True if skip is None else bool(skip),
+    )
+
+
+def wanted_tokens(body: Mapping[str, Any], chat: bool) -> int | None:
+    """How many tokens were asked for, at most."""
+    wanted = body.get("max_completion_tokens")
+    if wanted is None:
+        wanted = body.get("max_tokens")
+    if wanted is None:
+        return None if chat else COMPLETION_MAX_TOKENS
+    return int(wanted)

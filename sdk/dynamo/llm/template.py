@@ -1,0 +1,167 @@
+"""Chat messages to one prompt text, by the model's own Jinja template, in a sandbox.
+
+Templates come with model files, so they run without access to anything: an immutable
+sandbox, with the functions that the templates of Hugging Face models expect.
+Compiled once per model; rendered once per chat request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from dynamo.runtime.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+DEFAULT_TEMPLATE: Final = (
+    "{{ bos_token | default('') }}"
+    "{% for message in messages %}"
+    "{{ message['role'] | capitalize }}: {{ message['content'] | trim }}\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""For base models, which bring none."""
+
+TOOL_USE: Final = "tool_use"
+"""The named template that is taken where the request has tools."""
+
+
+class ChatTemplate:
+    """One model's template(s), ready to render."""
+
+    def __init__(
+        self,
+        source: str | None = None,
+        *,
+        named: Mapping[str, str] | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        environment = _environment()
+        self._special = dict(special_tokens or {})
+        self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
+        self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
+
+    def render(
+        self,
+        messages: Sequence[Any],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the prompt; a refusal of the template becomes `InvalidArgument` with its sentence."""
+        from jinja2.exceptions import TemplateError
+
+        template = self._named.get(TOOL_USE, self._default) if tools else self._default
+        names = {
+            **self._special,
+            **(variables or {}),
+            "messages": [flatten_message(message, index) for index, message in enumerate(messages)],
+            "tools": tools or None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return template.render(names)
+        except TemplateError as error:
+            raise InvalidArgument(f"the model's chat template refused the messages: {error}") from error
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            # What a template does to values of the wrong shape; no fault of the server.
+            raise InvalidArgument(f"the model's chat template failed on the messages: {error}") from error
+
+
+def flatten_message(message: Any, index: int) -> dict[str, Any]:
+    """Return the message as templates expect it: content one text, tool arguments objects."""
+    if not isinstance(message, Mapping):
+        raise InvalidArgument(f"messages[{index}] must be an object")
+    flat = {**message, "content": flatten_content(message.get("content"), index)}
+    if isinstance(flat.get("tool_calls"), list):
+        flat["tool_calls"] = [_parsed_call(call) for call in flat["tool_calls"]]
+    return flat
+
+
+def flatten_content(content: Any, index: int) -> str:
+    """Join the text parts of a message's content."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidArgument(f"messages[{index}].content must be a string or a list of parts")
+    return "\n".join(_part_text(part, index, number) for number, part in enumerate(content))
+
+
+def _part_text(part: Any, index: int, number: int) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("text") if kind == "text" else part.get("refusal") if kind == "refusal" else None
+    if isinstance(text, str):
+        return text
+    where = f"messages[{index}].content[{number}]"
+    if kind in (None, "text", "refusal"):
+        raise InvalidArgument(f"{where} must be an object with type 'text' and a string text")
+    raise InvalidArgument(f"{where} has type {kind!r}: this model takes text parts only")
+
+
+def _parsed_call(call: Any) -> Any:
+    """Tool arguments travel as a JSON string and templates print them as an object."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Template:
+    from jinja2.exceptions import TemplateSyntaxError
+
+    try:
+        return environment.from_string(source)
+    except TemplateSyntaxError as error:
+        raise InvalidArgument(f"the chat template has an error in line {error.lineno}: {error.message}") from error
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    # Jinja takes 0.1 s to import: only processes that render pay for it.
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from dynamo.llm._generation_tag import GenerationTag
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", GenerationTag],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: Jinja's own filter escapes HTML characters, which models were not trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    from jinja2.exceptions import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().astimezone().strftime(layout)

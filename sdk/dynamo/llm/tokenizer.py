@@ -1,0 +1,76 @@
+"""The tokenizer port: what preprocessing and detokenising need of a tokenizer, and how one is opened.
+
+Two adapters: `bytelevel` (built in, no files) and `hf` (any `tokenizer.json`). The frontend opens
+one per card digest, in a thread, since a large file takes a second to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from dynamo.llm.card import TOKENIZER, ModelCard
+from dynamo.runtime.errors import InvalidArgument
+
+Mode = Literal["auto", "default", "fastokens"]
+"""`auto`: fastokens where it is installed and gives the same ids; `default`: never; `fastokens`: or fail."""
+
+
+class TextStream(Protocol):
+    """Turns one sequence's token ids into text, one at a time; never emits half a character."""
+
+    def step(self, token_id: int, /) -> str:
+        """Return the characters that this token completes (often all of its own, "" if none)."""
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Safe to share between requests."""
+
+    vocab_size: int
+    """One more than the largest known id."""
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Return the ids; `InvalidArgument` for text that has no UTF-8 form (lone surrogates)."""
+
+    async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
+        """As `encode`, but long work is done in a thread."""
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Return the text of a whole sequence; unknown ids add nothing."""
+
+    def text_stream(self, prompt_ids: Sequence[int] = (), skip_special: bool = True) -> TextStream:
+        """Start detokenising what follows `prompt_ids`."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what one token stands for alone, special ones by their name (for logprobs)."""
+
+    def token_id(self, content: str) -> int | None:
+        """Return the id of a token by its exact content."""
+
+
+def load_tokenizer(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Tokenizer:
+    """Open the tokenizer that `card` names; `files` maps roles (or digests) to paths. Slow: call it in a thread."""
+    if card.tokenizer == "bytes":
+        from dynamo.llm.bytelevel import ByteTokenizer
+
+        return ByteTokenizer()
+    if card.tokenizer == "none":
+        raise InvalidArgument(f"model {card.name!r} takes text: it has no tokenizer here")
+    path = card_file(card, files, TOKENIZER)
+    if path is None:
+        raise InvalidArgument(f"the card of model {card.name!r} names no tokenizer file")
+    from dynamo.llm.hf import open_hf_tokenizer
+
+    return open_hf_tokenizer(path, mode=mode, add_bos=card.add_bos, bos_token_id=card.bos_token_id)
+
+
+def card_file(card: ModelCard, files: Mapping[str, Path], role: str) -> Path | None:
+    """Find the file of a role, in a map by role or by digest; None where the card has none."""
+    ref = card.files.get(role)
+    if ref is None:
+        return None
+    path = files.get(role) or files.get(ref.digest)
+    if path is None:
+        raise InvalidArgument(f"file {ref.name!r} ({role}) of model {card.name!r} is missing here")
+    return path
