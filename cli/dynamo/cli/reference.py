@@ -1,0 +1,103 @@
+"""Writes docs/configuration.md out of the settings classes: `make generate`, checked by tests/test_docs.py.
+
+What only the environment sets (connections, since they may hold secrets) stands in
+`CONNECTIONS` and `OTHERS` here; the test fails where the code reads a name that is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.cli.run_settings import RunSettings
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.worker.settings import WorkerSettings
+
+TITLE: Final = """# Configuration
+
+Made from the code by `make generate`; don't edit it by hand.
+
+A value comes from the flag, else from the environment variable, else from the default. A malformed
+value ends the process with exit code 2 and names the flag or the variable. Connections are set by the
+environment only, since they may hold secrets and flags show in `ps`.
+"""
+PROGRAMS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
+    ("dynamo-frontend", "The OpenAI HTTP server.", FrontendSettings),
+    ("dynamo-worker", "One engine, served.", WorkerSettings),
+    ("dynamo-run", "`dynamo-run [in=X] [out=Y] [MODEL] [flags]`; its `--help` explains in= and out=.", RunSettings),
+)  # fmt: skip
+CONNECTIONS: Final = {
+    "ETCD_ENDPOINTS": ("http://localhost:2379", "URLs, separated by commas; https for TLS."),
+    "ETCD_AUTH_USERNAME": ("", "With ETCD_AUTH_PASSWORD."),
+    "ETCD_AUTH_PASSWORD": ("", ""),
+    "ETCD_AUTH_CA": ("", "File with the authorities that sign the servers' certificates."),
+    "ETCD_AUTH_CLIENT_CERT": ("", "File with the certificate shown to etcd; with ETCD_AUTH_CLIENT_KEY."),
+    "ETCD_AUTH_CLIENT_KEY": ("", "File."),
+    "ETCD_LEASE_TTL": ("10", "Seconds after which a process that went silent leaves etcd."),
+    "NATS_SERVER": ("nats://localhost:4222", "URLs, separated by commas; tls for TLS."),
+    "NATS_AUTH_USERNAME": ("", "With NATS_AUTH_PASSWORD."),
+    "NATS_AUTH_PASSWORD": ("", ""),
+    "NATS_AUTH_TOKEN": ("", ""),
+    "NATS_AUTH_NKEY": ("", "File with the nkey seed."),
+    "NATS_AUTH_CREDENTIALS_FILE": ("", "File with a user's JWT and seed."),
+    "NATS_TLS_CA": ("", "File with the authorities that sign the servers' certificates."),
+    "NATS_TLS_CERT": ("", "File with the certificate shown to NATS; with NATS_TLS_KEY."),
+    "NATS_TLS_KEY": ("", "File."),
+    "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": ("30", "Seconds that a shutdown waits for running streams."),
+}
+OTHERS: Final = {
+    "DYN_LOG": ("info", "What is logged: a level, or per module `warn,dynamo.runtime=debug`."),
+    "DYN_LOGGING_JSONL": ("", "1: one JSON object per log line."),
+    "DYN_TOKEN_ECHO_DELAY_MS": ("10", "Pause of the echo engines between two tokens."),
+    "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
+}
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [TITLE]
+    for program, what, settings in PROGRAMS:
+        parts.append(f"## {program}\n\n{what}\n\n{_table(('flag', 'variable', 'default', ''), _flags(settings))}")
+    parts.append("## Connections\n\n" + _table(("variable", "default", ""), _variables(CONNECTIONS)))
+    parts.append("## Other variables\n\n" + _table(("variable", "default", ""), _variables(OTHERS)))
+    return "\n".join(parts)
+
+
+def _flags(settings: type[Any]) -> Iterable[tuple[str, ...]]:
+    for field in dataclasses.fields(settings):
+        if "help" in field.metadata and not field.metadata["hidden"]:
+            yield _flag(field)
+
+
+def _flag(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    meta = field.metadata
+    default = "" if field.default in (dataclasses.MISSING, None, "") else str(field.default)
+    choices = f" One of {', '.join(filter(None, meta['choices']))}." if meta["choices"] else ""
+    name = "`--" + field.name.replace("_", "-") + "`"
+    return name, _code(meta["env"]), _code(default), (meta["help"] + choices).replace("|", "\\|")
+
+
+def _variables(table: dict[str, tuple[str, str]]) -> Iterable[tuple[str, ...]]:
+    for name, (default, what) in table.items():
+        yield _code(name), _code(default), what.replace("|", "\\|")
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def main() -> None:
+    """Write the file that is named."""
+    Path(sys.argv[1]).write_text(render())
+
+
+if __name__ == "__main__":
+    main()

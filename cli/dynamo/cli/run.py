@@ -1,0 +1,138 @@
+"""`dynamo-run`: one model, one line. Reads the command line and starts what it names.
+
+The grammar is in `grammar.py`, the flags in `run_settings.py`; `session.py` puts the
+frontend and the worker together in this process. Nothing heavy is imported before the
+line is understood, so that `--help` and mistakes answer at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from dynamo.cli.grammar import CommandError, Roles, Words, decide, split
+from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
+from dynamo.runtime import settings as flags
+
+HELP: Final = """Chat with a model, serve it over HTTP, or make it a worker of a larger system.
+
+\b
+in=   who asks
+  text       a chat in this terminal (default on a terminal)
+  stdin      one prompt from a pipe, the answer on standard output (default otherwise)
+  http       an OpenAI-compatible server
+  dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
+
+\b
+out=  who answers
+  llamacpp   llama.cpp, for a .gguf file (default for one)
+  echo_core  the prompt's own tokens, after the chat template
+  echo_full  the prompt's own text (default without a model)
+  mocker     a simulated engine with real scheduling and timing
+  dyn        workers found in etcd (also: auto, dyn://N.C.E)
+
+Where neither side is dyn, everything happens in this process: no etcd, no NATS.
+"""
+EPILOG: Final = """\b
+Examples:
+  dynamo-run model.gguf                                chat
+  echo hi | dynamo-run out=echo_full                   one answer
+  dynamo-run in=http out=mocker --http-port 0          a server on a free port
+  dynamo-run in=dyn://ns.backend.generate model.gguf   a worker ...
+  dynamo-run in=http out=dyn                           ... and its frontend
+
+\b
+Connections (only with dyn): ETCD_ENDPOINTS, NATS_SERVER. Logging: -v, -vv, or DYN_LOG.
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command line that was understood."""
+
+    words: Words
+    roles: Roles
+    settings: RunSettings
+    model: str
+    template: dict[str, Any]
+
+
+def command() -> click.Command:
+    """The flag parser, also for docs/configuration.md."""
+    return click.Command(
+        "dynamo-run",
+        params=[click.Argument(["model"], required=False, default=""), *flags.options(RunSettings)],
+        callback=_collect, help=HELP, epilog=EPILOG,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        options_metavar="[FLAGS]",
+    )  # fmt: skip
+
+
+def _collect(model: str, **values: Any) -> tuple[str, RunSettings]:
+    return model, RunSettings(**values)
+
+
+def read(argv: Sequence[str], *, terminal: bool, llamacpp: bool) -> Run:
+    """Understand `argv`; raises `CommandError`, or click's own errors and `click.exceptions.Exit` after help."""
+    words = split(argv)
+    with command().make_context(f"dynamo-run {_sides(words)}".rstrip(), list(words.flags)) as context:
+        positional, settings = context.command.invoke(context)
+    if positional and settings.model_path and positional != settings.model_path:
+        raise CommandError(f"two models are named, {positional} and --model-path {settings.model_path}: drop one")
+    model = positional or settings.model_path
+    roles = decide(words, model=model, terminal=terminal, llamacpp=llamacpp)
+    check(roles, settings, model)
+    if words.engine_arguments and roles.output != "python":
+        raise CommandError("arguments after -- go to out=pystr: and out=pytok: engines only")
+    return Run(words, roles, settings, model, request_defaults(settings))
+
+
+def _sides(words: Words) -> str:
+    sides = (f"in={words.input}" if words.input else "", f"out={words.output}" if words.output else "")
+    return " ".join(filter(None, sides))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """Do what the line says; the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
+    try:
+        understood = read(
+            argv or ["--help"],
+            terminal=sys.stdin.isatty(),
+            llamacpp=importlib.util.find_spec("xllamacpp") is not None,
+        )
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return _start(understood)
+
+
+def _start(understood: Run) -> int:
+    from dynamo.cli import session
+
+    for sentence in notices(understood.settings):
+        print(f"note: {sentence}", file=sys.stderr)
+    try:
+        return asyncio.run(session.serve(understood))
+    except KeyboardInterrupt:
+        return 130
+    except session.USER_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        if understood.words.verbosity > 1:
+            raise
+        return 1

@@ -1,0 +1,64 @@
+"""What the documents say is so: files that they name exist, tables follow the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dynamo.cli import reference
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+FOLDERS = ("sdk", "operator", "frontend", "worker", "cli")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
+FILE = re.compile(
+    r"`((?:sdk|operator|frontend|worker|cli|tests|docs|examples|bench|crds|charts|images|e2e)/[\w./*-]*)`"
+)
+VARIABLE = re.compile(r'"((?:DYN|ETCD|NATS)_[A-Z0-9_]+)"')
+
+
+def page(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Every relative link of a page is a file of the repository."""
+    targets = [link for link in LINK.findall(path.read_text()) if "://" not in link]
+    assert [link for link in targets if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_named_files_exist(path: Path) -> None:
+    """Every path in backticks is there."""
+    named = FILE.findall(path.read_text())
+    assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_the_request_path_names_its_files() -> None:
+    """The README follows a request through real modules."""
+    section = (ROOT / "README.md").read_text().split("## A request")[1].split("\n## ")[0]
+    assert len({name for name in FILE.findall(section) if name.endswith(".py")}) >= 8
+
+
+def test_configuration_follows_the_code() -> None:
+    """docs/configuration.md is what `make generate` writes."""
+    assert (ROOT / "docs/configuration.md").read_text() == reference.render(), "run `make generate`"
+
+
+def test_every_variable_is_documented() -> None:
+    """A DYN_, ETCD_ or NATS_ variable that the code names stands in docs/configuration.md."""
+    known = (ROOT / "docs/configuration.md").read_text()
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    read = {name for path in sources for name in VARIABLE.findall(path.read_text())}
+    assert sorted(name for name in read if f"`{name}`" not in known) == []
+
+
+def test_make_lists_its_verbs() -> None:
+    """The README's verbs are targets of the Makefile."""
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    verbs = set(re.findall(r"`make (\w+)", (ROOT / "README.md").read_text()))
+    assert verbs
+    assert verbs <= targets
