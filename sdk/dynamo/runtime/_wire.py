@@ -90,9 +90,34 @@ class ControlReply(msgspec.Struct, array_like=True, gc=False):
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
+class Pong(msgspec.Struct, array_like=True, gc=False):
+    """The answer to `ping`: what the instance knows of the client that asks."""
+
+    seq: int
+    """The number of the last frame for it; 0: there was none."""
+    streams: list[int]
+    """The streams that are open for it."""
+
+
+PING: Final = "ping"
+CANCEL: Final = "cancel"
+"""`Control.op` with a list of streams as body; nobody answers it."""
+
 encoder: Final = msgspec.msgpack.Encoder()
 decode_call: Final = msgspec.msgpack.Decoder(Request | Chunk).decode
 decode_rejection: Final = msgspec.msgpack.Decoder(Rejection).decode
 decode_frame: Final = msgspec.msgpack.Decoder(StepFrame).decode
 decode_control: Final = msgspec.msgpack.Decoder(Control).decode
+decode_pong: Final = msgspec.msgpack.Decoder(Pong).decode
 decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode
+
+
+def version_of(data: bytes) -> int | None:
+    """The protocol version that an unreadable request names, where it still says so; else None."""
+    try:
+        parts = msgspec.msgpack.decode(data)
+    except msgspec.MsgspecError:
+        return None
+    if isinstance(parts, list) and len(parts) > 1 and parts[0] == "q" and isinstance(parts[1], int):
+        return parts[1]
+    return None

@@ -75,6 +75,13 @@ def control_subject(key: InstanceKey) -> str:
     return f"dyn.{ns}.ep.{component}.{endpoint}.{hex_id(key.id)}.ctl"
 
 
+def gone_subject(key: InstanceKey, client: int | str) -> str:
+    """Where the bus tells an instance that a client no longer listens; `client` may be `*`."""
+    ns, component, endpoint = key.path
+    who = client if isinstance(client, str) else hex_id(client)
+    return f"dyn.{ns}.ep.{component}.{endpoint}.{hex_id(key.id)}.gone.{who}"
+
+
 def frame_subject(namespace: str, client: int) -> str:
     return f"dyn.{namespace}.in.{hex_id(client)}.s"
 

@@ -1,0 +1,360 @@
+"""One worker as one client sees it: which frames came, which streams are open, whether it is alive.
+
+`Caller` feeds it frames, pongs and the time; it calls the streams' callbacks and keeps
+in `to_cancel` and the return values what is to be sent. Nothing here
+waits, sends or reads a clock, so losses, repeats, reorderings and restarts are played
+through by tables and by hypothesis. The rule that all of it serves: a stream delivers
+exactly the items that were sent, in order, or ends in one error.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from dynamo.runtime._outbox import HEARTBEAT
+from dynamo.runtime._wire import FAILED, MORE, VERSION, Item, Pong, StepFrame
+from dynamo.runtime.errors import (
+    CannotConnect,
+    ConnectionTimeout,
+    Disconnected,
+    DynamoException,
+    EngineError,
+    ProtocolMismatch,
+    StreamIncomplete,
+    from_code,
+)
+from dynamo.runtime.names import InstanceKey
+
+_log = logging.getLogger(__name__)
+
+ACCEPTANCE: Final = 1.0
+"""Seconds after which a request that nobody accepted is asked about."""
+MISSED: Final = 2 * HEARTBEAT
+"""Silence after which a worker with open streams is pinged."""
+PING_TIMEOUT: Final = 1.0
+UNACCEPTED: Final = 2.0
+"""Suspicion after which requests that were not accepted go elsewhere."""
+DEAD_AFTER: Final = 5.0
+"""Suspicion after which a worker counts as dead."""
+SETTLE: Final = 0.25
+"""Seconds that frames may lag behind a pong which speaks of them."""
+DEAD_PING: Final = 5.0
+FORGET_AFTER: Final = 60.0
+"""How long a dead worker without streams is still asked."""
+GHOST_QUIET: Final = 0.1
+"""Seconds between two cancels of a stream that a worker won't let go."""
+_MAX_GHOSTS: Final = 4096
+
+OnItem = Callable[[Any, bool], None]
+OnEnd = Callable[[DynamoException | None], None]
+
+
+class Verdict(enum.Enum):
+    """What is known of an instance."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    """Suspect: it does not answer, but nobody says that it is gone."""
+    DEAD = "dead"
+
+
+class OpenStream:
+    """One stream that a client has open on a worker."""
+
+    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "since", "stream")
+
+    def __init__(
+        self, stream: int, on_item: OnItem, on_end: OnEnd, since: float = 0.0, limit: float = ACCEPTANCE
+    ) -> None:
+        self.stream = stream
+        self.on_item = on_item
+        self.on_end = on_end
+        self.since = since
+        self.limit = limit
+        """Seconds that its acceptance may take."""
+        self.accepted = False
+        self.request: list[bytes] | None = None
+        """The encoded request, kept until it is accepted."""
+
+
+class _Claim:
+    """What a pong said, to be compared with what came once frames had time to settle."""
+
+    __slots__ = ("asked", "due", "pong")
+
+    def __init__(self, pong: Pong, asked: float, due: float) -> None:
+        self.pong = pong
+        self.asked = asked
+        self.due = due
+
+
+class Inbox:
+    """The streams of one client on one worker in one namespace."""
+
+    def __init__(self, key: InstanceKey, now: float) -> None:
+        self.key = key
+        """How the worker is reached: the last endpoint of its that was called."""
+        self.keys = {key}
+        self.streams: dict[int, OpenStream] = {}
+        """Accepted ones."""
+        self.pending: dict[int, OpenStream] = {}
+        """Not yet accepted, oldest first."""
+        self.verdict = Verdict.ALIVE
+        self.to_cancel: list[int] = []
+        """Streams whose end the worker must hear of; the owner sends and empties it."""
+        self.repeats = 0
+        self.gaps = 0
+        self._expected: int | None = None
+        self._ghosts: dict[int, float] = {}
+        self._heard = now
+        self._pinged: float | None = None
+        self._asked = now
+        self._suspect_since = now
+        self._claim: _Claim | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not self.streams and not self.pending
+
+    # -- streams
+
+    def open(self, stream: OpenStream, now: float) -> None:
+        """Begin: its request is about to be sent."""
+        if self.idle:
+            self._expected = None
+            self._heard = now
+        stream.since = now
+        self.pending[stream.stream] = stream
+
+    def cancel(self, stream: int, now: float) -> bool:
+        """Give a stream up without a word to its owner; True where it was open."""
+        known = self.streams.pop(stream, None) or self.pending.pop(stream, None)
+        if known is None:
+            return False
+        self._bury(stream, now)
+        return True
+
+    def end(self, stream: OpenStream, error: DynamoException | None, now: float, *, tell: bool = False) -> None:
+        """Close a stream and tell its owner, once; `tell` the worker too."""
+        if self.streams.pop(stream.stream, None) is None and self.pending.pop(stream.stream, None) is None:
+            return
+        if tell:
+            self._bury(stream.stream, now)
+        _call_end(stream, error)
+
+    def fail_all(self, error: DynamoException, now: float, *, tell: bool = True) -> None:
+        for stream in [*self.streams.values(), *self.pending.values()]:
+            self.end(stream, error, now, tell=tell)
+
+    def _bury(self, stream: int, now: float) -> None:
+        if len(self._ghosts) >= _MAX_GHOSTS:
+            self._ghosts.clear()
+        self._ghosts[stream] = now
+        self.to_cancel.append(stream)
+
+    # -- frames
+
+    def receive(self, frame: StepFrame, now: float) -> None:
+        """Take one frame in."""
+        self._heard = now
+        if self.verdict is Verdict.SILENT:
+            self._alive(now)
+        if frame.version != VERSION:
+            self._refuse(frame.version, now)
+            return
+        expected = self._expected
+        if frame.heartbeat:
+            if expected is None or frame.seq >= expected:
+                self._advance(frame.seq, now)
+            return
+        if frame.seq != expected:
+            if expected is not None and frame.seq < expected:
+                self.repeats += 1
+                return
+            self._advance(frame.seq - 1, now)
+        self._expected = frame.seq + 1
+        for stream in frame.accepted:
+            self._accept(stream)
+        self._deliver(frame.items, now)
+
+    def _advance(self, seq: int, now: float) -> None:
+        """All frames up to `seq` were sent; fail what was lost with those that did not come."""
+        expected, self._expected = self._expected, seq + 1
+        if expected is None or expected > seq:
+            return
+        self.gaps += 1
+        error = StreamIncomplete("a part of the answer was lost on the way")
+        for stream in tuple(self.streams.values()):
+            self.end(stream, error, now, tell=True)
+
+    def _accept(self, stream: int) -> None:
+        pending = self.pending.pop(stream, None)
+        if pending is not None:
+            pending.accepted = True
+            pending.request = None
+            self.streams[stream] = pending
+
+    def _deliver(self, items: list[Item], now: float) -> None:
+        get = self.streams.get
+        for item in items:
+            stream = get(item.stream)
+            if stream is None:
+                self._stray(item, now)
+            elif item.end == MORE:
+                try:
+                    stream.on_item(item.data, False)
+                except Exception as error:  # one reader's mistake must not lose the others' items
+                    self._blame_reader(stream, error, now)
+            else:
+                self._finish(stream, item, now)
+
+    def _finish(self, stream: OpenStream, item: Item, now: float) -> None:
+        if item.end == FAILED:
+            self.end(stream, _read_failure(item.data), now)
+            return
+        if item.data is not None:
+            try:
+                stream.on_item(item.data, True)
+            except Exception as error:  # as above
+                self._blame_reader(stream, error, now)
+        self.end(stream, None, now)
+
+    def _stray(self, item: Item, now: float) -> None:
+        """An item of a stream that is not open here: cancel it again, now and then."""
+        early = self.pending.get(item.stream)
+        if early is not None:
+            self.end(early, StreamIncomplete("the beginning of the answer was lost"), now, tell=item.end == MORE)
+        elif item.end != MORE:
+            self._ghosts.pop(item.stream, None)
+        elif now - self._ghosts.get(item.stream, -GHOST_QUIET) >= GHOST_QUIET:
+            self._bury(item.stream, now)
+
+    def _blame_reader(self, stream: OpenStream, error: Exception, now: float) -> None:
+        _log.error("stream %d: its reader failed", stream.stream, exc_info=error)
+        self.end(stream, EngineError(f"{type(error).__name__}: {error}"), now, tell=True)
+
+    def _refuse(self, version: int, now: float) -> None:
+        self.fail_all(ProtocolMismatch(f"the worker speaks version {version}, this side {VERSION}"), now)
+
+    # -- who is alive
+
+    def postpone(self, seconds: float) -> None:
+        """Our own side was held up for so long: time in which nothing could be heard doesn't count."""
+        self._heard += seconds
+        self._suspect_since += seconds
+        if self._pinged is not None:
+            self._pinged += seconds
+        if self._claim is not None:
+            self._claim.due += seconds
+        for stream in self.pending.values():
+            stream.since += seconds
+
+    def tick(self, now: float) -> bool:
+        """Act on what did not come; True: send a ping and call `pinged`."""
+        if self._claim is not None and now >= self._claim.due:
+            self._settle(self._claim, now)
+        if self._pinged is not None and now - self._pinged >= PING_TIMEOUT:
+            self._silent(now)
+        if self._pinged is not None:
+            return False
+        if self.verdict is Verdict.SILENT or self._worried(now):
+            return True
+        return self.verdict is Verdict.DEAD and now - self._asked >= DEAD_PING
+
+    def forgettable(self, now: float) -> bool:
+        """Nothing open here, and nothing more to learn."""
+        if not self.idle:
+            return False
+        if self.verdict is Verdict.ALIVE:
+            return now - self._heard >= FORGET_AFTER
+        return now - self._suspect_since >= FORGET_AFTER
+
+    def watched(self) -> bool:
+        """Whether `tick` has anything to look at."""
+        return not self.idle or self.verdict is not Verdict.ALIVE
+
+    def pinged(self, now: float) -> None:
+        self._pinged = self._asked = now
+
+    def pong(self, pong: Pong, asked: float, now: float) -> None:
+        """The worker answered the ping of `asked`: it is alive; its words are checked a little later."""
+        self._alive(now)
+        self._claim = _Claim(pong, asked, now + SETTLE)
+
+    def no_responders(self, now: float, *, grace: bool) -> None:
+        """The bus says that nobody listens; `grace`: everybody is reconnecting, so that means little."""
+        if grace:
+            self._suspect(now)
+            self._pinged = now  # asked again after a second, since another answer may come then
+            return
+        self._pinged = None
+        self._die(now)
+
+    def _worried(self, now: float) -> bool:
+        if self.streams and now - self._heard >= MISSED:
+            return True
+        return self._claim is None and any(now - s.since >= s.limit for s in self.pending.values())
+
+    def _alive(self, now: float) -> None:
+        self._heard = now
+        self._pinged = None
+        self.verdict = Verdict.ALIVE
+
+    def _suspect(self, now: float) -> None:
+        if self.verdict is Verdict.ALIVE:
+            self.verdict = Verdict.SILENT
+            self._suspect_since = now if self._pinged is None else self._pinged
+
+    def _silent(self, now: float) -> None:
+        """A ping was not answered in time."""
+        self._suspect(now)
+        self._pinged = None
+        suspected = now - self._suspect_since
+        if self.verdict is Verdict.SILENT and suspected >= DEAD_AFTER:
+            self._die(now)
+        elif suspected >= UNACCEPTED or self.verdict is Verdict.DEAD:
+            error = ConnectionTimeout("the worker did not answer in time")
+            for stream in [s for s in self.pending.values() if now - s.since >= s.limit]:
+                self.end(stream, error, now, tell=True)
+
+    def _die(self, now: float) -> None:
+        if self.verdict is not Verdict.DEAD:
+            self.verdict = Verdict.DEAD
+            self._suspect_since = now
+        self._claim = None
+        for stream in [*self.streams.values(), *self.pending.values()]:
+            gone = Disconnected("the worker was lost") if stream.accepted else CannotConnect("the worker is gone")
+            self.end(stream, gone, now, tell=True)
+
+    def _settle(self, claim: _Claim, now: float) -> None:
+        """Compare a pong's words with what came since; whatever is missing was lost."""
+        self._claim = None
+        if self._expected is not None and self._expected <= claim.pong.seq:
+            self._advance(claim.pong.seq, now)
+        known = set(claim.pong.streams)
+        for stream in [*self.streams.values(), *self.pending.values()]:
+            if stream.since > claim.asked:
+                continue
+            if stream.accepted:
+                if stream.stream not in known:
+                    self.end(stream, StreamIncomplete("the worker no longer knows the request"), now)
+            elif stream.stream in known:
+                self.end(stream, StreamIncomplete("the beginning of the answer was lost"), now, tell=True)
+            elif claim.asked - stream.since >= stream.limit:
+                self.end(stream, ConnectionTimeout("the worker never saw the request"), now, tell=True)
+
+
+def _call_end(stream: OpenStream, error: DynamoException | None) -> None:
+    try:
+        stream.on_end(error)
+    except Exception:  # one reader's mistake must not reach the others
+        _log.exception("stream %d: its end handler failed", stream.stream)
+
+
+def _read_failure(data: Any) -> DynamoException:
+    if isinstance(data, list) and len(data) == 2 and all(isinstance(part, str) for part in data):
+        return from_code(data[0], data[1])
+    return EngineError("the worker reported a failure without saying which")

@@ -1,0 +1,506 @@
+"""The client side of requests: opens streams on instances, takes their items in, notices every loss.
+
+One `Caller` per process. All its streams share one inbox subject per Dynamo namespace,
+so one message brings what a worker's step has for all of them. Items are pushed into
+callbacks; `after_batch` lets a writer act once per socket read. The protocol's
+decisions are in `_inbox`; this is the shell around it: subscriptions, timers, pings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.runtime import _chunks
+from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, OpenStream, Verdict
+from dynamo.runtime._wire import (
+    CANCEL,
+    PING,
+    VERSION,
+    Control,
+    ControlReply,
+    Request,
+    decode_control_reply,
+    decode_frame,
+    decode_pong,
+    decode_rejection,
+    encoder,
+)
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import (
+    Cancelled,
+    CannotConnect,
+    ConnectionTimeout,
+    DeadlineExceeded,
+    DynamoException,
+    EngineError,
+    InvalidArgument,
+    from_code,
+)
+from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
+from dynamo.runtime.ports import Bus, Message, Subscription
+
+__all__ = ["Call", "Caller", "OnEnd", "OnItem", "Verdict"]
+
+_log = logging.getLogger(__name__)
+
+TICK: Final = 0.1
+GRACE: Final = 5.0
+"""Seconds after an own reconnect in which "nobody listens" means "try again"."""
+RESEND: Final = 0.25
+HOLD: Final = 30.0
+"""Seconds that a request without a deadline waits for a bus that is away."""
+OUTAGE: Final = 10.0
+"""Seconds without the bus after which open streams are given up."""
+BYTES_PER_SECOND: Final = 8 * 1024 * 1024
+"""Large requests get that much longer to be accepted."""
+
+
+class Call(OpenStream):
+    """One open stream, client side."""
+
+    __slots__ = ("_caller", "_context", "_tell", "inbox", "instance", "open", "resend_at", "timer")
+
+    def __init__(
+        self, caller: Caller, stream: int, instance: InstanceKey, context: Context, on_item: OnItem, on_end: OnEnd
+    ) -> None:
+        super().__init__(stream, on_item, self._ended)
+        self._caller = caller
+        self._context = context
+        self._tell = on_end
+        self.instance = instance
+        self.inbox: Inbox
+        self.open = True
+        self.resend_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Give it up; idempotent, and `on_end` is not called afterwards."""
+        if self.open:
+            self._close()
+            self._caller.cancelled(self)
+
+    def stop(self) -> None:
+        """The context was stopped: end with `Cancelled`, and tell the worker."""
+        self._caller.end(self, Cancelled())
+
+    def expire(self) -> None:
+        self._caller.end(self, DeadlineExceeded())
+
+    def _ended(self, error: DynamoException | None) -> None:
+        if self.open:
+            self._close()
+            self._tell(error)
+
+    def _close(self) -> None:
+        self.open = False
+        self.request = None
+        self._context.forget(self.stop)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self._caller.closed(self)
+
+
+class _Listening:
+    """One Dynamo namespace whose inbox this client reads."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.inboxes: dict[int, Inbox] = {}
+        self.subscriptions: list[Subscription] = []
+        self.complained = False
+
+
+OnReply = Callable[["ControlReply | DynamoException"], None]
+
+
+class Caller:
+    """Everything that one process asks of instances, over one bus."""
+
+    def __init__(self, bus: Bus, client_id: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bus = bus
+        self._client = client_id
+        self._clock = clock
+        self._listening: dict[str, _Listening] = {}
+        self._calls: dict[int, Call] = {}
+        self._replies: dict[str, OnReply] = {}
+        self._last_stream = 0
+        self._last_reply = 0
+        self._verdicts: list[Callable[[InstanceKey, Verdict], None]] = []
+        self._batch: list[Callable[[], None]] = []
+        self._cancelling: dict[InstanceKey, list[int]] = {}
+        self._ticking: asyncio.TimerHandle | None = None
+        self._tick_due = 0.0
+        self._grace_until = 0.0
+        self._away_since: float | None = None
+        self.garbage = 0
+        """Messages that could not be read."""
+        bus.on_state(self._on_state)
+
+    @property
+    def active(self) -> int:
+        """Streams that are open."""
+        return len(self._calls)
+
+    # -- life
+
+    async def start(self, namespaces: Iterable[str]) -> None:
+        for namespace in namespaces:
+            await self.listen(namespace)
+
+    async def listen(self, namespace: str) -> None:
+        """Read the inbox of one more namespace; needed before `open` and `control` there."""
+        if namespace in self._listening:
+            return
+        here = _Listening(namespace)
+        frames = functools.partial(self._on_frame, here)
+        answers = functools.partial(self._on_answer, here)
+        subjects = (
+            (frame_subject(namespace, self._client), frames),
+            (reply_subject(namespace, self._client, "*"), answers),
+        )
+        for subject, on_message in subjects:
+            # A loss shows as a gap in the numbers, or as a ping's answer that doesn't fit.
+            here.subscriptions.append(await self._bus.subscribe(subject, on_message, lambda: None))
+        await self._bus.flush()
+        self._listening.setdefault(namespace, here)
+
+    async def stop(self) -> None:
+        """End everything: open streams end with `Cancelled`."""
+        for call in tuple(self._calls.values()):
+            self.end(call, Cancelled("this client is shutting down"))
+        self._send_cancels()
+        for reply in tuple(self._replies.values()):
+            reply(CannotConnect("this client is shutting down"))
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        for here in self._listening.values():
+            for subscription in here.subscriptions:
+                try:
+                    await subscription.unsubscribe()
+                except CannotConnect:
+                    _log.debug("left while the bus was away")
+        self._listening.clear()
+
+    # -- streams
+
+    def open(self, instance: InstanceKey, payload: Any, *, context: Context, on_item: OnItem, on_end: OnEnd) -> Call:
+        """Send a request; its items are pushed into `on_item(data, last)`, its end into `on_end(error)`.
+
+        Neither is called before this returns. While the bus is away the request waits, up to
+        its deadline. Raises `InvalidArgument` where the payload can't be encoded.
+        """
+        here = self._listening.get(instance.path.namespace)
+        if here is None:
+            raise InvalidArgument(f"listen({instance.path.namespace!r}) before opening a stream there")
+        now = self._clock()
+        self._last_stream += 1
+        call = Call(self, self._last_stream, instance, context, on_item, on_end)
+        call.request = self._encode(call.stream, payload, context, now)
+        call.limit = ACCEPTANCE + sum(map(len, call.request)) / BYTES_PER_SECOND
+        call.inbox = self._inbox(here, instance, now)
+        call.inbox.open(call, now)
+        self._calls[call.stream] = call
+        self._guard(call, context, now)
+        self._send_request(call, now)
+        self._arm(now)
+        return call
+
+    def _encode(self, stream: int, payload: Any, context: Context, now: float) -> list[bytes]:
+        left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
+        try:
+            raw = msgspec.Raw(encoder.encode(payload))
+            request = Request(VERSION, self._client, stream, context.id(), left, context.metadata, raw)
+            data = encoder.encode(request)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"the request can't be sent: {error}") from error
+        if len(data) <= self._bus.max_payload:
+            return [data]
+        return _chunks.split(self._client, stream, data, self._bus.max_payload)
+
+    def _guard(self, call: Call, context: Context, now: float) -> None:
+        """End the call with its context or at its deadline, whichever comes first."""
+        loop = asyncio.get_running_loop()
+        if context.is_stopped():
+            loop.call_soon(call.stop)
+        else:
+            context.on_stop(call.stop)
+        if context.deadline is not None:
+            call.timer = loop.call_later(max(0.0, context.deadline - now), call.expire)
+
+    def _send_request(self, call: Call, now: float) -> None:
+        """Send, or leave it to `_tick` to try again where the bus is away."""
+        if call.request is None:
+            return
+        reply = reply_subject(call.instance.path.namespace, self._client, call.stream)
+        subject = request_subject(call.instance)
+        call.resend_at = 0.0
+        call.since = now
+        try:
+            for part in call.request:
+                self._bus.publish(subject, part, reply)
+        except CannotConnect:
+            call.resend_at = now + RESEND
+
+    def end(self, call: Call, error: DynamoException) -> None:
+        """End a call from this side; the worker hears of it."""
+        if call.open:
+            call.inbox.end(call, error, self._clock(), tell=True)
+            self._collect(call.inbox)
+
+    def cancelled(self, call: Call) -> None:
+        """`call.cancel()` was called."""
+        call.inbox.cancel(call.stream, self._clock())
+        self._collect(call.inbox)
+
+    def closed(self, call: Call) -> None:
+        self._calls.pop(call.stream, None)
+
+    def _inbox(self, here: _Listening, instance: InstanceKey, now: float) -> Inbox:
+        inbox = here.inboxes.get(instance.id)
+        if inbox is None:
+            inbox = here.inboxes[instance.id] = Inbox(instance, now)
+        inbox.key = instance
+        inbox.keys.add(instance)
+        return inbox
+
+    # -- what arrives
+
+    def after_batch(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when all messages that came with this socket read were handled."""
+        if not self._batch:
+            asyncio.get_running_loop().call_soon(self._end_batch)
+        self._batch.append(callback)
+
+    def _end_batch(self) -> None:
+        batch, self._batch = self._batch, []
+        for callback in batch:
+            try:
+                callback()
+            except Exception:  # one writer's mistake must not stop the others
+                _log.exception("an after_batch callback failed")
+
+    def _on_frame(self, here: _Listening, message: Message) -> None:
+        try:
+            frame = decode_frame(message.data)
+        except msgspec.MsgspecError as error:
+            self._complain(here, message, error)
+            return
+        inbox = here.inboxes.get(frame.worker)
+        if inbox is None:
+            return
+        before = inbox.verdict
+        inbox.receive(frame, self._clock())
+        if inbox.to_cancel:
+            self._collect(inbox)
+        if inbox.verdict is not before:
+            self._tell(inbox)
+
+    def _complain(self, here: _Listening, message: Message, error: Exception) -> None:
+        self.garbage += 1
+        if not here.complained:
+            here.complained = True
+            _log.warning("unreadable message on %s: %s (said once)", message.subject, error)
+
+    def _on_answer(self, here: _Listening, message: Message) -> None:
+        token = message.subject.rpartition(".")[2]
+        try:
+            if token.isdigit():
+                self._on_refusal(int(token), message)
+            else:
+                self._on_reply(token, message)
+        except msgspec.MsgspecError as error:
+            self._complain(here, message, error)
+
+    def _on_refusal(self, stream: int, message: Message) -> None:
+        call = self._calls.get(stream)
+        if call is None or call.accepted:
+            return
+        now = self._clock()
+        if not message.no_responders:
+            refusal = decode_rejection(message.data)
+            call.inbox.end(call, from_code(refusal.code, refusal.message), now)
+        elif now < self._grace_until:
+            call.resend_at = now + RESEND
+        else:
+            # Nobody takes requests; that it is dead, only its control subject can say.
+            call.inbox.end(call, CannotConnect("the worker takes no requests any more"), now)
+            self._ping_inbox(call.inbox, now)
+
+    def _on_reply(self, token: str, message: Message) -> None:
+        reply = self._replies.pop(token, None)
+        if reply is None:
+            return
+        if message.no_responders:
+            reply(CannotConnect("the instance is gone"))
+            return
+        try:
+            reply(decode_control_reply(message.data))
+        except msgspec.MsgspecError as error:
+            self.garbage += 1
+            reply(EngineError(f"the instance's answer can't be read: {error}"))
+
+    # -- control
+
+    async def control(self, instance: InstanceKey, op: str, body: Any, *, timeout: float) -> Any:
+        """Ask an instance to run one of its operations and return what it answers.
+
+        Raises `CannotConnect` where nobody listens, `ConnectionTimeout`, or the operation's own error.
+        """
+        await self.listen(instance.path.namespace)
+        answer: asyncio.Future[ControlReply | DynamoException] = asyncio.get_running_loop().create_future()
+
+        def arrived(result: ControlReply | DynamoException) -> None:
+            if not answer.done():
+                answer.set_result(result)
+
+        token = self._ask(instance, op, body, arrived)
+        try:
+            result = await asyncio.wait_for(answer, timeout)
+        except TimeoutError:
+            raise ConnectionTimeout(f"no answer to {op!r} within {timeout:g} s") from None
+        finally:
+            self._replies.pop(token, None)
+        if isinstance(result, DynamoException):
+            raise result
+        if result.code:
+            raise from_code(result.code, result.message)
+        return msgspec.msgpack.decode(result.body)
+
+    async def ping(self, instance: InstanceKey, *, timeout: float = 1.0) -> Verdict:
+        """Ask whether an instance lives."""
+        try:
+            await self.control(instance, PING, None, timeout=timeout)
+        except CannotConnect:
+            grace = not self._bus.connected or self._clock() < self._grace_until
+            return Verdict.SILENT if grace else Verdict.DEAD
+        except DynamoException:
+            return Verdict.SILENT
+        return Verdict.ALIVE
+
+    def on_verdict(self, listener: Callable[[InstanceKey, Verdict], None]) -> None:
+        """`listener(instance, verdict)` whenever traffic changes what is known of an instance."""
+        self._verdicts.append(listener)
+
+    def _ask(self, instance: InstanceKey, op: str, body: Any, on_reply: OnReply) -> str:
+        self._last_reply += 1
+        token = f"c{self._last_reply}"
+        data = encoder.encode(Control(VERSION, self._client, op, msgspec.Raw(encoder.encode(body))))
+        reply = reply_subject(instance.path.namespace, self._client, token)
+        self._bus.publish(control_subject(instance), data, reply)
+        self._replies[token] = on_reply
+        return token
+
+    def _collect(self, inbox: Inbox) -> None:
+        """Put the inbox's cancels beside the others; they leave together, one message per worker."""
+        if not self._cancelling:
+            asyncio.get_running_loop().call_soon(self._send_cancels)
+        self._cancelling.setdefault(inbox.key, []).extend(inbox.to_cancel)
+        inbox.to_cancel.clear()
+
+    def _send_cancels(self) -> None:
+        cancelling, self._cancelling = self._cancelling, {}
+        for instance, streams in cancelling.items():
+            data = encoder.encode(Control(VERSION, self._client, CANCEL, msgspec.Raw(encoder.encode(streams))))
+            try:
+                self._bus.publish(control_subject(instance), data)
+            except CannotConnect:
+                # Repeated when an item of such a stream arrives.
+                _log.debug("%d cancels could not be sent", len(streams))
+
+    # -- time
+
+    def _arm(self, now: float) -> None:
+        if self._ticking is None:
+            self._tick_due = now + TICK
+            self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        now = self._clock()
+        late = now - self._tick_due
+        watched = False
+        for here in self._listening.values():
+            for worker, inbox in tuple(here.inboxes.items()):
+                if late > TICK:
+                    inbox.postpone(late)
+                watched |= self._look_after(inbox, now)
+                if inbox.forgettable(now):
+                    del here.inboxes[worker]
+        if watched:
+            self._arm(now)
+
+    def _look_after(self, inbox: Inbox, now: float) -> bool:
+        if self._away_since is not None:
+            self._sit_out(inbox, now)
+            return inbox.watched()
+        for stream in tuple(inbox.pending.values()):
+            if isinstance(stream, Call) and stream.resend_at and now >= stream.resend_at:
+                self._send_request(stream, now)
+        before = inbox.verdict
+        if inbox.tick(now):
+            self._ping_inbox(inbox, now)
+        if inbox.to_cancel:
+            self._collect(inbox)
+        if inbox.verdict is not before:
+            self._tell(inbox)
+        return inbox.watched()
+
+    def _sit_out(self, inbox: Inbox, now: float) -> None:
+        """The bus is away: nothing can be heard, so nobody is blamed; what waits too long is given up."""
+        inbox.postpone(TICK)
+        away = now - self._away_since if self._away_since is not None else 0.0
+        if away >= OUTAGE:
+            for stream in tuple(inbox.streams.values()):
+                inbox.end(stream, CannotConnect("the message bus is away"), now, tell=True)
+        if away >= HOLD:
+            for stream in tuple(inbox.pending.values()):
+                inbox.end(stream, CannotConnect("the message bus is away"), now)
+
+    def _ping_inbox(self, inbox: Inbox, now: float) -> None:
+        inbox.pinged(now)
+        try:
+            self._ask(inbox.key, PING, None, functools.partial(self._on_pong, inbox, now))
+        except CannotConnect:
+            _log.debug("a ping could not be sent")
+        self._arm(now)
+
+    def _on_pong(self, inbox: Inbox, asked: float, answer: ControlReply | DynamoException) -> None:
+        now = self._clock()
+        before = inbox.verdict
+        if isinstance(answer, ControlReply) and not answer.code:
+            inbox.pong(decode_pong(answer.body), asked, now)
+        elif isinstance(answer, CannotConnect):
+            inbox.no_responders(now, grace=now < self._grace_until)
+        if inbox.to_cancel:
+            self._collect(inbox)
+        if inbox.verdict is not before:
+            self._tell(inbox)
+
+    def _tell(self, inbox: Inbox) -> None:
+        _log.info("instance %s %014x is %s", inbox.key.path, inbox.key.id, inbox.verdict.value)
+        for listener in tuple(self._verdicts):
+            for key in tuple(inbox.keys):
+                listener(key, inbox.verdict)
+
+    def _on_state(self, connected: bool) -> None:
+        now = self._clock()
+        if not connected:
+            self._away_since = now
+            return
+        away, self._away_since = self._away_since, None
+        if away is None:
+            return
+        self._grace_until = now + GRACE
+        for call in tuple(self._calls.values()):
+            # What was on its way may be lost; a worker drops what it has seen before.
+            if not call.accepted:
+                self._send_request(call, now)

@@ -1,0 +1,423 @@
+"""The worker side of requests: takes them from the bus, hands them to a handler, sends what it produces.
+
+One `RequestServer` per process serves all its endpoints. Handlers push: `send` only
+appends, and all that one turn of the loop (one engine step) produced leaves as one
+message per client. The protocol's decisions are in `_outbox` and `_chunks`; this is
+the shell around them: subscriptions, timers, the streams' life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.runtime._outbox import HEARTBEAT, TICK
+from dynamo.runtime._peer import Incoming, Peer
+from dynamo.runtime._wire import (
+    CANCEL,
+    PING,
+    VERSION,
+    Chunk,
+    Control,
+    ControlReply,
+    Pong,
+    Rejection,
+    Request,
+    decode_call,
+    decode_control,
+    encoder,
+    version_of,
+)
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import (
+    CannotConnect,
+    CapacityExceeded,
+    DynamoException,
+    EngineError,
+    EngineShutdown,
+    InvalidArgument,
+    ProtocolMismatch,
+    WorkerUnavailable,
+)
+from dynamo.runtime.generators import from_generator
+from dynamo.runtime.names import EndpointPath, InstanceKey, control_subject, gone_subject, request_subject
+from dynamo.runtime.ports import Bus, Message, Subscription
+
+__all__ = ["ControlHandler", "Handler", "Incoming", "RequestServer", "from_generator"]
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Incoming], None]
+ControlHandler = Callable[[Any], "Any | Awaitable[Any]"]
+
+ACCEPT_WITHIN: Final = 0.01
+"""Seconds that an acceptance waits for a step's frame to ride in."""
+MAX_STREAMS: Final = 8192
+MAX_CONTROLS: Final = 64
+PROBE: Final = 1.0
+"""Seconds between two looks whether a client still listens."""
+GRACE: Final = 5.0
+"""Seconds after a reconnect in which nobody's silence means that he is gone."""
+IDLE_PEER: Final = 600.0
+
+
+class _Served:
+    """One endpoint that this process serves."""
+
+    def __init__(self, key: InstanceKey, handler: Handler) -> None:
+        self.key = key
+        self.handler = handler
+        self.draining = False
+        self.requests: Subscription | None = None
+        self.others: list[Subscription] = []
+
+
+class RequestServer:
+    """All endpoints that one process serves over one bus."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        worker_id: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
+        self._bus = bus
+        self._worker = worker_id
+        self._clock = clock
+        self._max_streams = max_streams
+        self._served: dict[EndpointPath, _Served] = {}
+        self._operations: dict[tuple[EndpointPath, str], ControlHandler] = {}
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._dirty: list[Peer] = []
+        self._scheduled = False
+        self._accepting: asyncio.TimerHandle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._probe_at = 0.0
+        self._grace_until = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._empty = asyncio.Event()
+        self._complained: set[str] = set()
+        self.garbage = 0
+        """Messages that could not be read."""
+        self.lost = 0
+        """Frames that could not be sent."""
+        self.active = 0
+        """Streams that are open."""
+        bus.on_state(self._on_state)
+
+    # -- endpoints
+
+    async def serve(self, path: EndpointPath, handler: Handler) -> None:
+        """Begin to take requests of `path`; the bus knows when this returns."""
+        if path in self._served:
+            raise InvalidArgument(f"{path} is already served by this process")
+        served = self._served[path] = _Served(InstanceKey(path, self._worker), handler)
+        listen = functools.partial(self._listen, served)
+        served.others.append(await listen(control_subject(served.key), self._on_control))
+        served.others.append(await listen(gone_subject(served.key, "*"), self._on_gone))
+        served.requests = await listen(request_subject(served.key), self._on_request)
+        await self._bus.flush()
+
+    def on_control(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
+        """Answer `Caller.control(instance, op, body)`; `handler` gets the decoded body, sync or async."""
+        self._operations[path, op] = handler
+
+    async def drain(self, path: EndpointPath | None = None) -> None:
+        """Take nothing new (of `path`, or at all): refused retryably from now on; open streams go on."""
+        for served in [s for s in self._served.values() if path in (None, s.key.path)]:
+            served.draining = True
+            if served.requests is not None:
+                await self._unsubscribe(served.requests)
+                served.requests = None
+
+    async def finished(self, timeout: float) -> bool:
+        """Wait until no stream is open; False where some still are after `timeout` seconds."""
+        if not self.active:
+            return True
+        self._empty.clear()
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End everything now: open streams fail with `EngineShutdown` (retryable)."""
+        await self.drain()
+        for peer in tuple(self._peers.values()):
+            for incoming in tuple(peer.streams.values()):
+                incoming.fail(EngineShutdown())
+                incoming.context.kill()
+        self.flush()
+        for served in self._served.values():
+            for subscription in served.others:
+                await self._unsubscribe(subscription)
+        self._served.clear()
+        for timer in (self._accepting, self._ticking):
+            if timer is not None:
+                timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(
+        self, served: _Served, subject: str, on_message: Callable[[_Served, Message], None]
+    ) -> Subscription:
+        # What was lost is the clients' to notice: they repeat, ask and time out.
+        return await self._bus.subscribe(subject, functools.partial(on_message, served), lambda: None)
+
+    @staticmethod
+    async def _unsubscribe(subscription: Subscription) -> None:
+        try:
+            await subscription.unsubscribe()
+        except CannotConnect:
+            _log.debug("left while the bus was away")
+
+    # -- requests
+
+    def _on_request(self, served: _Served, message: Message) -> None:
+        try:
+            call = decode_call(message.data)
+            if type(call) is Chunk:
+                whole = self._peer(served, call.client).chunks.add(call, self._clock())
+                if whole is None:
+                    return
+                call = decode_call(whole)
+            if type(call) is Request:
+                self._admit(served, call)
+        except msgspec.MsgspecError as error:
+            self._on_garbage(message, error)
+        except DynamoException as error:
+            self._reject(message.reply, error)
+
+    def _on_garbage(self, message: Message, error: Exception) -> None:
+        version = version_of(message.data)
+        if version not in (None, VERSION):
+            text = f"the caller speaks version {version}, this worker {VERSION}"
+            self._reject(message.reply, ProtocolMismatch(text))
+            return
+        self._complain(message.subject, error)
+        self._reject(message.reply, InvalidArgument("the worker could not read the request"))
+
+    def _complain(self, subject: str, error: Exception) -> None:
+        self.garbage += 1
+        if subject not in self._complained:
+            self._complained.add(subject)
+            _log.warning("unreadable message on %s: %s (said once)", subject, error)
+
+    def _reject(self, reply: str, error: DynamoException) -> None:
+        if reply:
+            self._publish(reply, encoder.encode(Rejection(0, error.code, error.message)))
+
+    def _admit(self, served: _Served, request: Request) -> None:
+        """Begin a stream; raises the error with which it is refused."""
+        if request.version != VERSION:
+            raise ProtocolMismatch(f"the caller speaks version {request.version}, this worker {VERSION}")
+        peer = self._peer(served, request.client)
+        if not peer.first_time(request.stream):
+            return
+        if served.draining:
+            raise WorkerUnavailable
+        if self.active >= self._max_streams:
+            raise CapacityExceeded(f"this worker has {self.active} streams open and takes no more")
+        try:
+            payload = msgspec.msgpack.decode(request.payload)
+        except msgspec.MsgspecError as error:
+            raise InvalidArgument(f"the worker could not read the request: {error}") from error
+        incoming = Incoming(self, peer, request.stream, self._context(request), payload)
+        self._begin(incoming, request.deadline_ms)
+        try:
+            served.handler(incoming)
+        except Exception as error:  # whatever an engine raises belongs to this request alone
+            incoming.fail(error)
+
+    def _context(self, request: Request) -> Context:
+        deadline = self._clock() + request.deadline_ms / 1000 if request.deadline_ms > 0 else None
+        return Context(request.request_id, request.metadata, deadline=deadline)
+
+    def _begin(self, incoming: Incoming, deadline_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        incoming.peer.begin(incoming)
+        self.active += 1
+        if deadline_ms > 0:
+            incoming.timer = loop.call_later(deadline_ms / 1000, incoming.expire)
+        if self._accepting is None:
+            self._accepting = loop.call_later(ACCEPT_WITHIN, self._accept)
+        if self._ticking is None:
+            self._ticking = loop.call_later(TICK, self._tick)
+
+    def _accept(self) -> None:
+        self._accepting = None
+        for peer in self._peers.values():
+            if peer.outbox.accepted:
+                self._send(peer)
+
+    def _peer(self, served: _Served, client: int) -> Peer:
+        key = (served.key.path.namespace, client)
+        peer = self._peers.get(key)
+        if peer is None:
+            peer = self._peers[key] = Peer(key[0], client, self._worker, self._clock())
+        peer.served = served.key
+        peer.missing = 0
+        return peer
+
+    # -- what streams produce
+
+    def mark(self, peer: Peer) -> None:
+        """`peer` has something to send: at the end of this turn of the loop, or by `flush`."""
+        peer.dirty = True
+        self._dirty.append(peer)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_soon)
+
+    def ended(self, incoming: Incoming) -> None:
+        """A stream is over (called by it, once)."""
+        self.active -= 1
+        if not self.active:
+            self._empty.set()
+
+    def flush(self) -> None:
+        """Send now what streams have produced, one message per client."""
+        dirty, self._dirty = self._dirty, []
+        for peer in dirty:
+            peer.dirty = False
+            self._send(peer)
+
+    def _flush_soon(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def _send(self, peer: Peer) -> None:
+        outbox = peer.outbox
+        for frame in outbox.take(self._clock(), self._bus.max_payload):
+            self._publish(peer.subject, frame)
+        if outbox.failed:
+            failed, outbox.failed = outbox.failed, []
+            for stream in failed:
+                peer.cancel(stream)
+
+    def _publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        try:
+            self._bus.publish(subject, data, reply)
+        except CannotConnect:
+            self.lost += 1
+
+    def _tick(self) -> None:
+        """Heartbeats, and now and then a look whether the clients still listen."""
+        now = self._clock()
+        probe = now >= self._probe_at
+        if probe:
+            self._probe_at = now + PROBE
+            self._prune(now)
+        for peer in self._peers.values():
+            self._beat(peer, now, probe)
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(TICK, self._tick) if self.active else None
+
+    def _beat(self, peer: Peer, now: float, probe: bool) -> None:
+        if probe and peer.streams and peer.served is not None:
+            peer.outbox.last_sent = now - HEARTBEAT
+            frame = peer.outbox.heartbeat(now)
+            if frame is not None:
+                self._publish(peer.subject, frame, gone_subject(peer.served, peer.client))
+            return
+        frame = peer.outbox.heartbeat(now)
+        if frame is not None:
+            self._publish(peer.subject, frame)
+
+    def _prune(self, now: float) -> None:
+        for key, peer in tuple(self._peers.items()):
+            peer.chunks.expire(now)
+            if not peer.streams and not peer.chunks.size and now - peer.outbox.last_sent > IDLE_PEER:
+                del self._peers[key]
+
+    def _on_gone(self, served: _Served, message: Message) -> None:
+        """The bus says that nobody listens to a client's frames: twice in a row, and its streams end."""
+        if not message.no_responders or self._clock() < self._grace_until:
+            return
+        client = int(message.subject.rpartition(".")[2], 16)
+        peer = self._peers.get((served.key.path.namespace, client))
+        if peer is None:
+            return
+        peer.missing += 1
+        if peer.missing >= 2:
+            _log.info("client %x is gone; %d streams end", client, len(peer.streams))
+            peer.cancel_all()
+
+    def _on_state(self, connected: bool) -> None:
+        if connected:
+            self._grace_until = self._clock() + GRACE
+
+    # -- control
+
+    def _on_control(self, served: _Served, message: Message) -> None:
+        try:
+            control = decode_control(message.data)
+            if control.version != VERSION:
+                raise ProtocolMismatch(f"the caller speaks version {control.version}, this worker {VERSION}")
+            self._control(served, control, message.reply)
+        except msgspec.MsgspecError as error:
+            self._complain(message.subject, error)
+        except DynamoException as error:
+            self._answer(message.reply, ControlReply(error.code, error.message))
+
+    def _control(self, served: _Served, control: Control, reply: str) -> None:
+        peer = self._peers.get((served.key.path.namespace, control.client))
+        if control.op == PING:
+            self._pong(peer, reply)
+        elif control.op == CANCEL:
+            if peer is not None:
+                peer.cancel_these(msgspec.msgpack.decode(control.body, type=list[int]))
+        else:
+            self._operate(served, control, reply)
+
+    def _pong(self, peer: Peer | None, reply: str) -> None:
+        if peer is None:
+            pong = Pong(0, [])
+        else:
+            peer.missing = 0
+            self._send(peer)  # a pong speaks of frames that left before it
+            pong = Pong(peer.outbox.seq, list(peer.streams))
+        self._answer(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))
+
+    def _operate(self, served: _Served, control: Control, reply: str) -> None:
+        handler = self._operations.get((served.key.path, control.op))
+        if handler is None:
+            raise InvalidArgument(f"this instance has no operation {control.op!r}")
+        if len(self._tasks) >= MAX_CONTROLS:
+            raise CapacityExceeded("too many operations at once")
+        task = asyncio.get_running_loop().create_task(self._run(handler, control, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, handler: ControlHandler, control: Control, reply: str) -> None:
+        try:
+            result = handler(msgspec.msgpack.decode(control.body))
+            if isinstance(result, Awaitable):
+                result = await result
+            answer = ControlReply(body=msgspec.Raw(encoder.encode(result)))
+        except DynamoException as error:
+            answer = ControlReply(error.code, error.message)
+        except Exception as error:  # an operation's failure is its caller's to hear, nobody else's
+            _log.warning("operation %s failed: %s: %s", control.op, type(error).__name__, error)
+            answer = ControlReply(EngineError.code, f"{type(error).__name__}: {error}")
+        self._answer(reply, answer)
+
+    def _answer(self, reply: str, answer: ControlReply) -> None:
+        if not reply:
+            return
+        data = encoder.encode(answer)
+        if len(data) > self._bus.max_payload:
+            data = encoder.encode(
+                ControlReply("bad_request", f"the answer of {len(data)} bytes is over the bus's limit")
+            )
+        self._publish(reply, data)
