@@ -1,0 +1,163 @@
+"""Namespaces, components and endpoints: the objects by which programs name what they serve and call.
+
+`runtime.endpoint("ns.comp.ep")` or `runtime.namespace("ns").component("comp").endpoint("ep")`.
+Serving comes in two forms: `serve_endpoint` with an async generator, as the original
+has it, and `start` with a low-level handler, which the worker uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dynamo.runtime._readiness import Readiness
+from dynamo.runtime.client import Client
+from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.names import EndpointPath, check_name
+from dynamo.runtime.registry import Registration
+from dynamo.runtime.selection import RouterMode
+
+if TYPE_CHECKING:
+    from dynamo.runtime.runtime import DistributedRuntime
+    from dynamo.runtime.serving import Handler, RequestServer
+
+
+class Served:
+    """An endpoint that this process serves."""
+
+    def __init__(self, registration: Registration, server: RequestServer, forget: Callable[[Served], None]) -> None:
+        self._registration, self._server, self._forget = registration, server, forget
+        self._drained = False
+        self.graceful = True
+        """False: a shutdown does not wait for its streams."""
+
+    @property
+    def instance_id(self) -> int:
+        return self._registration.key.id
+
+    @property
+    def path(self) -> EndpointPath:
+        return self._registration.key.path
+
+    @property
+    def draining(self) -> bool:
+        return self._registration.instance.draining
+
+    def readiness(self) -> Readiness:
+        """Can every live frontend route here, and if not, why?"""
+        return self._registration.readiness()
+
+    async def update(self, *, figures: Mapping[str, Any] | None = None, card: Mapping[str, Any] | None = None) -> bool:
+        """Publish new figures or another card. False: the store is away, it is written later."""
+        return await self._registration.update(figures=figures, card=card)
+
+    async def leave(self) -> None:
+        """Leave routing without ending; what still arrives is served."""
+        await self._registration.update(draining=True)
+
+    async def rejoin(self) -> None:
+        """Undo `leave`."""
+        await self._registration.update(draining=False)
+
+    async def drain(self, grace: float) -> bool:
+        """Leave routing, refuse what still arrives, wait for running streams. False: some still ran after `grace`."""
+        await self._registration.update(draining=True)
+        if not self._drained:
+            self._drained = True
+            await self._server.drain(self.path)
+        return await self._server.finished(grace)
+
+    async def stop(self) -> None:
+        """Refuse new requests and take the record away; running streams are not waited for."""
+        await self.drain(0.0)
+        await self._registration.withdraw()
+        self._forget(self)
+
+
+class Endpoint:
+    """`namespace.component.endpoint`, to be served or called."""
+
+    def __init__(self, runtime: DistributedRuntime, path: EndpointPath) -> None:
+        self._runtime = runtime
+        self.path = path
+        self._served: Served | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.endpoint
+
+    def connection_id(self) -> int:
+        """The id under which this process serves it."""
+        return self._runtime.id
+
+    lease_id = connection_id
+
+    async def client(self, router_mode: RouterMode | str | None = None) -> Client:
+        """A client that knows the instances as they are now."""
+        return await self._runtime.client(self.path, router_mode)
+
+    async def start(
+        self, handler: Handler, *, card: Mapping[str, Any] | None = None, figures: Mapping[str, Any] | None = None
+    ) -> Served:
+        """Serve it with a low-level handler; listening and registered when this returns."""
+        self._served = await self._runtime.serve(self.path, handler, card=card, figures=figures)
+        return self._served
+
+    async def serve_endpoint(
+        self,
+        handler: Callable[..., Any],
+        graceful_shutdown: bool = True,
+        metrics_labels: Any = None,
+        health_check_payload: Any = None,
+    ) -> None:
+        """Serve it with an async generator `handler(request)` or `handler(request, context)` until the shutdown.
+
+        `metrics_labels` and `health_check_payload` are taken for compatibility and have no effect.
+        """
+        from dynamo.runtime.generators import from_generator
+
+        served = await self.start(from_generator(handler))
+        served.graceful = graceful_shutdown
+        try:
+            await self._runtime.closing.wait()
+        finally:
+            if not self._runtime.closing.is_set():
+                await served.stop()
+
+    async def unregister_endpoint_instance(self) -> None:
+        """Leave routing without ending."""
+        await self._own().leave()
+
+    async def register_endpoint_instance(self) -> None:
+        """Be routed to again."""
+        await self._own().rejoin()
+
+    def _own(self) -> Served:
+        if self._served is None:
+            raise DynamoException(f"{self.path} is not served by this process")
+        return self._served
+
+
+class Component:
+    """`namespace.component`."""
+
+    def __init__(self, runtime: DistributedRuntime, namespace: str, name: str) -> None:
+        self._runtime, self._namespace = runtime, namespace
+        self.name = check_name(name, "component")
+
+    def endpoint(self, name: str) -> Endpoint:
+        return Endpoint(self._runtime, EndpointPath(self._namespace, self.name, check_name(name, "endpoint")))
+
+    async def create_service(self) -> None:
+        """Nothing to do; programs written for older versions of the original call it."""
+
+
+class Namespace:
+    """A Dynamo namespace."""
+
+    def __init__(self, runtime: DistributedRuntime, name: str) -> None:
+        self._runtime = runtime
+        self.name = check_name(name, "namespace")
+
+    def component(self, name: str) -> Component:
+        return Component(self._runtime, self.name, name)

@@ -1,0 +1,128 @@
+"""Logging of every deployable: readable lines on stderr, or JSON lines for collectors.
+
+`DYN_LOG` filters by module as the original's does: `info,dynamo.llm=debug` (`::` may
+stand for `.`, so that `dynamo_runtime::…` of old scripts is no error).
+`DYN_LOGGING_JSONL=1` writes one JSON object per line. `NO_COLOR` is honoured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+from dynamo.runtime.errors import InvalidArgument
+
+TRACE: Final = 5
+LEVELS: Final = {
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 10,
+}
+_ROOT: Final = "dynamo"
+_COLORS: Final = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+_TRUE: Final = ("1", "true", "yes", "on")
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
+
+
+def parse_filter(text: str) -> dict[str, int]:
+    """`info,dynamo.llm=debug` as levels by logger name; `""` holds the one without a name."""
+    found: dict[str, int] = {}
+    for part in (p.strip() for p in text.split(",")):
+        if not part:
+            continue
+        name, given, level = part.rpartition("=")
+        if level.strip().lower() not in LEVELS:
+            raise InvalidArgument(f"DYN_LOG: {level.strip()!r} is no level; use one of {', '.join(LEVELS)}")
+        found[name.strip().replace("::", ".") if given else ""] = LEVELS[level.strip().lower()]
+    return found
+
+
+def without_secrets(text: str) -> str:
+    """A URL, or a text with URLs, without user names and passwords."""
+    return _USERINFO.sub("", text)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "target": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class Readable(logging.Formatter):
+    """`10:02:51 WARNING runtime.registry: …`; the level only where it is not INFO."""
+
+    def __init__(self, color: bool) -> None:
+        super().__init__()
+        self._color = color
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno == logging.INFO else f" {record.levelname}"
+        if level and self._color and (code := _COLORS.get(record.levelname)):
+            level = f" \x1b[{code}m{record.levelname}\x1b[0m"
+        where = record.name.removeprefix(f"{_ROOT}.")
+        line = f"{_time(record).astimezone():%H:%M:%S}{level} {where}: {record.getMessage()}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+def levels(verbosity: int, env: Mapping[str, str]) -> dict[str, int]:
+    """Levels by logger name: `-v`, `-vv` set the general ones, `DYN_LOG` those it names, the flag wins."""
+    general = {
+        0: {"": logging.WARNING, _ROOT: logging.INFO},
+        1: {"": logging.INFO, _ROOT: logging.DEBUG},
+    }.get(verbosity, {"": logging.DEBUG, _ROOT: TRACE})
+    named = parse_filter(env.get("DYN_LOG", ""))
+    if "" in named:
+        everything = named.pop("")
+        if verbosity <= 0:
+            general = {"": everything, _ROOT: everything}
+    return {**general, **named}
+
+
+def configure_logging(
+    verbosity: int = 0, *, env: Mapping[str, str] | None = None, stream: TextIO | None = None
+) -> None:
+    """Set up the process's logging; called once by each deployable."""
+    env = os.environ if env is None else env
+    stream = sys.stderr if stream is None else stream
+    logging.addLevelName(TRACE, "TRACE")
+    handler = logging.StreamHandler(stream)
+    if env.get("DYN_LOGGING_JSONL", "").lower() in _TRUE:
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(Readable(_may_color(env, stream)))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    for name, level in levels(verbosity, env).items():
+        logging.getLogger(name).setLevel(level)
+
+
+def _may_color(env: Mapping[str, str], stream: TextIO) -> bool:
+    off = env.get("NO_COLOR") or env.get("DYN_SDK_DISABLE_ANSI_LOGGING", "").lower() in _TRUE
+    return not off and stream.isatty()
+
+
+def _time(record: logging.LogRecord) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(record.created, tz=datetime.UTC)

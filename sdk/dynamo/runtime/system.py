@@ -1,0 +1,185 @@
+"""The system server of a process: `/live`, `/health` and `/metrics` on a port of its own.
+
+A bare ASGI application on uvicorn, in the process's own event loop, so that it answers
+exactly as long as that loop turns. The worker's and the supervisor's probes ask it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from dynamo.runtime.errors import CannotConnect
+
+if TYPE_CHECKING:
+    import uvicorn
+    from prometheus_client import CollectorRegistry
+
+    from dynamo.runtime.runtime import DistributedRuntime
+
+START_LIMIT: Final = 10.0
+STOP_LIMIT: Final = 3
+_JSON: Final = "application/json"
+
+log = logging.getLogger(__name__)
+
+
+class Health(NamedTuple):
+    """`endpoints`: name to ready or not; `reasons` says why it is not."""
+
+    ready: bool
+    endpoints: Mapping[str, bool]
+    reasons: Sequence[str] = ()
+
+
+def runtime_health(runtime: DistributedRuntime) -> Health:
+    """Ready when every endpoint is; `set_health_status` has the last word."""
+    endpoints, reasons = {}, []
+    for served in runtime.served:
+        readiness = served.readiness()
+        endpoints[served.path.endpoint] = readiness.ready
+        reasons += [f"{served.path}: {reason}" for reason in readiness.reasons]
+    ready = bool(endpoints) and all(endpoints.values())
+    if not endpoints:
+        reasons.append("no endpoint is served yet")
+    if runtime.health is not None:
+        ready = runtime.health
+        if not ready:
+            reasons.append("the program has set itself not ready")
+    return Health(ready, endpoints, reasons)
+
+
+class SystemServer:
+    """See the module. `start` returns once it listens; `port` is the one it got."""
+
+    def __init__(
+        self,
+        health: Callable[[], Health],
+        metrics: CollectorRegistry | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        routes: Mapping[str, Callable[[], tuple[int, str, bytes]]] | None = None,
+    ) -> None:
+        self._health, self._metrics = health, metrics
+        self._host, self._wanted = host, port
+        self._started = time.monotonic()
+        self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
+            "/live": self._live,
+            "/health": self._ready,
+            "/metrics": self._figures,
+            **(routes or {}),
+        }
+        self._server: uvicorn.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.port = port
+
+    async def start(self) -> int:
+        """Listen; raises `CannotConnect` where the port is taken."""
+        listener = _listen(self._host, self._wanted)
+        self.port = listener.getsockname()[1]
+        listening = asyncio.Event()
+        self._server = _server(self._app, listening.set)
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="system server")
+        async with asyncio.timeout(START_LIMIT):
+            await listening.wait()
+        return self.port
+
+    async def stop(self) -> None:
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        try:
+            async with asyncio.timeout(2 * STOP_LIMIT):
+                await self._task
+        except TimeoutError:
+            log.warning("the system server did not close in time")
+
+    async def _app(self, scope: Mapping[str, Any], _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+        if scope["type"] != "http":
+            return
+        status, kind, body = self._answer(scope["method"], scope["path"])
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    def _answer(self, method: str, path: str) -> tuple[int, str, bytes]:
+        route = self._routes.get(path)
+        if route is None:
+            known = ", ".join(sorted(self._routes))
+            return _json(404, {"error": "Route not found", "message": f"{path} is not served here; try {known}"})
+        if method not in ("GET", "HEAD"):
+            return _json(405, {"error": "Method not allowed", "message": f"{path} answers GET only"})
+        try:
+            return route()
+        except Exception:  # a probe must get an answer whatever a collector does
+            log.exception("%s failed", path)
+            return _json(500, {"error": "Internal", "message": f"{path} failed; the log says why"})
+
+    def _live(self) -> tuple[int, str, bytes]:
+        return _json(200, {"status": "live", "uptime": self._uptime()})
+
+    def _ready(self) -> tuple[int, str, bytes]:
+        health = self._health()
+        words = {True: "ready", False: "notready"}
+        body = {
+            "status": words[health.ready],
+            "uptime": self._uptime(),
+            "endpoints": {name: words[ready] for name, ready in health.endpoints.items()},
+            "reasons": list(health.reasons),
+        }
+        return _json(200 if health.ready else 503, body)
+
+    def _figures(self) -> tuple[int, str, bytes]:
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+        return 200, CONTENT_TYPE_LATEST, generate_latest(self._metrics) if self._metrics is not None else b""
+
+    def _uptime(self) -> dict[str, int]:
+        secs, rest = divmod(time.monotonic() - self._started, 1)
+        return {"secs": int(secs), "nanos": int(rest * 1e9)}
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise CannotConnect(f"the system server can't listen on {host}:{port}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _server(app: Any, listening: Callable[[], None]) -> uvicorn.Server:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Leaves the process's signals alone, and says when it listens."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listening()
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
+            timeout_graceful_shutdown=STOP_LIMIT,
+        )
+    )  # fmt: skip
+
+
+def _json(status: int, body: Mapping[str, Any]) -> tuple[int, str, bytes]:
+    return status, _JSON, json.dumps(body).encode()
