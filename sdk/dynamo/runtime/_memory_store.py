@@ -130,7 +130,7 @@ class StoreWorld:
 
     def since(self, prefix: str, revision: int) -> list[Change]:
         """What happened from `revision` on."""
-        if revision <= self._compacted:
+        if revision <= self._compacted or revision > self.revision + 1:
             raise Compacted
         first = len(self._history)
         while first and self._history[first - 1].revision >= revision:
