@@ -116,14 +116,15 @@ class RequestServer:
     # -- endpoints
 
     async def serve(self, path: EndpointPath, handler: Handler) -> None:
-        """Begin to take requests of `path`; the bus knows when this returns."""
-        if path in self._served:
+        """Begin to take requests of `path`, also again after `drain`; the bus knows when this returns."""
+        served = self._served.get(path)
+        if served is None:
+            served = self._served[path] = _Served(InstanceKey(path, self._worker), handler)
+            await self._listen_beside(served)
+        elif not served.draining:
             raise InvalidArgument(f"{path} is already served by this process")
-        served = self._served[path] = _Served(InstanceKey(path, self._worker), handler)
-        listen = functools.partial(self._listen, served)
-        served.others.append(await listen(control_subject(served.key), self._on_control))
-        served.others.append(await listen(gone_subject(served.key, "*"), self._on_gone))
-        served.requests = await listen(request_subject(served.key), self._on_request)
+        served.handler, served.draining = handler, False
+        served.requests = await self._listen(served, request_subject(served.key), self._on_request)
         await self._bus.flush()
 
     def on_control(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
@@ -167,6 +168,11 @@ class RequestServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen_beside(self, served: _Served) -> None:
+        control = await self._listen(served, control_subject(served.key), self._on_control)
+        gone = await self._listen(served, gone_subject(served.key, "*"), self._on_gone)
+        served.others = [control, gone]
 
     async def _listen(
         self, served: _Served, subject: str, on_message: Callable[[_Served, Message], None]

@@ -1,0 +1,361 @@
+"""The bus over a NATS server.
+
+`NatsBus` keeps one connection for ever: it dials the configured and the discovered
+servers in turn, reads the credential files anew each time, subscribes again, and says
+so to who listens. nats-py does the handshake (TLS, user, token, nkey, credentials);
+afterwards `_nats_protocol` reads and writes. Nothing is buffered across an outage:
+publishing while disconnected raises, since the layer above must know what was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
+
+from dynamo.runtime._nats_protocol import NatsProtocol
+from dynamo.runtime.config import NatsConfig
+from dynamo.runtime.errors import CannotConnect, InvalidArgument
+from dynamo.runtime.ports import OnMessage
+
+_log = logging.getLogger(__name__)
+
+DIAL: Final = 5.0
+"""Seconds that one server may take to answer."""
+FLUSH: Final = 10.0
+KEEP_ALIVE: Final = 5.0
+"""Seconds between two pings of the server; a ping that takes as long ends the connection."""
+BACKOFF: Final = (0.1, 2.0)
+SAY_EVERY: Final = 10.0
+DEFAULT_MAX_PAYLOAD: Final = 1024 * 1024
+
+
+class _Refused(CannotConnect):
+    """The server was reached and turned us away."""
+
+
+class NatsSubscription:
+    """One subject that this process listens to, through all reconnects."""
+
+    def __init__(self, bus: NatsBus, number: int, subject: str, on_loss: Callable[[], None]) -> None:
+        self._bus = bus
+        self.number = number
+        self.subject = subject
+        self.on_loss = on_loss
+
+    async def unsubscribe(self) -> None:
+        await self._bus.unsubscribe(self)
+
+
+class NatsBus:
+    """See the module; the port is `dynamo.runtime.ports.Bus`."""
+
+    def __init__(self, config: NatsConfig, *, name: str = "dynamo") -> None:
+        self._config = config
+        self._name = name
+        self._protocol: NatsProtocol | None = None
+        self._client: Client | None = None
+        self._max_payload = DEFAULT_MAX_PAYLOAD
+        self._handlers: dict[int, OnMessage] = {}
+        self._subscriptions: dict[int, NatsSubscription] = {}
+        self._last_number = 0
+        self._listeners: list[Callable[[bool], None]] = []
+        self._discovered: list[str] = []
+        self._keeper: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self._refused = ""
+        """What the server said last against a subscription."""
+        self._said: dict[str, float] = {}
+        self.errors = 0
+        """Complaints of the server."""
+
+    @property
+    def max_payload(self) -> int:
+        return self._max_payload
+
+    @property
+    def connected(self) -> bool:
+        return self._up.is_set()
+
+    # -- life
+
+    async def connect(self) -> None:
+        """Connect, waiting for a server that isn't there yet; `CannotConnect` after the start limit."""
+        if self._keeper is not None:
+            return
+        try:
+            async with asyncio.timeout(self._config.start_limit):
+                connection = await self._dial_until_there(first=True)
+        except TimeoutError:
+            where = ", ".join(map(_plain, self._config.servers))
+            raise CannotConnect(f"no NATS server at {where} within {self._config.start_limit:g} s") from None
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(connection), name="nats")
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        protocol = self._protocol
+        if protocol is not None:
+            protocol.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(protocol.closed), 2.0)
+            protocol.abort()
+        self._down()
+
+    async def _keep(self, protocol: NatsProtocol) -> None:
+        """Watch over the connection, and make another whenever it ends."""
+        while True:
+            await self._until_closed(protocol)
+            self._down()
+            _log.warning("lost the connection to NATS; connecting again")
+            protocol = await self._dial_until_there(first=False)
+
+    async def _until_closed(self, protocol: NatsProtocol) -> None:
+        while not protocol.closed.done():
+            await asyncio.wait((protocol.closed,), timeout=KEEP_ALIVE)
+            if protocol.closed.done():
+                return
+            try:
+                await asyncio.wait_for(protocol.ping(), KEEP_ALIVE)
+            except (TimeoutError, CannotConnect):
+                protocol.abort()
+
+    async def _dial_until_there(self, *, first: bool) -> NatsProtocol:
+        """Try all servers, again and again."""
+        pause = BACKOFF[0]
+        while True:
+            for server in self._servers():
+                try:
+                    protocol = await self._dial(server)
+                    await self._bring_up(protocol, first)
+                except (CannotConnect, OSError) as error:
+                    if first and isinstance(error, _Refused):
+                        raise
+                    self._say(f"waiting for NATS at {_plain(server)}: {error}")
+                else:
+                    return protocol
+            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+            pause = min(pause * 2, BACKOFF[1])
+
+    def _servers(self) -> list[str]:
+        return [*self._config.servers, *self._discovered]
+
+    async def _dial(self, server: str) -> NatsProtocol:
+        """One connection to one server, authenticated."""
+        client = Client()
+        failures: list[Exception] = []
+        options = _options(self._config, server)
+        try:
+            async with asyncio.timeout(DIAL):
+                await client.connect(
+                    servers=[server], name=self._name, error_cb=_collector(failures), allow_reconnect=False,
+                    max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=int(DIAL), **options,
+                )  # fmt: skip
+        except (nats.errors.Error, OSError, ValueError) as error:
+            await _discard(client)
+            cause = failures[-1] if failures and isinstance(error, nats.errors.NoServersError) else error
+            raise _failure(cause, server) from error
+        except BaseException:
+            await _discard(client)
+            raise
+        self._max_payload = client.max_payload
+        self._client = client  # it owns the stream objects around the transport
+        protocol = NatsProtocol(self._handlers, self._on_error, self._on_info)
+        _take_over(client, protocol)
+        return protocol
+
+    async def _bring_up(self, protocol: NatsProtocol, first: bool) -> None:
+        """Subscribe to everything, and tell who listens once the server has it."""
+        for subscription in self._subscriptions.values():
+            protocol.subscribe(subscription.subject, subscription.number)
+        try:
+            await asyncio.wait_for(protocol.ping(), DIAL)
+        except (TimeoutError, CannotConnect):
+            protocol.abort()
+            raise CannotConnect("the server accepted the connection and then fell silent") from None
+        self._protocol = protocol
+        self._said.clear()
+        self._up.set()
+        if not first:
+            _log.warning("connected to NATS again")
+            for subscription in tuple(self._subscriptions.values()):
+                subscription.on_loss()
+        for listener in tuple(self._listeners):
+            listener(True)
+
+    def _down(self) -> None:
+        self._protocol = None
+        self._client = None
+        if self._up.is_set():
+            self._up.clear()
+            for listener in tuple(self._listeners):
+                listener(False)
+
+    # -- messages
+
+    def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+        protocol = self._protocol
+        if protocol is None:
+            raise CannotConnect("NATS is not connected")
+        if len(data) > self._max_payload:
+            raise InvalidArgument(f"a message of {len(data)} bytes is over the bus's limit of {self._max_payload}")
+        protocol.publish(subject, data, reply)
+
+    async def flush(self) -> None:
+        if self._protocol is None:
+            raise CannotConnect("NATS is not connected")
+        try:
+            await asyncio.wait_for(self._protocol.ping(), FLUSH)
+        except TimeoutError:
+            raise CannotConnect(f"NATS did not answer within {FLUSH:g} s") from None
+
+    async def subscribe(self, subject: str, on_message: OnMessage, on_loss: Callable[[], None]) -> NatsSubscription:
+        self._last_number += 1
+        subscription = NatsSubscription(self, self._last_number, subject, on_loss)
+        self._handlers[subscription.number] = on_message
+        self._subscriptions[subscription.number] = subscription
+        try:
+            await self._activate(subscription)
+        except BaseException:
+            self._forget(subscription)
+            raise
+        return subscription
+
+    async def _activate(self, subscription: NatsSubscription) -> None:
+        """Make the server send; where the connection is away, its return does that."""
+        self._refused = ""
+        if self._protocol is not None:
+            self._protocol.subscribe(subscription.subject, subscription.number)
+            await self.flush()
+        else:
+            try:
+                await asyncio.wait_for(self._up.wait(), FLUSH)
+            except TimeoutError:
+                raise CannotConnect("NATS is not connected") from None
+        if f'"{subscription.subject}"' in self._refused:
+            raise CannotConnect(f"NATS refuses: {self._refused}")
+
+    async def unsubscribe(self, subscription: NatsSubscription) -> None:
+        if subscription.number not in self._subscriptions:
+            return
+        if self._protocol is None:
+            self._forget(subscription)
+            return
+        self._protocol.unsubscribe(subscription.number)
+        await self.flush()  # what was on its way still arrives
+        self._forget(subscription)
+
+    def _forget(self, subscription: NatsSubscription) -> None:
+        self._subscriptions.pop(subscription.number, None)
+        self._handlers.pop(subscription.number, None)
+
+    def on_state(self, listener: Callable[[bool], None]) -> None:
+        self._listeners.append(listener)
+
+    # -- what the server says
+
+    def _on_error(self, text: str) -> None:
+        self.errors += 1
+        if "permissions violation for subscription" in text.lower():
+            self._refused = text
+        self._say(f"NATS says: {text}")
+
+    def _on_info(self, info: dict[str, Any]) -> None:
+        known = {urlsplit(_full(url)).netloc.rpartition("@")[2] for url in self._config.servers}
+        scheme = urlsplit(_full(self._config.servers[0])).scheme
+        found = [url for url in info.get("connect_urls") or [] if url not in known]
+        self._discovered = [f"{scheme}://{url}" for url in found]
+        self._max_payload = int(info.get("max_payload", self._max_payload))
+
+    def _say(self, text: str) -> None:
+        """Log, but the same line only now and then."""
+        now = time.monotonic()
+        if now - self._said.get(text, -SAY_EVERY) >= SAY_EVERY:
+            self._said[text] = now
+            _log.warning("%s", text)
+
+
+def _take_over(client: Client, protocol: NatsProtocol) -> None:
+    """Put `protocol` where nats-py's own reader was. Pinned by tests/runtime/test_nats_bus.py."""
+    for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
+        if task is not None:
+            task.cancel()
+    transport = cast("TcpTransport", client._transport)
+    reader, writer = transport._io_reader, transport._io_writer
+    if reader is None or writer is None:
+        raise CannotConnect("the connection was lost at once")
+    unread = bytes(cast("Any", reader)._buffer)
+    protocol.take_over(cast("asyncio.Transport", writer.transport), unread)
+    if reader.at_eof():
+        protocol.abort()
+
+
+async def _discard(client: Client) -> None:
+    """Close what a failed attempt left open."""
+    with contextlib.suppress(Exception):  # it failed already; only its socket matters now
+        await client.close()
+
+
+def _collector(failures: list[Exception]) -> Any:
+    async def collect(error: Exception) -> None:
+        failures.append(error)
+
+    return collect
+
+
+def _failure(error: BaseException, server: str) -> CannotConnect:
+    """What went wrong, in words; waiting does not help against a `_Refused`."""
+    if isinstance(error, ConnectionRefusedError):
+        return CannotConnect("connection refused")
+    text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
+    if "authorization violation" in text.lower():
+        return _Refused(f"NATS at {_plain(server)} refuses the credentials (NATS_AUTH_*)")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _Refused(f"NATS at {_plain(server)} has a certificate that NATS_TLS_CA does not vouch for: {text}")
+    return CannotConnect(text)
+
+
+def _full(url: str) -> str:
+    return url if "://" in url else f"nats://{url}"
+
+
+def _plain(url: str) -> str:
+    """A server's address without user and password."""
+    return urlsplit(_full(url)).netloc.rpartition("@")[2]
+
+
+def _options(config: NatsConfig, server: str) -> dict[str, Any]:
+    """nats-py's arguments; files are read now, so that rotated credentials count at the next dial."""
+    if urlsplit(_full(server)).scheme in ("ws", "wss"):
+        raise CannotConnect("NATS over WebSocket is not supported here: use a nats:// or tls:// address")
+    options: dict[str, Any] = {
+        "user": config.username,
+        "password": config.password,
+        "token": config.token,
+        "user_credentials": config.credentials_file,
+        "nkeys_seed_str": Path(config.nkey).read_text().strip() if config.nkey else None,
+        "tls": _tls(config, server),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _tls(config: NatsConfig, server: str) -> ssl.SSLContext | None:
+    if not (config.tls_ca or config.tls_cert or urlsplit(_full(server)).scheme == "tls"):
+        return None
+    context = ssl.create_default_context(cafile=config.tls_ca)
+    if config.tls_cert:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    return context
