@@ -1,0 +1,129 @@
+"""A real etcd for tests: one server per test process, or one of a test's own that it may kill.
+
+`from tests.fixtures_etcd import etcd_server` in a test module makes the fixture known there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamo.runtime.config import EtcdConfig
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody had a moment ago."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _binary() -> str:
+    found = shutil.which("etcd", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    assert found, "etcd is not installed; it comes with the development requirements"
+    return found
+
+
+class EtcdServer:
+    """One etcd process on ports of its own; it can be killed, stopped and restarted, with its data or empty."""
+
+    def __init__(self, *flags: str, scheme: str = "http") -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="etcd-test-"))
+        self._flags, self._scheme = flags, scheme
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lives = 0
+        self.pick_ports()
+
+    def pick_ports(self) -> None:
+        self.port, self._peer_port = free_ports(2)
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    def config(self, **more: object) -> EtcdConfig:
+        return EtcdConfig(**{"endpoints": (self.url,), "lease_ttl": 2.0, "start_limit": 15.0, **more})  # type: ignore[arg-type]
+
+    def start(self, *, empty: bool = False) -> None:
+        """Start it; `empty` gives it a new data directory, else it has the one of before."""
+        if empty or not self._lives:
+            self._lives += 1
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        argv = [_binary(), "--data-dir", str(self.folder / f"data-{self._lives}"), "--unsafe-no-fsync"]
+        argv += ["--log-level", "error", "--listen-client-urls", self.url, "--advertise-client-urls", self.url]
+        argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        argv += ["--initial-cluster", f"default={peer}", *self._flags]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def wait(self, within: float = 15.0) -> None:
+        """Return when it takes connections."""
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                assert time.monotonic() < deadline, f"etcd did not start: {(self.folder / 'log').read_text()[-2000:]}"
+                time.sleep(0.02)
+            else:
+                return
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """An etcd for tests that don't harm it; each uses keys or namespaces of its own."""
+    server = EtcdServer()
+    try:
+        server.start()
+        server.wait()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[EtcdServer]:
+    """An etcd that the test may kill."""
+    server = EtcdServer()
+    try:
+        server.start()
+        server.wait()
+        yield server
+    finally:
+        server.close()
