@@ -98,10 +98,10 @@ def context_length(config: Mapping[str, Any], settings: Mapping[str, Any]) -> in
 
 
 def eos_ids(config: Mapping[str, Any], generation: Mapping[str, Any], of_tokenizer: int | None) -> list[int]:
-    """Collect every id that ends a text: generation's (one or a list), else the configuration's, and the tokenizer's."""
+    """Collect the ids that end a text: generation's (one or a list), else the configuration's, and the tokenizer's."""
     text = config.get("text_config")
     places = (generation, config, text if isinstance(text, Mapping) else {})
-    stated = next((place["eos_token_id"] for place in places if place.get("eos_token_id") is not None), [])
+    stated: Any = next((place["eos_token_id"] for place in places if place.get("eos_token_id") is not None), [])
     ids = stated if isinstance(stated, list) else [stated]
     found = [value for value in ids if isinstance(value, int)]
     if of_tokenizer is not None and of_tokenizer not in found:

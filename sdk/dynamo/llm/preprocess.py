@@ -139,16 +139,21 @@ def _is_id(item: Any) -> bool:
 
 
 def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
-    """Open the card's template: its own file, else what the tokenizer's configuration holds, else the plain one."""
+    """Open the card's template: its own files, else what the tokenizer's configuration holds, else the plain one."""
     path = card_file(card, files, CHAT_TEMPLATE)
     if path is not None:
-        return ChatTemplate(path.read_text("utf-8"), special_tokens=card.special_tokens)
-    path = card_file(card, files, TOKENIZER_CONFIG)
-    if path is None:
-        return ChatTemplate(special_tokens=card.special_tokens)
-    from dynamo.llm.checkout import read_json, templates_of
+        default: str | None = path.read_text("utf-8")
+        named = {
+            role.removeprefix(f"{CHAT_TEMPLATE}."): found.read_text("utf-8")
+            for role in card.files
+            if role.startswith(f"{CHAT_TEMPLATE}.") and (found := card_file(card, files, role))
+        }
+    elif path := card_file(card, files, TOKENIZER_CONFIG):
+        from dynamo.llm.checkout import read_json, templates_of
 
-    default, named = templates_of(read_json(path))
+        default, named = templates_of(read_json(path))
+    else:
+        default, named = None, {}
     return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
 
 

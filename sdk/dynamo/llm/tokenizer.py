@@ -62,7 +62,7 @@ def load_tokenizer(card: ModelCard, files: Mapping[str, Path], mode: Mode = "aut
         raise InvalidArgument(f"the card of model {card.name!r} names no tokenizer file")
     from dynamo.llm.hf import open_hf_tokenizer
 
-    return open_hf_tokenizer(path, mode=mode, add_bos=card.add_bos, bos_token_id=card.bos_token_id)
+    return open_hf_tokenizer(path, mode)
 
 
 def card_file(card: ModelCard, files: Mapping[str, Path], role: str) -> Path | None:

@@ -1,0 +1,186 @@
+"""Any model's `tokenizer.json`: Hugging Face's `tokenizers`, or `fastokens` for encoding where it is proven equal.
+
+Encoding goes through the segment cache. What is long goes to a thread through
+`encode_batch_fast`, which releases the GIL (`encode` doesn't), so that streams go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from dynamo.llm.encoders import Encode, encode_batch, fast_encoder, probe_texts
+from dynamo.llm.piece_tables import PieceTable, build_table
+from dynamo.llm.segments import Layout, SegmentCache, cutter_for, whole
+from dynamo.llm.tokenizer import Mode, TextStream
+from dynamo.runtime.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Native
+    from tokenizers.decoders import DecodeStream
+
+Part = str | int | list[int]
+Cut = Callable[[str], list[str | int]]
+
+INLINE_CHARACTERS: Final = 4096
+"""About 2 ms of work for `tokenizers`; longer texts go to a thread."""
+INLINE_FAST: Final = 65_536
+"""The same for fastokens."""
+INLINE_CUT: Final = 1 << 20
+"""Even looking for special tokens in a longer text takes milliseconds."""
+
+
+class HfTokenizer:
+    """The `Tokenizer` port over a tokenizer file."""
+
+    def __init__(self, native: Native, layout: Layout, fast: Encode | None = None) -> None:
+        self._native = native
+        self._encode_all = fast or self._encode_native
+        self._inline = INLINE_FAST if fast else INLINE_CHARACTERS
+        self._table: PieceTable | None = build_table(native, layout)
+        self.vocab_size = 1 + max(native.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.uses_fastokens = fast is not None
+        self.cache = SegmentCache()
+        self._affixes: tuple[list[int], list[int]] | None = affixes(native)
+        self._cut: Cut = cutter_for(layout) or whole
+        self._settle_for_what_is_exact(layout)
+
+    @property
+    def cuts(self) -> bool:
+        """Tell whether prompts are cut at special tokens."""
+        return self._cut is not whole
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        if add_special and self._affixes is None:
+            return encode_batch(self._native, [text], add_special=True)[0]
+        parts, missing = self._plan(text)
+        return self._join(parts, self._learn(missing) if missing else {}, add_special)
+
+    async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
+        if len(text) > INLINE_CUT or (add_special and self._affixes is None):
+            return await asyncio.to_thread(self.encode, text, add_special)
+        parts, missing = self._plan(text)
+        if sum(map(len, missing)) <= self._inline:
+            return self._join(parts, self._learn(missing) if missing else {}, add_special)
+        return self._join(parts, await asyncio.to_thread(self._learn, missing), add_special)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        known = [token_id for token_id in ids if 0 <= token_id < self.vocab_size]
+        return self._native.decode(known, skip_special_tokens=skip_special)
+
+    def text_stream(self, prompt_ids: Sequence[int] = (), skip_special: bool = True) -> TextStream:
+        if self._table is not None:
+            return self._table.stream(prompt_ids, skip_special)
+        return NativeStream(self._native, prompt_ids, skip_special)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if self._table is not None:
+            return self._table.token_bytes(token_id)
+        return self.decode([token_id], skip_special=False).encode()
+
+    def token_id(self, content: str) -> int | None:
+        return self._native.token_to_id(content)
+
+    def _plan(self, text: str) -> tuple[list[Part], list[str]]:
+        """Return the parts of a prompt (ids where known) and the segments to encode."""
+        parts: list[Part] = []
+        missing: dict[str, None] = {}
+        for part in self._cut(text):
+            if isinstance(part, int):
+                parts.append(part)
+                continue
+            ids = self.cache.get(part)
+            if ids is None:
+                missing[part] = None
+                parts.append(part)
+            else:
+                parts.append(ids)
+        return parts, list(missing)
+
+    def _learn(self, missing: list[str]) -> dict[str, list[int]]:
+        learned = dict(zip(missing, self._encode_all(missing), strict=True))
+        for segment, ids in learned.items():
+            self.cache.put(segment, ids)
+        return learned
+
+    def _join(self, parts: list[Part], learned: dict[str, list[int]], add_special: bool) -> list[int]:
+        prefix, suffix = self._affixes if add_special and self._affixes else ([], [])
+        ids = list(prefix)
+        for part in parts:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += learned[part] if isinstance(part, str) else part
+        return ids + suffix if suffix else ids
+
+    def _encode_native(self, texts: list[str]) -> list[list[int]]:
+        return encode_batch(self._native, texts, add_special=False)
+
+    def _settle_for_what_is_exact(self, layout: Layout) -> None:
+        """Give up cutting, then affixes, where the probes show that they change the ids."""
+        probes = probe_texts(layout)
+        expected = encode_batch(self._native, probes, add_special=True)
+        if self._probe(probes) != expected:
+            self._cut = whole
+        self.cache = SegmentCache()
+        if self._probe(probes) != expected:
+            self._affixes = None
+        self.cache = SegmentCache()
+
+    def _probe(self, probes: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in probes]
+
+
+class NativeStream:
+    """Detokenises with the library's own `DecodeStream`, for decoders that no table describes."""
+
+    __slots__ = ("_native", "_skip", "_stream")
+
+    def __init__(self, native: Native, prompt_ids: Sequence[int], skip_special: bool) -> None:
+        self._native = native
+        self._skip = skip_special
+        self._stream = self._start(list(prompt_ids[-8:]))
+
+    def step(self, token_id: int) -> str:
+        if token_id < 0:
+            return ""
+        try:
+            return self._stream.step(self._native, token_id) or ""
+        except Exception:  # the library raises the base class when an invalid sequence changes earlier text
+            self._stream = self._start([])
+            return self._stream.step(self._native, token_id) or ""
+
+    def _start(self, ids: list[int]) -> DecodeStream:
+        from tokenizers.decoders import DecodeStream
+
+        return DecodeStream(ids=ids, skip_special_tokens=self._skip)
+
+
+def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
+    """Load a `tokenizer.json`; `InvalidArgument` where it is none. Slow: call it in a thread."""
+    from tokenizers import Tokenizer as NativeTokenizer
+
+    try:
+        data = path.read_bytes()
+        layout = msgspec.json.decode(data, type=Layout)
+        native = NativeTokenizer.from_buffer(data)
+    except OSError as error:
+        raise InvalidArgument(f"the tokenizer file {str(path)!r} can't be read: {error.strerror}") from error
+    except Exception as error:  # the library has no exception type of its own
+        raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {error}") from error
+    native.no_truncation()
+    native.no_padding()
+    return HfTokenizer(native, layout, fast_encoder(path, native, layout, mode))
+
+
+def affixes(native: Native) -> tuple[list[int], list[int]] | None:
+    """Return what is put before and after every text, None where that can't be told."""
+    full, plain = (native.encode("a", add_special_tokens=special).ids for special in (True, False))
+    for start in range(len(full) - len(plain) + 1):
+        if full[start : start + len(plain)] == plain:
+            return full[:start], full[start + len(plain) :]
+    return None

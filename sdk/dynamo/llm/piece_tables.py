@@ -1,0 +1,130 @@
+"""Builds the table of pieces of a tokenizer file, where its decoder is simple enough for one.
+
+Called once per model, by `hf.py`. The table is compared with the tokenizer's own decoder on
+every added token and on many random sequences, and given up at the first difference.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.llm.pieces import FallbackStream, Piece, StrippedStream, Utf8Stream, as_piece
+from dynamo.llm.segments import Layout
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Native
+
+    from dynamo.llm.tokenizer import TextStream
+
+_SPACE: Final = "\u2581"
+_REPLACE: Final = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+_STRIP: Final = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_CHECKS: Final = 300
+
+
+class PieceTable:
+    """All pieces of one tokenizer, with special tokens shown and hidden."""
+
+    def __init__(self, shown: list[Piece], special: set[int], *, fallback: bool, strips: bool) -> None:
+        self._shown = shown
+        self._hidden = list(shown)
+        for token_id in special:
+            self._hidden[token_id] = ""
+        self._fallback = fallback
+        self._strips = strips
+
+    def stream(self, prompt_ids: Sequence[int], skip_special: bool) -> TextStream:
+        """Start a sequence that follows `prompt_ids`."""
+        pieces = self._hidden if skip_special else self._shown
+        if not self._fallback:
+            return Utf8Stream(pieces, prompt_ids)
+        stream = FallbackStream(pieces, prompt_ids)
+        return StrippedStream(stream) if self._strips and not prompt_ids else stream
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what a token stands for alone."""
+        piece = self._shown[token_id] if 0 <= token_id < len(self._shown) else ""
+        return piece.encode() if isinstance(piece, str) else piece
+
+
+def build_table(native: Native, layout: Layout) -> PieceTable | None:
+    """Return the checked table, None where the decoder is of another kind."""
+    kind = decoder_kind(layout.decoder)
+    if kind is None:
+        return None
+    tokens = _tokens(native)
+    special = {token.id for token in layout.added_tokens if token.special and token.id < len(tokens)}
+    make = _byte_level_piece if kind == "byte-level" else _fallback_piece
+    byte_of = _byte_alphabet()
+    pieces = ["" if token is None else make(token, byte_of) for token in tokens]
+    table = PieceTable(pieces, special, fallback=kind != "byte-level", strips=kind == "fallback-strip")
+    return table if _agrees(table, native, layout, tokens) else None
+
+
+def decoder_kind(decoder: Any) -> str | None:
+    """Name the family of a decoder as it stands in the file."""
+    if not isinstance(decoder, dict):
+        return None
+    if decoder.get("type") == "ByteLevel":
+        return "byte-level"
+    if decoder.get("type") != "Sequence":
+        return None
+    steps = decoder.get("decoders")
+    if not isinstance(steps, list):
+        return None
+    if [step.get("type") for step in steps] == ["ByteLevel"]:
+        return "byte-level"
+    if steps[:1] != [_REPLACE] or [step.get("type") for step in steps[1:3]] != ["ByteFallback", "Fuse"]:
+        return None
+    return {0: "fallback", 1: "fallback-strip" if steps[3:] == [_STRIP] else None}.get(len(steps) - 3)
+
+
+def _tokens(native: Native) -> list[str | None]:
+    vocabulary = native.get_vocab(with_added_tokens=True)
+    tokens: list[str | None] = [None] * (1 + max(vocabulary.values(), default=-1))
+    for token, token_id in vocabulary.items():
+        tokens[token_id] = token
+    for token_id, added in native.get_added_tokens_decoder().items():
+        tokens[token_id] = added.content
+    return tokens
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """Map the printable stand-ins of byte-level tokens to the bytes (as characters), all else out of reach."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in set(printable)]
+    alphabet = dict.fromkeys(others, "\uffff")
+    alphabet |= {value: chr(value) for value in printable}
+    return alphabet | {256 + number: chr(value) for number, value in enumerate(others)}
+
+
+def _byte_level_piece(token: str, byte_of: dict[int, str]) -> Piece:
+    try:
+        return as_piece(token.translate(byte_of).encode("latin-1"))
+    except UnicodeEncodeError:  # an added token outside the alphabet stands for itself
+        return token
+
+
+def _fallback_piece(token: str, byte_of: dict[int, str]) -> Piece:
+    match = _BYTE.fullmatch(token)
+    return bytes([int(match.group(1), 16)]) if match else token.replace(_SPACE, " ")
+
+
+def _agrees(table: PieceTable, native: Native, layout: Layout, tokens: list[str | None]) -> bool:
+    chance = random.Random(7)
+    known = [token_id for token_id, token in enumerate(tokens) if token is not None]
+    samples = [[token.id] for token in layout.added_tokens[:64]]
+    samples += [chance.choices(known, k=chance.randint(1, 8)) for _ in range(_CHECKS)]
+    return all(_same(table, native, ids, skip) for ids in samples for skip in (False, True))
+
+
+def _same(table: PieceTable, native: Native, ids: list[int], skip: bool) -> bool:
+    expected = native.decode(ids, skip_special_tokens=skip)
+    if "\ufffd" in expected:  # invalid sequences have no right text
+        return True
+    stream = table.stream((), skip)
+    return "".join(map(stream.step, ids)) == expected

@@ -1,0 +1,175 @@
+"""Cut a prompt at its special tokens and remember the ids of what lies between.
+
+Tokenizers find special tokens before anything else looks at the text, so what lies between two
+of them is tokenised by itself: concatenating the ids of the segments is exact. A chat's next
+request repeats all but its last turn, and pays only for that.
+
+`cutter_for` decides from the tokenizer's own file whether that holds (and `hf.py` tries it on a
+set of probes); where it doesn't, a text is one segment.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+CACHE_BYTES: Final = 64 << 20
+_ENTRY: Final = 200
+"""What a cached segment costs beside its text and ids, roughly."""
+
+
+class AddedToken(msgspec.Struct):
+    """An entry of `added_tokens` in a tokenizer file."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+
+class Layout(msgspec.Struct):
+    """The parts of a `tokenizer.json` that matter here; the vocabulary is skipped over."""
+
+    added_tokens: list[AddedToken] = []
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    decoder: Any = None
+
+
+class Cutter:
+    """Splits text into segments and special tokens."""
+
+    def __init__(self, cut: dict[str, int], also: Iterable[str] = ()) -> None:
+        self._cut = cut
+        self._find = re.compile(_one_of({*cut, *also})).finditer
+
+    def __call__(self, text: str) -> list[str | int]:
+        """Return segments (text) and special tokens (ids) in their order."""
+        parts: list[str | int] = []
+        begin = 0
+        for match in self._find(text):
+            token_id = self._cut.get(match.group())
+            if token_id is None:
+                continue
+            if begin < match.start():
+                parts.append(text[begin : match.start()])
+            parts.append(token_id)
+            begin = match.end()
+        if begin < len(text):
+            parts.append(text[begin:])
+        return parts
+
+
+def whole(text: str) -> list[str | int]:
+    """The cutter of tokenizers whose special tokens can't be cut at."""
+    return [text]
+
+
+def cutter_for(layout: Layout) -> Cutter | None:
+    """Return the exact cutter for a tokenizer, None where segments are not independent of each other."""
+    first = [token for token in layout.added_tokens if token.content and not token.normalized]
+    flagged = [token for token in first if token.lstrip or token.rstrip]
+    if any(token.single_word for token in first) or _looks_at_beginning(layout):
+        return None
+    if flagged and any(token.content != token.content.strip() for token in first):
+        return None
+    cut = {t.content: t.id for t in first if t.special and not (t.lstrip or t.rstrip)}
+    others = [token.content for token in first if token.content not in cut]
+    return Cutter(cut, _overlapping(others, cut)) if cut else None
+
+
+def _looks_at_beginning(layout: Layout) -> bool:
+    """Tell whether the first segment of a text is treated unlike the others."""
+    return any(node.get("prepend_scheme") == "first" for node in _nodes([layout.normalizer, layout.pre_tokenizer]))
+
+
+def _nodes(value: Any) -> Iterable[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            yield from _nodes(entry)
+
+
+def _overlapping(others: Iterable[str], cut: Iterable[str]) -> list[str]:
+    """Return those of `others` that can hide a token of `cut` by matching before it."""
+    wholes = set(cut)
+    lengths = {len(token) for token in wholes}
+    prefixes = {token[:end] for token in wholes for end in range(1, len(token) + 1)}
+    return [
+        token
+        for token in others
+        if any(token[i:] in prefixes or any(token[i : i + n] in wholes for n in lengths) for i in range(len(token)))
+    ]
+
+
+def _one_of(words: Iterable[str]) -> str:
+    """Return a pattern for the longest of `words`, as a tree, since some models have thousands."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _branch(tree)
+
+
+def _branch(tree: dict[str, Any]) -> str:
+    literal = ""
+    while len(tree) == 1:
+        ((character, tree),) = tree.items()
+        if not character:
+            return literal
+        literal += re.escape(character)
+    branches = [re.escape(character) + _branch(below) for character, below in tree.items() if character]
+    return f"{literal}(?:{'|'.join(branches)}){'?' if '' in tree else ''}" if branches else literal
+
+
+class SegmentCache:
+    """Segment text to ids, the least recently used dropped first. Used by several threads."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._ids: dict[str, list[int]] = {}
+        self._lock = threading.Lock()
+        self.bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, segment: str) -> list[int] | None:
+        """Return the ids (shared: not to be changed), None where unknown."""
+        with self._lock:
+            ids = self._ids.pop(segment, None)
+            if ids is None:
+                self.misses += 1
+                return None
+            self.hits += 1
+            self._ids[segment] = ids
+            return ids
+
+    def put(self, segment: str, ids: list[int]) -> None:
+        """Remember; a segment larger than a quarter of the cache isn't worth it."""
+        size = _size(segment, ids)
+        if size * 4 > self._limit:
+            return
+        with self._lock:
+            if segment in self._ids:
+                return
+            self._ids[segment] = ids
+            self.bytes += size
+            while self.bytes > self._limit:
+                oldest = next(iter(self._ids))
+                self.bytes -= _size(oldest, self._ids.pop(oldest))
+
+
+def _size(segment: str, ids: list[int]) -> int:
+    # Ids above 256 are objects of their own.
+    return _ENTRY + 2 * len(segment) + 36 * len(ids)
