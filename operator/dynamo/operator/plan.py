@@ -44,6 +44,7 @@ class Environment:
     nats: str
     local: bool = False
     """On a laptop: loopback, ports picked by the executor, the Dynamo namespace is the pipeline's name."""
+    http_host: str = "0.0.0.0"
     kubernetes_namespace: str = "default"
     grace_seconds: int = 30
 
@@ -93,7 +94,7 @@ def _frontend(
     spec: FrontendSpec, namespace: str, shared: tuple[tuple[str, str], ...], environment: Environment
 ) -> Workload:
     argv: list[Argument] = ["python", "-m", "dynamo.frontend"]
-    argv += ["--http-host", "127.0.0.1" if environment.local else "0.0.0.0", "--http-port", PortOf("http")]
+    argv += ["--http-host", environment.http_host, "--http-port", PortOf("http")]
     argv += ["--namespace", namespace, "--router-mode", spec.router.mode.value]
     argv += ["--migration-limit", str(spec.migration_limit), "--hold-seconds", _number(spec.hold_seconds)]
     ports = [Port("http", spec.port, spec.port)]

@@ -85,6 +85,8 @@ def _read(text: str) -> list[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            if node is None:
+                break
             document = Document(None)
             _Walk(document).visit(node, "", 0)
             document.data = _without_nulls(loader.construct_document(node))

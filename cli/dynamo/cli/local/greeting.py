@@ -1,0 +1,78 @@
+"""What `dynamo up` prints once a pipeline serves: model, URL, and a curl line that works when pasted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+_LISTED_WITHIN = 10.0
+_ASK_EVERY = 0.1
+
+
+class Served(NamedTuple):
+    """A model as the frontend lists it."""
+
+    name: str
+    chat: bool = True
+
+
+def reachable_url(url: str) -> str:
+    """Where to connect to: nobody can connect to 0.0.0.0."""
+    split = urlsplit(url)
+    if split.hostname in ("0.0.0.0", "::"):
+        return urlunsplit(split._replace(netloc=f"127.0.0.1:{split.port}"))
+    return url.rstrip("/")
+
+
+async def served_model(url: str, expected: str) -> Served:
+    """The model as `/v1/models` lists it, waiting a moment until it does; else what the plan says."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _LISTED_WITHIN
+    while loop.time() < until:
+        listed = await asyncio.to_thread(_models, url)
+        found = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
+        if found is not None:
+            return Served(str(found.get("id")), _chats(found))
+        await asyncio.sleep(_ASK_EVERY)
+    return Served(expected)
+
+
+def _models(url: str) -> list[dict[str, Any]]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/v1/models", timeout=5) as answer:
+            return list(json.load(answer)["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _chats(model: dict[str, Any]) -> bool:
+    kinds = model.get("model_type") or model.get("types") or ["chat"]
+    return "chat" in kinds if isinstance(kinds, list | str) else True
+
+
+def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
+    """The whole greeting."""
+    ready, wanted = workers
+    missing = "" if ready == wanted else f"   ({ready} of {wanted} workers so far)"
+    yield ""
+    yield f"  model  {served.name}{missing}"
+    yield f"  url    {url}/v1"
+    yield ""
+    yield curl(served, url)
+    yield ""
+
+
+def curl(served: Served, url: str) -> str:
+    """One line for a shell, quoted for whatever the model is called."""
+    body: dict[str, Any] = {"model": served.name, "max_tokens": 64, "stream": True}
+    path = "chat/completions" if served.chat else "completions"
+    body |= {"messages": [{"role": "user", "content": "Hello!"}]} if served.chat else {"prompt": "Hello, my name is"}
+    data = shlex.quote(json.dumps(body, ensure_ascii=False))
+    return f"curl -N {shlex.quote(f'{url}/v1/{path}')} -H 'content-type: application/json' -d {data}"

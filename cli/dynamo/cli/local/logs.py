@@ -1,0 +1,140 @@
+"""Log lines of local processes: how severe each is, where they are kept, and reading them back.
+
+The executor appends, `dynamo logs` reads. A file is a bounded pair (`worker-0.log` and the
+older `worker-0.log.1`); each line begins with the time at which it was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, NamedTuple
+
+MAX_BYTES = 8 << 20
+
+
+class Severity(IntEnum):
+    """How much a line matters."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+_MARKS = (
+    (
+        Severity.ERROR,
+        re.compile(r'"level": ?"(error|critical|fatal|panic)"|\b(ERROR|CRITICAL|FATAL)\b|\[(ERR|FTL)\]', re.I),
+    ),
+    (Severity.WARNING, re.compile(r'"level": ?"warn(ing)?"|\bWARN(ING)?\b|\[WRN\]', re.I)),
+    (Severity.INFO, re.compile(r'"level": ?"(info|debug|trace)"|\b(INFO|DEBUG|TRACE)\b|\[(INF|DBG|TRC)\]')),
+)
+_HEAD = 100
+
+
+def severity(line: str, before: Severity = Severity.INFO) -> Severity:
+    """What a line says of itself near its start; one that says nothing goes on where the line before was."""
+    if line.startswith("Traceback "):
+        return Severity.ERROR
+    found = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
+    return min(found)[1] if found else before
+
+
+class LogFile:
+    """Where one part's lines go."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("a", encoding="utf-8", errors="replace", buffering=1)
+
+    def write(self, text: str, now: datetime) -> None:
+        """Add a line; the file becomes `.1` when it is full."""
+        self._file.write(f"{now.astimezone(UTC).isoformat(timespec='milliseconds')} {text}\n")
+        if self._file.tell() > self._max_bytes:
+            self._file.close()
+            self.path.replace(_older(self.path))
+            self._file = self.path.open("a", encoding="utf-8", errors="replace", buffering=1)
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self._file.close()
+
+
+class Line(NamedTuple):
+    """A line read back; sorts by time."""
+
+    at: datetime
+    part: str
+    text: str
+
+
+def read_lines(path: Path, part: str) -> Iterator[Line]:
+    """All lines of a part, oldest first."""
+    for file in (_older(path), path):
+        if file.exists():
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                yield from parse_lines(lines, part)
+
+
+def parse_lines(lines: Iterable[str], part: str) -> Iterator[Line]:
+    """Lines with their time; what has none (a torn write) is passed over."""
+    for line in lines:
+        stamp, _, text = line.rstrip("\n").partition(" ")
+        try:
+            yield Line(datetime.fromisoformat(stamp), part, text)
+        except ValueError:
+            continue
+
+
+class Follower:
+    """Reads what is added to a log file, across its change to `.1`."""
+
+    def __init__(self, path: Path, part: str) -> None:
+        self._path, self._part = path, part
+        self._file: IO[str] | None = None
+        self._rest = ""
+        self._open()
+        if self._file is not None:
+            self._file.seek(0, 2)
+
+    def _open(self) -> None:
+        if self._path.exists():
+            self._file = self._path.open(encoding="utf-8", errors="replace")
+
+    def poll(self) -> list[Line]:
+        """The lines added since the last call."""
+        found = self._read()
+        if self._replaced():
+            self.close()
+            self._open()
+            found += self._read()
+        return found
+
+    def _read(self) -> list[Line]:
+        if self._file is None:
+            return []
+        *lines, self._rest = (self._rest + self._file.read()).split("\n")
+        return list(parse_lines(lines, self._part))
+
+    def _replaced(self) -> bool:
+        if self._file is None:
+            return True
+        try:
+            return self._path.stat().st_ino != Path(f"/dev/fd/{self._file.fileno()}").stat().st_ino
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")

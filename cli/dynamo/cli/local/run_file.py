@@ -1,0 +1,396 @@
+"""`dynamo up` as one object: a file's pipelines from their locks to the last process's end.
+
+Order of life: locks, ports, etcd and NATS, then frontends and workers side by side; end in
+the opposite order. Decisions are in `parts.py` and `supervise.py`; what the user sees is
+`show.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dynamo.cli.local import greeting, infra
+from dynamo.cli.local.logs import LogFile, Severity
+from dynamo.cli.local.parts import FRONTEND, INFRA, WORKER, Ground, PartSpec, files_of, local_problems, parts_of
+from dynamo.cli.local.ports import free_port, holder, is_free
+from dynamo.cli.local.processes import Watchdog
+from dynamo.cli.local.show import Display
+from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
+from dynamo.cli.local.supervise import State
+from dynamo.cli.local.supervisor import Part, Probe, Supervisor
+from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
+from dynamo.operator.plan import Environment, plan
+from dynamo.operator.workload import Plan
+
+INFRA_READY_WITHIN = 30.0
+GREET_WITHIN = 3.0
+_REFRESH_EVERY = 0.1
+_SHOW_ORDER = (INFRA, FRONTEND, WORKER)
+
+
+class UpError(Exception):
+    """`dynamo up` can't go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line said."""
+
+    file: Path
+    home: Path
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+    verbose: bool = False
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+@dataclass
+class _Pipeline:
+    """One document of the file, while it runs."""
+
+    wanted: DynamoPipeline
+    plan: Plan
+    state: PipelineState
+    record: RunState
+    servable_since: float = 0.0
+    greeted: bool = False
+
+
+class FileRun:
+    """One `dynamo up FILE`."""
+
+    def __init__(self, options: Options, pipelines: Sequence[DynamoPipeline], display: Display) -> None:
+        self._options, self._wanted, self._display = options, pipelines, display
+        self._id = secrets.token_hex(8)
+        self._pipelines: list[_Pipeline] = []
+        self._supervisor: Supervisor
+        self._signals = 0
+        self._exit_code = 0
+        self._write_due = False
+        self._etcd = self._nats = ""
+
+    async def run(self) -> int:
+        """Everything, until a signal or until nothing is left to serve; returns the exit code."""
+        watchdog = await Watchdog.start()
+        try:
+            environment = {**self._options.environment, RUN_VARIABLE: self._id, "PYTHONUNBUFFERED": "1"}
+            folder = self._options.file.resolve().parent
+            self._supervisor = Supervisor(watchdog, environment, folder, self._on_log, self._on_change)
+            with self._signals_handled(), contextlib.ExitStack() as held:
+                return await self._run(held)
+        finally:
+            self._display.close()
+            await watchdog.stop()
+
+    async def _run(self, held: contextlib.ExitStack) -> int:
+        self._check()
+        states = [held.enter_context(self._hold(pipeline.name)) for pipeline in self._wanted]
+        refresh = asyncio.ensure_future(self._refresh())
+        try:
+            environment = await self._stand_up_infra(states[0])
+            if not self._signals:
+                self._start_pipelines(states, environment)
+                await self._serve()
+            await self._stop_in_order()
+            return self._exit_code
+        finally:
+            refresh.cancel()
+            await self._supervisor.close()
+
+    # -- before anything starts
+
+    def _check(self) -> None:
+        problems = []
+        for pipeline in self._wanted:
+            drafted = plan(pipeline, Environment(("",), "", local=True))
+            problems += local_problems(pipeline, drafted, self._options.environment)
+        if len({p.name for p in self._wanted}) < len(self._wanted):
+            problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
+        if problems:
+            raise UpError("\n".join(f"{self._options.file}: {problem}" for problem in problems))
+
+    @contextlib.contextmanager
+    def _hold(self, name: str) -> Iterator[PipelineState]:
+        try:
+            state = PipelineState.acquire(self._options.home, name, str(self._options.file))
+        except HeldError as error:
+            raise UpError(
+                f"{name} is up already: `dynamo up {error.file}` runs it (pid {error.pid}). "
+                f"Stop that with Ctrl-C or `kill {error.pid}`, or give this pipeline another name"
+            ) from None
+        except OSError as error:
+            raise UpError(
+                f"can't write the state of {name} to {error.filename}: {error.strerror}. "
+                "Set XDG_STATE_HOME to a folder that you may write to"
+            ) from None
+        try:
+            yield state
+        finally:
+            state.release()
+
+    # -- etcd and NATS
+
+    async def _stand_up_infra(self, state: PipelineState) -> Environment:
+        """Start what nobody names, check what somebody does."""
+        spec = self._runtime()
+        given = self._options.environment
+        etcd, nats = infra.remote_etcd(spec, given), infra.remote_nats(spec, given)
+        servers: list[infra.Server] = []
+        try:
+            if nats is None:
+                servers.append(infra.local_nats(free_port()))
+            else:
+                await infra.check_reachable("NATS", nats, 4222)
+            if etcd is None:
+                servers.append(infra.local_etcd(free_port(), free_port(), state.folder / "data" / "etcd"))
+            else:
+                await infra.check_reachable("etcd", etcd, 2379)
+        except infra.InfraError as error:
+            raise UpError(str(error)) from None
+        (state.folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
+        for server in servers:
+            self._add_server(server, state)
+        await self._infra_ready()
+        urls = {server.name: server.url for server in servers}
+        for name, remote in (("etcd", etcd), ("nats", nats)):
+            if remote is not None:
+                urls[name] = ",".join(remote.urls)
+                self._display.say(f"{name}: using the one that {remote.said_by} names")
+        self._etcd, self._nats = urls["etcd"], urls["nats"]
+        return Environment(tuple(self._etcd.split(",")), self._nats, local=True, http_host=self._options.http_host)
+
+    def _runtime(self) -> RuntimeSpec:
+        """One etcd and one NATS for all documents: the first that names them does it for all."""
+        named = [p.spec.runtime for p in self._wanted]
+        etcd = {s.etcd.endpoints for s in named if s.etcd.endpoints}
+        nats = {s.nats.url for s in named if s.nats.url}
+        if len(etcd) > 1 or len(nats) > 1:
+            raise UpError(f"{self._options.file}: spec.runtime: pipelines of one file share one etcd and one NATS here")
+        first = next((s for s in named if s.etcd.endpoints), named[0])
+        url = next((s.nats for s in named if s.nats.url), named[0].nats)
+        return first.model_copy(update={"nats": url})
+
+    def _add_server(self, server: infra.Server, state: PipelineState) -> None:
+        spec = PartSpec(
+            server.name,
+            INFRA,
+            self._wanted[0].name,
+            server.name,
+            server.argv,
+            ports=(("client", server.port),),
+            grace=10.0,
+        )
+        self._start(spec, server.name, state, server.probe)
+
+    async def _infra_ready(self) -> None:
+        supervisor = self._supervisor
+
+        def settled() -> bool:
+            return bool(self._signals) or all(part.life.settled for part in supervisor.parts)
+
+        in_time = await supervisor.until(settled, INFRA_READY_WITHIN)
+        broken = [part for part in supervisor.parts if part.state is not State.READY]
+        if broken and not self._signals:
+            said = broken[0].note or broken[0].last_words
+            why = said if in_time else f"not ready after {INFRA_READY_WITHIN:g} s; {said}"
+            raise UpError(f"{broken[0].label} does not start: {why}")
+
+    # -- pipelines
+
+    def _start_pipelines(self, states: Sequence[PipelineState], environment: Environment) -> None:
+        ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, self._options.http_host))
+        for port in (port for group in ports for port in group):
+            self._demand_port(port)
+        for wanted, state, http_ports in zip(self._wanted, states, ports, strict=True):
+            shared = wanted.model_copy(update={"spec": wanted.spec.model_copy(update={"runtime": RuntimeSpec()})})
+            planned = plan(shared, environment)
+            record = RunState(
+                self._id, os.getpid(), time.time(), str(self._options.file.resolve()), wanted.name,
+                planned.namespace, planned.model, etcd=self._etcd, nats=self._nats,
+            )  # fmt: skip
+            self._pipelines.append(_Pipeline(wanted, planned, state, record))
+            ground = Ground(http_ports, tuple(free_port() for _ in http_ports), state.folder / "files")
+            self._write_files(planned, ground.files)
+            for spec in parts_of(planned, ground):
+                label = spec.name if len(self._wanted) == 1 else f"{wanted.name}/{spec.name}"
+                self._start(spec, label, state, None)
+
+    def _demand_port(self, port: int) -> None:
+        try:
+            if port == 0 or is_free(port, self._options.http_host):
+                return
+        except OSError as error:
+            raise UpError(
+                f"can't listen on {self._options.http_host}:{port}: {error.strerror}; choose another port"
+            ) from None
+        who = holder(port)
+        raise UpError(
+            f"port {port} is in use{f' by {who}' if who else ''}: stop that, "
+            "or use --http-port 0 (picks a free one) or another number"
+        )
+
+    def _write_files(self, planned: Plan, folder: Path) -> None:
+        for name, content in files_of(planned).items():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / name).write_text(content, encoding="utf-8")
+
+    def _start(self, spec: PartSpec, label: str, state: PipelineState, probe: Probe | None) -> None:
+        log = LogFile(state.folder / "logs" / f"{spec.name}.log")
+        self._supervisor.start(self._supervisor.add(spec, label, log, probe))
+
+    async def _serve(self) -> None:
+        """Until a signal, or until nothing can serve any more."""
+        supervisor = self._supervisor
+        while not self._signals:
+            for pipeline in self._pipelines:
+                if not pipeline.greeted and self._should_greet(pipeline):
+                    pipeline.greeted = True
+                    await self._greet(pipeline)
+            if self._hopeless():
+                self._exit_code = 1
+                self._display.say("nothing is left that could serve: stopping")
+                return
+            await supervisor.next_change()
+
+    def _of(self, pipeline: _Pipeline, *kinds: str) -> list[Part]:
+        return [p for p in self._supervisor.parts if p.spec.pipeline == pipeline.wanted.name and p.spec.kind in kinds]
+
+    def _should_greet(self, pipeline: _Pipeline) -> bool:
+        """As soon as it serves, but a moment later if more workers are about to come."""
+        if not self._can_greet(pipeline):
+            return False
+        pipeline.servable_since = pipeline.servable_since or time.monotonic()
+        complete = all(part.life.settled for part in self._of(pipeline, FRONTEND, WORKER))
+        return complete or time.monotonic() - pipeline.servable_since > GREET_WITHIN
+
+    def _can_greet(self, pipeline: _Pipeline) -> bool:
+        """A frontend answers, and each component has a worker, or nothing more is to come of it."""
+        if not any(part.state is State.READY for part in self._of(pipeline, FRONTEND)):
+            return False
+        workers = self._of(pipeline, WORKER)
+        ready = {part.spec.component for part in workers if part.state is State.READY}
+        coming = {part.spec.component for part in workers if not part.life.over}
+        return bool(ready) and coming <= ready
+
+    async def _greet(self, pipeline: _Pipeline) -> None:
+        frontend = next(p for p in self._of(pipeline, FRONTEND) if p.state is State.READY)
+        url = greeting.reachable_url(str(frontend.announced.get("url", "")))
+        served = await greeting.served_model(url, pipeline.plan.model)
+        pipeline.record.url, pipeline.record.model = url, served.name
+        workers = self._of(pipeline, WORKER)
+        counts = (sum(part.state is State.READY for part in workers), len(workers))
+        for line in greeting.lines(served, url, counts):
+            self._display.say(line)
+        self._write_soon()
+
+    def _hopeless(self) -> bool:
+        def dead(pipeline: _Pipeline, kind: str) -> bool:
+            parts = self._of(pipeline, kind)
+            return bool(parts) and all(part.state is State.FAILED for part in parts)
+
+        return all(dead(p, FRONTEND) or dead(p, WORKER) for p in self._pipelines)
+
+    # -- the end
+
+    async def _stop_in_order(self) -> None:
+        """Frontends first, so that no request meets a missing worker; the servers last."""
+        parts = self._supervisor.parts
+        for kind in (FRONTEND, WORKER, INFRA):
+            ending = [p for p in reversed(parts) if p.spec.kind == kind and not p.life.over]
+            if ending:
+                names = ", ".join(part.label for part in reversed(ending))
+                self._display.say(f"stopping: waiting for {names} (Ctrl-C again ends everything now)")
+                await self._supervisor.stop(ending)
+
+    @contextlib.contextmanager
+    def _signals_handled(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handled = {signal.SIGINT: 130, signal.SIGTERM: 0, signal.SIGHUP: 0}
+        for number, code in handled.items():
+            loop.add_signal_handler(number, self._on_signal, code)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, code: int) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self._exit_code = code
+        else:
+            self._exit_code = self._exit_code or code
+            self._display.say("ending everything now")
+            self._supervisor.kill_all()
+        self._supervisor.wake()
+
+    # -- telling
+
+    def _on_log(self, part: Part, text: str, level: Severity) -> None:
+        if self._options.verbose or (level > Severity.INFO and self._worth_showing(part)):
+            self._display.log(part.label, text, level)
+
+    def _worth_showing(self, part: Part) -> bool:
+        """While things end, and of the servers, only we speak unless asked for more."""
+        return not self._signals and part.spec.kind != INFRA
+
+    def _on_change(self, part: Part) -> None:
+        self._display.changed(part)
+        self._write_soon()
+
+    async def _refresh(self) -> None:
+        while True:
+            self._display.parts(self._supervisor.parts)
+            if any(p.servable_since and not p.greeted for p in self._pipelines):
+                self._supervisor.wake()
+            await asyncio.sleep(_REFRESH_EVERY)
+
+    def _write_soon(self) -> None:
+        if not self._write_due:
+            self._write_due = True
+            asyncio.get_running_loop().call_later(0.02, self._write)
+
+    def _write(self) -> None:
+        self._write_due = False
+        for pipeline in self._pipelines:
+            parts = self._of(pipeline, *_SHOW_ORDER)
+            pipeline.record.parts = [_part_state(part) for part in parts]
+            with contextlib.suppress(OSError):  # a full disk must not end what serves
+                pipeline.state.write(pipeline.record)
+
+
+def assign_ports(
+    pipelines: Sequence[DynamoPipeline], first: int | None, free: Callable[[int], bool]
+) -> list[tuple[int, ...]]:
+    """The HTTP port of each frontend: the flag, else the file's, else (nobody chose) the next one that is free."""
+    taken: set[int] = set()
+    groups = []
+    for index, pipeline in enumerate(pipelines):
+        spec = pipeline.spec.frontend
+        chosen = first if index == 0 and first is not None else spec.port
+        if first == 0:
+            chosen = 0
+        elif index and "port" not in spec.model_fields_set:
+            chosen = next(p for p in range(max(taken) + 1, 65536) if p not in taken and free(p))
+        taken.add(chosen)
+        groups.append((chosen, *(0 for _ in range(spec.replicas - 1))))
+    return groups
+
+
+def _part_state(part: Part) -> PartState:
+    since = time.time() - (time.monotonic() - part.life.since)
+    ports = {name: number for name, number in part.spec.ports if number}
+    if isinstance(system := part.announced.get("system_port"), int):
+        ports["system"] = system
+    return PartState(
+        part.spec.name, part.spec.kind, part.spec.component, part.state.value, since, part.life.pid,
+        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports,
+    )  # fmt: skip

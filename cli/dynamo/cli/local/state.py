@@ -1,0 +1,168 @@
+"""What a running `dynamo up` tells `dynamo ps` and `dynamo logs`, and the lock that says it runs.
+
+One folder per pipeline under `$XDG_STATE_HOME/dynamo`: `lock` (held as long as `up`
+lives, by the kernel's account, so that a killed run holds nothing), `state.json`
+(replaced whole), `logs/` and the servers' data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+RUN_VARIABLE = "DYN_UP_RUN"
+"""Marks every process of a run in its environment."""
+
+
+class PartState(msgspec.Struct):
+    """One process, as `ps` shows it."""
+
+    name: str
+    kind: str
+    component: str
+    state: str
+    since: float
+    pid: int | None = None
+    revision: str = ""
+    restarts: int = 0
+    reason: str = ""
+    log: str = ""
+    ports: dict[str, int] = {}
+
+
+class RunState(msgspec.Struct):
+    """One pipeline of one `dynamo up`."""
+
+    run: str
+    pid: int
+    started: float
+    file: str
+    pipeline: str
+    namespace: str
+    model: str
+    url: str = ""
+    etcd: str = ""
+    nats: str = ""
+    parts: list[PartState] = []
+
+
+class HeldError(Exception):
+    """Another `dynamo up` runs this pipeline."""
+
+    def __init__(self, pipeline: str, pid: str, file: str) -> None:
+        super().__init__(pipeline)
+        self.pipeline, self.pid, self.file = pipeline, pid, file
+
+
+def state_home(environment: Mapping[str, str]) -> Path:
+    """`$XDG_STATE_HOME/dynamo`, by default `~/.local/state/dynamo`."""
+    home = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(home) / "dynamo"
+
+
+class PipelineState:
+    """The folder of one pipeline, locked by us."""
+
+    def __init__(self, folder: Path, lock: IO[str]) -> None:
+        self.folder = folder
+        self._lock = lock
+
+    @classmethod
+    def acquire(cls, home: Path, pipeline: str, file: str) -> PipelineState:
+        """Lock the pipeline's folder and clear what a killed run left; raises `HeldError`."""
+        folder = home / pipeline
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (folder / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid, _, held_by = lock.read().strip().partition(" ")
+            lock.close()
+            raise HeldError(pipeline, pid or "?", held_by) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {file}\n")
+        lock.flush()
+        state = cls(folder, lock)
+        state.clear()
+        return state
+
+    def clear(self) -> None:
+        """Kill processes of an earlier run that still live, and remove its files."""
+        left = read_state(self.folder)
+        if left is not None:
+            kill_leftovers(left)
+        (self.folder / "state.json").unlink(missing_ok=True)
+        for name in ("logs", "data", "files"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def write(self, state: RunState) -> None:
+        """Replace `state.json`."""
+        fresh = self.folder / "state.json.new"
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        fresh.replace(self.folder / "state.json")
+
+    def release(self) -> None:
+        """End of the run: logs stay for `dynamo logs`, the rest goes."""
+        (self.folder / "state.json").unlink(missing_ok=True)
+        for name in ("data", "files"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self._lock.truncate(0)
+        self._lock.close()
+
+
+def read_state(folder: Path) -> RunState | None:
+    """The last state written there, None where there is none that can be read."""
+    try:
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=RunState)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a living `dynamo up` holds the folder."""
+    try:
+        with (folder / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def running(home: Path) -> Iterator[tuple[RunState, bool]]:
+    """Each pipeline that has a state, and whether its `dynamo up` lives."""
+    if not home.is_dir():
+        return
+    for folder in sorted(home.iterdir()):
+        state = read_state(folder)
+        if state is not None:
+            yield state, is_running(folder)
+
+
+def kill_leftovers(state: RunState) -> list[int]:
+    """Kill the recorded processes that are still those of that run; returns their pids."""
+    killed = []
+    for part in state.parts:
+        if part.pid is not None and belongs_to(part.pid, state.run):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(part.pid, signal.SIGKILL)
+                killed.append(part.pid)
+    return killed
+
+
+def belongs_to(pid: int, run: str) -> bool:
+    """Whether a process was started by that run; its number alone proves nothing."""
+    try:
+        return f"{RUN_VARIABLE}={run}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

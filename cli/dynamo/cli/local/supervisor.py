@@ -1,0 +1,207 @@
+"""Keeps processes alive: feeds each one's state machine and carries out what it answers.
+
+`supervise.py` decides, `processes.py` acts, this joins them and keeps each part's log.
+Used by `run_file.py`; everything happens on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dynamo.cli.local import supervise
+from dynamo.cli.local.logs import LogFile, Severity, severity
+from dynamo.cli.local.parts import PartSpec
+from dynamo.cli.local.processes import Child, Watchdog, spawn
+from dynamo.cli.local.supervise import Life, Policy, State
+
+Probe = Callable[[], Awaitable[bool]]
+OnLog = Callable[["Part", str, Severity], None]
+OnChange = Callable[["Part"], None]
+
+_PROBE_EVERY = 0.05
+_REMEMBERED_LINES = 30
+
+
+class Part:
+    """One supervised process: what it should be, where it is in its life, what it said."""
+
+    def __init__(self, spec: PartSpec, label: str, log: LogFile, probe: Probe | None) -> None:
+        self.spec, self.label, self.log, self.probe = spec, label, log, probe
+        self.life = Life(Policy(grace=spec.grace))
+        self.child: Child | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.announced: dict[str, object] = {}
+        self.last: deque[tuple[Severity, str]] = deque(maxlen=_REMEMBERED_LINES)
+        self.started = 0.0
+
+    @property
+    def state(self) -> State:
+        return self.life.state
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been starting; once ready, how long that took."""
+        return (self.life.since if self.life.state is State.READY else time.monotonic()) - self.started
+
+    @property
+    def note(self) -> str:
+        return self.life.reason
+
+    @property
+    def last_words(self) -> str:
+        """The line that most likely says why it ended."""
+        errors = [text for level, text in self.last if level is Severity.ERROR]
+        lines = errors or [text for _, text in self.last]
+        return lines[-1].strip() if lines else ""
+
+
+class Supervisor:
+    """Owner of all parts of a run."""
+
+    def __init__(
+        self, watchdog: Watchdog, environment: Mapping[str, str], folder: Path, on_log: OnLog, on_change: OnChange
+    ) -> None:
+        self.parts: list[Part] = []
+        self._watchdog = watchdog
+        self._environment = dict(environment)
+        self._folder = folder
+        self._on_log, self._on_change = on_log, on_change
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, spec: PartSpec, label: str, log: LogFile, probe: Probe | None = None) -> Part:
+        """Take a part in; `start` starts it."""
+        part = Part(spec, label, log, probe)
+        self.parts.append(part)
+        return part
+
+    def start(self, part: Part) -> None:
+        """Start it, and again whenever it ends by itself."""
+        part.started = time.monotonic()
+        self._feed(part, supervise.Start())
+
+    def kill_all(self) -> None:
+        """End everything now."""
+        for part in self.parts:
+            self._feed(part, supervise.Kill())
+
+    async def stop(self, parts: Iterable[Part]) -> None:
+        """End these in order of their own, and wait until they are gone."""
+        ending = list(parts)
+        for part in ending:
+            self._feed(part, supervise.Stop())
+        await self.until(lambda: all(part.life.over for part in ending), None)
+
+    async def until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for a condition over the parts; False when the time is over."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not reached():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def next_change(self) -> None:
+        """Wait until something changed since the last look."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    def wake(self) -> None:
+        """Have everybody who waits look again."""
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Kill what is left, wait for it, close the logs."""
+        self.kill_all()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for part in self.parts:
+            self._set_timer(part, None)
+            part.log.close()
+
+    def _feed(self, part: Part, event: supervise.Event) -> None:
+        before = part.life
+        part.life, effects = supervise.step(before, event, time.monotonic())
+        for effect in effects:
+            self._carry_out(part, effect)
+        if part.life != before:
+            if part.life.state is not before.state:
+                self._on_change(part)
+            self._changed.set()
+
+    def _carry_out(self, part: Part, effect: supervise.Effect) -> None:
+        match effect:
+            case supervise.Spawn():
+                self._own(self._run(part), f"run {part.label}")
+            case supervise.Terminate() if part.child is not None:
+                part.child.terminate()
+            case supervise.Destroy() if part.child is not None:
+                part.child.destroy()
+            case supervise.WakeAt(when):
+                self._set_timer(part, when)
+
+    def _set_timer(self, part: Part, when: float | None) -> None:
+        if part.timer is not None:
+            part.timer.cancel()
+        delay = None if when is None else max(0.0, when - time.monotonic())
+        loop = asyncio.get_running_loop()
+        part.timer = None if delay is None else loop.call_later(delay, self._feed, part, supervise.Timer())
+
+    def _own(self, work: Awaitable[None], name: str) -> None:
+        async def owned() -> None:
+            await work
+
+        task = asyncio.get_running_loop().create_task(owned(), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, part: Part) -> None:
+        """One process from its start to its end."""
+        part.last.clear()
+        part.announced = {}
+        environment = {**self._environment, **dict(part.spec.environment)}
+        try:
+            child = await spawn(part.spec.argv, environment, self._folder, self._watchdog)
+        except OSError as error:
+            self._feed(part, supervise.Exited(127, f"can't start {part.spec.argv[0]}: {error.strerror}"))
+            return
+        part.child = child
+        self._feed(part, supervise.Spawned(child.pid))
+        probing = asyncio.ensure_future(self._probe(part))
+        try:
+            code = await child.run(lambda stream, text: self._line(part, stream, text))
+        finally:
+            probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await probing
+            part.child = None
+        self._feed(part, supervise.Exited(code, part.last_words))
+
+    async def _probe(self, part: Part) -> None:
+        if part.probe is None:
+            return
+        while part.life.state is State.STARTING:
+            if await part.probe():
+                self._feed(part, supervise.Ready())
+            await asyncio.sleep(_PROBE_EVERY)
+
+    def _line(self, part: Part, stream: str, text: str) -> None:
+        if stream == "stdout" and text.startswith("ready "):
+            with contextlib.suppress(ValueError):
+                part.announced = dict(json.loads(text.removeprefix("ready ")))
+            self._feed(part, supervise.Ready())
+            return
+        level = severity(text, part.last[-1][0] if part.last else Severity.INFO)
+        if text.strip():
+            part.last.append((level, text))
+        part.log.write(text, datetime.now(UTC))
+        self._on_log(part, text, level)

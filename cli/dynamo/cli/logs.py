@@ -1,0 +1,133 @@
+"""`dynamo logs NAME`: what the parts of a local pipeline wrote, now or in its last run."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from dynamo.cli.local.logs import Follower, Line, read_lines
+from dynamo.cli.local.state import is_running, state_home
+
+_POLL_EVERY = 0.2
+
+EPILOG = """\b
+Examples:
+  dynamo logs                      everything
+  dynamo logs worker-0 -f          one part, going on
+  dynamo logs worker --tail 20     all replicas of a component
+  dynamo logs llama/frontend --since 5m
+"""
+
+
+class Source(NamedTuple):
+    """One log file."""
+
+    pipeline: str
+    part: str
+    path: Path
+
+
+def since_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    """`30s`, `5m`, `2h`, `1d` ago, or a time like 2026-11-21T10:00:00."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,5})([smhd])", value)
+    if match:
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
+        return datetime.now(UTC) - timedelta(**{unit: int(match[1])})
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except ValueError:
+        text = f"{value!r} is neither a duration like 30s, 5m, 2h nor a time like 2026-11-21T10:00:00"
+        raise click.BadParameter(text) from None
+
+
+@click.command("logs", epilog=EPILOG)
+@click.argument("name", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is written.")
+@click.option("--since", callback=since_time, help="Only lines younger than this: 30s, 5m, 2h, or a time.")
+@click.option("--tail", "-n", type=click.IntRange(min=0), help="Only the last lines.")
+@click.option("--timestamps/--no-timestamps", "-t", default=False, help="Begin each line with its time.")
+def logs(name: str | None, follow: bool, since: datetime | None, tail: int | None, timestamps: bool) -> None:
+    """Print the log of NAME: a part (worker-0), a component (worker), a pipeline, or pipeline/part."""
+    home = state_home(os.environ)
+    sources = select(list(available(home)), name)
+    prefixed = len(sources) > 1
+    followers = [Follower(s.path, _label(s, sources)) for s in sources] if follow else []
+    past = merge(sources, since)
+    for line in past if tail is None else deque(past, maxlen=tail):
+        _print(line, prefixed, timestamps)
+    try:
+        _follow(followers, lambda: any(is_running(home / s.pipeline) for s in sources), prefixed, timestamps)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def available(home: Path) -> Iterator[Source]:
+    """Every log there is, of running pipelines and of the last run of others."""
+    for path in sorted(home.glob("*/logs/*.log")):
+        yield Source(path.parent.parent.name, path.stem, path)
+
+
+def select(sources: list[Source], name: str | None) -> list[Source]:
+    """Those that `name` means; ends the command where it means none, or parts of several pipelines."""
+    if not sources:
+        raise click.ClickException("there are no logs: start a pipeline with `dynamo up FILE`")
+    if name is None:
+        return sources
+    found = [s for s in sources if name in (s.pipeline, s.part, _component(s), f"{s.pipeline}/{s.part}")]
+    pipelines = sorted({s.pipeline for s in found})
+    if len(pipelines) > 1:
+        choices = ", ".join(f"{p}/{name}" for p in pipelines)
+        raise click.ClickException(f"{name} is part of several pipelines: say which ({choices})")
+    return found or _unknown(sources, name)
+
+
+def _component(source: Source) -> str:
+    return re.sub(r"(-\d+)+$", "", source.part)
+
+
+def _unknown(sources: list[Source], name: str) -> list[Source]:
+    known = sorted({s.part for s in sources} | {s.pipeline for s in sources})
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    raise click.ClickException(f"nothing is called {name!r}: {hint}")
+
+
+def _label(source: Source, sources: list[Source]) -> str:
+    several = len({s.pipeline for s in sources}) > 1
+    return f"{source.pipeline}/{source.part}" if several else source.part
+
+
+def merge(sources: list[Source], since: datetime | None) -> Iterator[Line]:
+    """The lines of all sources by time."""
+    lines: Iterable[Line] = heapq.merge(*(read_lines(s.path, _label(s, sources)) for s in sources))
+    return (line for line in lines if since is None or line.at >= since)
+
+
+def _print(line: Line, prefixed: bool, timestamps: bool) -> None:
+    stamp = f"{line.at.isoformat(timespec='milliseconds')} " if timestamps else ""
+    click.echo(f"{stamp}{f'{line.part} | ' if prefixed else ''}{line.text}")
+
+
+def _follow(followers: list[Follower], alive: Callable[[], bool], prefixed: bool, timestamps: bool) -> None:
+    """Until the pipeline ends, or Ctrl-C."""
+    going = bool(followers)
+    while going:
+        going = alive()
+        for line in sorted(line for follower in followers for line in follower.poll()):
+            _print(line, prefixed, timestamps)
+        if going:
+            time.sleep(_POLL_EVERY)
+    for follower in followers:
+        follower.close()

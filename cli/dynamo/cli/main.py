@@ -1,0 +1,100 @@
+"""`dynamo`: the command of all commands. Each is imported only when it is called.
+
+Exit codes: 0 well, 1 failed, 2 usage, 130 interrupted. A user's mistake is one sentence,
+never a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+_COMMANDS = {
+    "up": "dynamo.cli.up:up",
+    "ps": "dynamo.cli.ps:ps",
+    "logs": "dynamo.cli.logs:logs",
+    "validate": "dynamo.cli.validate:validate",
+    "run": "dynamo.cli.main:run",
+    "version": "dynamo.cli.main:show_version",
+    "completion": "dynamo.cli.completion:completion",
+}
+
+EPILOG = """\b
+Examples:
+  dynamo up examples/quickstart.yaml      serve a pipeline file on this machine
+  dynamo ps                               what runs
+  dynamo logs worker-0 -f                 what one part writes
+  dynamo validate pipeline.yaml           check a file
+  dynamo run model.gguf                   chat with one model (also: dynamo-run)
+"""
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for, and knows what was meant when it isn't one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = _COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, _, name = target.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in _COMMANDS:
+            close = difflib.get_close_matches(name, _COMMANDS, n=1)
+            meant = f" Did you mean {close[0]}?" if close else ""
+            ctx.fail(f"There is no command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(None, "--version", package_name="dynamo-pipelines", message="%(version)s")
+def dynamo() -> None:
+    """LLM serving from a pipeline file."""
+
+
+@click.command(
+    "run",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def run(words: tuple[str, ...]) -> None:
+    """Chat with or serve one model: the same as dynamo-run."""
+    from dynamo.cli.run import main as run_main
+
+    run_main(list(words))
+
+
+@click.command("version")
+def show_version() -> None:
+    """Print the version."""
+    click.echo(installed_version())
+
+
+def installed_version() -> str:
+    """The distribution's version."""
+    try:
+        return version("dynamo-pipelines")
+    except PackageNotFoundError:
+        return "unknown (not installed as a package)"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    dynamo.main(args=argv if argv is None else list(argv), prog_name="dynamo")

@@ -1,0 +1,81 @@
+"""`dynamo ps`: what `dynamo up` runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from dynamo.cli.local.state import RunState, running, state_home
+
+EPILOG = """\b
+Examples:
+  dynamo ps
+  dynamo ps -o wide
+  dynamo ps -o json | jq -r '.[].url'
+"""
+
+Row = Sequence[str]
+
+
+@click.command("ps", epilog=EPILOG)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True,
+    help="Format.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+def ps(output: str, as_json: bool) -> None:
+    """List the parts of every pipeline that is up."""
+    found = list(running(state_home(os.environ)))
+    if as_json or output in ("json", "yaml"):
+        click.echo(_structured(found, "json" if as_json else output))
+    elif not found:
+        click.echo("nothing is up: start a pipeline with `dynamo up FILE`")
+    else:
+        click.echo("\n".join(table(rows(found, time.time(), wide=output == "wide"))))
+
+
+def _structured(found: Iterable[tuple[RunState, bool]], output: str) -> str:
+    plain: list[dict[str, Any]] = [{**msgspec.to_builtins(state), "alive": alive} for state, alive in found]
+    if output == "json":
+        return json.dumps(plain, ensure_ascii=False, indent=2)
+    import yaml
+
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
+
+
+def rows(found: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> list[Row]:
+    """The table's cells, its head first."""
+    more = ("COMPONENT", "REVISION", "PORTS", "LOG") if wide else ()
+    result: list[Row] = [("PIPELINE", "PART", "STATE", "SINCE", "RESTARTS", "PID", "MODEL", "URL", *more)]
+    for state, alive in found:
+        for part in state.parts:
+            first = part is state.parts[0]
+            ports = ",".join(f"{name}:{number}" for name, number in part.ports.items())
+            extra = (part.component, part.revision or "-", ports or "-", part.log) if wide else ()
+            result.append((
+                state.pipeline, part.name, part.state if alive else "dead (dynamo up was killed)",
+                age(now - part.since), str(part.restarts), str(part.pid or "-"),
+                state.model if first else "", state.url if first else "", *extra,
+            ))  # fmt: skip
+    return result
+
+
+def age(seconds: float) -> str:
+    """`42s`, `3m`, `5h`, `2d`."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"
+
+
+def table(cells: Sequence[Row]) -> list[str]:
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

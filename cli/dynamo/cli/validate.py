@@ -1,0 +1,54 @@
+"""`dynamo validate FILE…`: check pipeline files without running anything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from dynamo.cli.files import read_pipelines
+from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+
+EPILOG = """\b
+Examples:
+  dynamo validate pipeline.yaml
+  dynamo validate examples/*.yaml
+  helm template … | dynamo validate -
+
+\b
+Exit codes: 0 all are good, 1 some are not, 2 usage.
+"""
+
+
+@click.command("validate", epilog=EPILOG)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+def validate(files: tuple[Path, ...], output: str) -> None:
+    """Check pipeline FILES and name every problem. `-` reads standard input."""
+    problems: list[FileProblem] = []
+    for file in files:
+        try:
+            found = _read(file)
+        except PipelineFileError as error:
+            problems += error.problems
+        else:
+            if output == "text":
+                click.echo(f"{file}: good ({', '.join(p.name for p in found)})")
+    _report(problems, output)
+    raise SystemExit(1 if problems else 0)
+
+
+def _read(file: Path) -> list[DynamoPipeline]:
+    return load_pipelines(sys.stdin.read(), "<stdin>") if str(file) == "-" else read_pipelines(file)
+
+
+def _report(problems: list[FileProblem], output: str) -> None:
+    if output == "json":
+        import json
+
+        click.echo(json.dumps([p._asdict() for p in problems], ensure_ascii=False))
+        return
+    for problem in problems:
+        click.echo(str(problem), err=True)
