@@ -1,0 +1,124 @@
+"""Errors as the OpenAI API has them: one table from the runtime's errors to status and body.
+
+Every route ends here: an `ApiError` is an answer, anything else is looked up in the
+table. The body is always `{"error": {"message", "type", "param", "code"}}` with string
+codes, before the first token as a response, after it as one event of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dynamo.llm.preprocess import ContextLengthExceeded
+from dynamo.runtime import errors as runtime
+
+INVALID: Final = "invalid_request_error"
+UNAVAILABLE: Final = "service_unavailable"
+API_ERROR: Final = "api_error"
+RETRY_AFTER_SECONDS: Final = 2
+
+
+class ApiError(Exception):
+    """An answer that is an error."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        kind: str = INVALID,
+        param: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.kind, self.param = status, message, code, kind, param
+        self.headers = [*headers]
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(
+            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        )
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """400: the client's mistake."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def unavailable(message: str, code: str = "no_instances") -> ApiError:
+    """503: nothing serves this now; the client may try again."""
+    again = [("retry-after", str(RETRY_AFTER_SECONDS))]
+    return ApiError(503, message, code=code, kind=UNAVAILABLE, headers=again)
+
+
+def model_not_found(name: str, known: Sequence[str]) -> ApiError:
+    """404: other models are served, not this one."""
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else f" Served here: {', '.join(sorted(known)[:10])}."
+    return ApiError(404, f"The model '{name}' does not exist.{hint}", code="model_not_found", param="model")
+
+
+def unknown_route(method: str, path: str) -> ApiError:
+    return ApiError(404, f"Unknown route: {method} {path}", code="unknown_url")
+
+
+def wrong_method(method: str, path: str, allowed: str) -> ApiError:
+    message = f"Method {method} is not allowed for {path}; use {allowed}."
+    return ApiError(405, message, code="method_not_allowed", headers=[("allow", allowed)])
+
+
+def too_large(limit: int) -> ApiError:
+    message = f"The request body is larger than the limit of {limit / 1024 / 1024:g} MB."
+    return ApiError(413, message, code="request_too_large", headers=[("connection", "close")])
+
+
+def internal() -> ApiError:
+    """500 for what should not happen; the cause is in the log, under the request's id."""
+    message = "The server had an error while processing the request; its log has the cause under this x-request-id."
+    return ApiError(500, message, code="internal_error", kind=API_ERROR)
+
+
+class _Row(NamedTuple):
+    status: int
+    kind: str
+    code: str | None = None
+
+
+_TABLE: Final[dict[type[runtime.DynamoException], _Row]] = {
+    ContextLengthExceeded: _Row(400, INVALID, "context_length_exceeded"),
+    runtime.InvalidArgument: _Row(400, INVALID, "invalid_value"),
+    runtime.NoInstances: _Row(503, UNAVAILABLE),
+    runtime.CannotConnect: _Row(503, UNAVAILABLE),
+    runtime.ConnectionTimeout: _Row(503, UNAVAILABLE),
+    runtime.WorkerUnavailable: _Row(503, UNAVAILABLE),
+    runtime.CapacityExceeded: _Row(503, UNAVAILABLE),
+    runtime.Disconnected: _Row(500, API_ERROR),
+    runtime.StreamIncomplete: _Row(500, API_ERROR),
+    runtime.EngineShutdown: _Row(500, API_ERROR),
+    runtime.EngineError: _Row(500, API_ERROR),
+    runtime.ProtocolMismatch: _Row(500, API_ERROR),
+    runtime.Cancelled: _Row(499, API_ERROR),
+    runtime.DeadlineExceeded: _Row(504, API_ERROR),
+}
+
+
+def to_api_error(error: BaseException) -> ApiError:
+    """The answer to a request that ended with `error`."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, runtime.DynamoException):
+        return internal()
+    row = next((_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE), _Row(500, API_ERROR))
+    headers = [("retry-after", str(RETRY_AFTER_SECONDS))] if row.status == 503 else []
+    return ApiError(
+        row.status,
+        error.message,
+        code=row.code or error.code,
+        kind=row.kind,
+        headers=headers,
+    )

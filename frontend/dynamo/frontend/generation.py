@@ -1,0 +1,304 @@
+"""One choice of one request: from a `Call` on some instance to text, through retries and migration.
+
+`answers.py` starts one `Choice` per choice and listens. The runtime calls `on_item` once
+per delta while it handles a message, so what happens per token is all in there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from dynamo.frontend.metrics import ModelMeter
+from dynamo.frontend.models import ModelSet, Seat
+from dynamo.frontend.retrying import Attempts, may_go_on, wait_before
+from dynamo.llm.detokenize import Detokenizer
+from dynamo.llm.protocols import (
+    CACHED_TOKENS,
+    COMPLETION_TOKENS,
+    ERROR,
+    MESSAGE,
+    PROMPT_TOKENS,
+    STOP_REASON,
+    PreprocessedRequest,
+    TextRequest,
+    read_delta,
+)  # fmt: skip
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import DynamoException, EngineError, NoInstances
+from dynamo.runtime.names import InstanceKey
+
+log = logging.getLogger(__name__)
+
+
+class Call(Protocol):
+    """An open stream, as `dynamo.runtime`'s Caller gives it."""
+
+    def cancel(self) -> None: ...
+
+
+class Opener(Protocol):
+    """The part of `dynamo.runtime`'s Caller that a choice needs."""
+
+    def open(
+        self, instance: InstanceKey, payload: Any, *, context: Context,
+        on_item: Callable[[Any, bool], None], on_end: Callable[[DynamoException | None], None],
+    ) -> Call: ...  # fmt: skip
+
+
+class Listener(Protocol):
+    """Who wants the text. Called on the loop, never after `finished` or `failed` of that choice."""
+
+    def text(self, choice: Choice, text: str) -> None: ...
+
+    def tokens(
+        self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
+    ) -> None:
+        """As `text`, where log probabilities were asked for."""
+
+    def finished(self, choice: Choice) -> None: ...
+
+    def failed(self, choice: Choice, error: Exception) -> None: ...
+
+
+class Desk(msgspec.Struct):
+    """What the choices of one request share."""
+
+    models: ModelSet
+    opener: Opener
+    context: Context
+    meter: ModelMeter
+    clock: Callable[[], float]
+    migration_limit: int = 0
+
+
+class Choice:
+    """See the module."""
+
+    __slots__ = (
+        "_attempts", "_call", "_closed", "_desk", "_detokenizer", "_failing_since", "_listener", "_logprobs",
+        "_produced", "_request", "_seat", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens", "stop_reason",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
+        self.index = index
+        self._request, self._desk, self._listener = request, desk, listener
+        self._attempts = Attempts(migrations_left=desk.migration_limit)
+        self._tried: set[InstanceKey] = set()
+        self._call: Call | None = None
+        self._seat: Seat | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._failing_since = 0.0
+        self._produced: list[int] = []
+        self._detokenizer: Detokenizer | None = None
+        self._logprobs = False
+        self.tokens = self.cached = self.prompt_tokens = 0
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        if isinstance(request, PreprocessedRequest):
+            model = desk.models.model
+            assert model is not None
+            assert model.preprocessor is not None
+            self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
+            self._logprobs = request.output_options.logprobs is not None
+            self.prompt_tokens = len(request.token_ids)
+
+    def start(self) -> None:
+        """Open a stream on some instance; failures come through the listener."""
+        self._timer = None
+        try:
+            seat = self._desk.models.choose(self._tried)
+            self._attempts.made += 1
+            self._tried.add(_key(seat))
+            self._seat = seat
+            seat.open_streams += 1
+            self._call = self._desk.opener.open(
+                _key(seat), self._request, context=self._desk.context, on_item=self.on_item, on_end=self.on_end
+            )
+        except DynamoException as error:
+            self._failed(error)
+
+    def cancel(self) -> None:
+        """End it; the listener is not called any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._call is not None:
+            self._call.cancel()
+        self._leave()
+
+    def on_item(self, data: Any, last: bool) -> None:
+        """One delta of the engine."""
+        if self._closed:
+            return
+        try:
+            produced, finish, extras = read_delta(data)
+            if finish == ERROR:
+                raise EngineError(str((extras or {}).get(MESSAGE) or "the engine failed"))
+            if self._detokenizer is not None:
+                self._tokens(self._detokenizer, produced, finish, extras)
+            else:
+                self._text(produced, finish, extras)
+        except DynamoException as error:
+            self._end_with(error)
+        except Exception as error:  # whatever a foreign engine put into the delta must end this stream only
+            log.warning("[%s] unreadable delta", self._desk.context.id(), exc_info=True)
+            self._end_with(EngineError(f"a worker sent what can't be read: {error}"))
+        else:
+            if self.finish_reason is not None:
+                self._finish(abandon=finish is None and not last)
+
+    def on_end(self, error: DynamoException | None) -> None:
+        """The stream is over."""
+        if self._closed:
+            return
+        self._call = None
+        if error is not None:
+            self._failed(error)
+            return
+        # A clean end without a reason: handlers of users often just return.
+        self.on_item(["" if self._detokenizer is None else [], "stop", None], True)
+
+    def _tokens(self, detokenizer: Detokenizer, ids: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
+        if type(ids) is not list:
+            raise ValueError("text, from an engine that makes tokens")
+        if ids:
+            self._attempts.produced = True
+            if self._desk.migration_limit:
+                self._produced += ids
+        if extras:
+            self.cached = extras.get(CACHED_TOKENS, self.cached)
+        if self._logprobs:
+            self._with_logprobs(detokenizer, ids, finish, extras)
+            return
+        text, self.finish_reason, self.stop_reason = detokenizer.push(ids, finish)
+        self.tokens = detokenizer.tokens
+        if text:
+            self._listener.text(self, text)
+
+    def _with_logprobs(
+        self, detokenizer: Detokenizer, ids: list[int], finish: str | None, extras: dict[str, Any] | None
+    ) -> None:
+        text, used, offsets = "", [], []
+        for token in ids:
+            if detokenizer.finish_reason is not None:
+                break
+            offsets.append(detokenizer.length)
+            text += detokenizer.push_one(token)
+            used.append(token)
+        rest, self.finish_reason, self.stop_reason = detokenizer.push((), finish)
+        self.tokens = detokenizer.tokens
+        if used or rest or extras:
+            self._listener.tokens(self, text + rest, used, offsets, extras)
+
+    def _text(self, text: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
+        if type(text) is not str:
+            raise ValueError("token ids, from an engine that makes text")
+        if text:
+            self._attempts.produced = True
+            self.tokens += 1
+        if extras:
+            self.cached = extras.get(CACHED_TOKENS, self.cached)
+            self.prompt_tokens = extras.get(PROMPT_TOKENS, self.prompt_tokens)
+            self.tokens = extras.get(COMPLETION_TOKENS, self.tokens)
+            self.stop_reason = extras.get(STOP_REASON)
+        if text:
+            self._listener.text(self, text)
+        if finish is not None:
+            self.finish_reason = "length" if finish == "length" else "stop"
+
+    def _finish(self, *, abandon: bool) -> None:
+        call, self._call = self._call, None
+        self._closed = True
+        if abandon and call is not None:
+            call.cancel()
+        self._leave()
+        self._listener.finished(self)
+
+    def _end_with(self, error: DynamoException) -> None:
+        """Fail because of what was received: the instance still works on it."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._failed(error)
+
+    def _failed(self, error: DynamoException) -> None:
+        self._leave()
+        if may_go_on(error, self._attempts) and self._again(error):
+            return
+        self._closed = True
+        self._listener.failed(self, error)
+
+    def _again(self, error: DynamoException) -> bool:
+        """Arrange another attempt; False where none is left."""
+        if self._attempts.produced and not self._migrate():
+            return False
+        wait: float | None = 0.0
+        if isinstance(error, NoInstances) or not self._has_another():
+            wait = self._wait(error) if self._desk.models.seats else None
+        if wait is None:
+            return False
+        self._count_attempt(error)
+        self._timer = asyncio.get_running_loop().call_later(wait, self.start)
+        return True
+
+    def _wait(self, error: DynamoException) -> float | None:
+        """How long until all instances are tried again."""
+        desk, attempts, now = self._desk, self._attempts, self._desk.clock()
+        if attempts.waits == 0:
+            self._failing_since = now
+        left = None if desk.context.deadline is None else desk.context.deadline - now
+        wait = wait_before(error, attempts, now - self._failing_since, left)
+        attempts.waits += 1
+        attempts.made = 0
+        self._tried.clear()
+        return wait
+
+    def _has_another(self) -> bool:
+        try:
+            self._desk.models.choose(self._tried)
+        except NoInstances:
+            return False
+        return True
+
+    def _count_attempt(self, error: DynamoException) -> None:
+        if self._attempts.produced:
+            self._attempts.migrations_left -= 1
+            self._desk.meter.migrated("ongoing_request")
+        elif not isinstance(error, NoInstances):
+            self._desk.meter.migrated("new_request")
+        log.info("[%s] trying again elsewhere: %s", self._desk.context.id(), error)
+
+    def _migrate(self) -> bool:
+        """Turn the request into the rest of itself; False for engines that take text."""
+        request = self._request
+        if not isinstance(request, PreprocessedRequest):
+            return False
+        made, self._produced = self._produced, []
+        self._attempts.waits = 0
+        ends = request.stop_conditions
+        rest = msgspec.structs.replace(
+            ends,
+            max_tokens=None if ends.max_tokens is None else ends.max_tokens - len(made),
+            min_tokens=None if ends.min_tokens is None else max(0, ends.min_tokens - len(made)),
+        )
+        if rest.max_tokens is not None and rest.max_tokens < 1:
+            return False
+        self._request = msgspec.structs.replace(request, token_ids=request.token_ids + made, stop_conditions=rest)
+        return True
+
+    def _leave(self) -> None:
+        if self._seat is not None:
+            self._seat.open_streams -= 1
+            self._seat = None
+
+
+def _key(seat: Seat) -> InstanceKey:
+    assert seat.key is not None
+    return seat.key

@@ -1,0 +1,271 @@
+"""The HTTP listener: uvicorn's protocol with time limits, and an ordered way out.
+
+uvicorn parses and frames; what it lacks is here: clients that send half a header or
+stop in the middle of a body are answered 408 and closed, a refused body is not reset
+under the client's feet, and `HttpServer.stop` goes on accepting for a while (with
+`Connection: close`) before it waits for running requests. `server.py` calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from enum import Enum, auto
+from typing import Any, Final, cast
+
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from dynamo.frontend.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+AsgiApp = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+CONNECTION: Final = "dynamo.connection"
+"""Key of the ASGI scope under which a route finds its `Connection`."""
+_LINGER_SECONDS: Final = 2.0
+_BACKLOG: Final = 2048
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Time limits of one connection, in seconds."""
+
+    headers: float = 10.0
+    body: float = 30.0
+    keep_alive: float = 75.0
+
+
+class _Phase(Enum):
+    """Which part of a request is being received."""
+
+    IDLE = auto()
+    HEADERS = auto()
+    BODY = auto()
+
+
+class _State(ServerState):
+    """What all connections share, with the two facts that uvicorn's lacks."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.draining = False
+
+
+class _LingeringTransport:
+    """A transport whose `close` lets a client that still sends read the answer first."""
+
+    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
+        self._transport, self._connection = transport, connection
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+
+    def close(self) -> None:
+        self._connection.close_gently()
+
+
+class Connection(HttpToolsProtocol):
+    """One client connection."""
+
+    server_state: _State
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._gentle = cast("asyncio.Transport", _LingeringTransport(transport, self))
+        self._phase = _Phase.HEADERS
+        self._lingering = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        try:
+            super().data_received(data)
+        except Exception:  # httptools lets what its callbacks raise (a URL that can't be split) through
+            log.debug("unreadable request", exc_info=True)
+            self.send_400_response("")
+        if not self._lingering and not self.transport.is_closing():
+            self._watch()
+
+    def on_message_begin(self) -> None:
+        self._phase = _Phase.HEADERS
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._unwatch()
+        self._phase = _Phase.BODY
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        super().on_headers_complete()
+        self.cycle.transport = self._gentle
+        if self.server_state.draining:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        self._phase = _Phase.IDLE
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._answering():
+            self.transport.abort()
+        else:
+            self._refuse(ApiError(400, "This is not an HTTP/1.1 request.", code="bad_http"))
+
+    def abort(self) -> None:
+        """Cut the connection now, whatever is still unsent."""
+        self.transport.abort()
+
+    def close_gently(self) -> None:
+        """Close once the client has had a chance to read the answer."""
+        if not self.cycle.more_body or self.transport.is_closing():
+            self.transport.close()
+            return
+        # Closing with unread input would reset the connection and take the answer with it.
+        self._lingering = True
+        self._unwatch()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+
+    def _watch(self) -> None:
+        """Keep a timer while a request is only half there; whole requests never make one."""
+        limits = self.server_state.limits
+        if self._phase is _Phase.HEADERS:
+            if self._timer is None:
+                self._timer = self.loop.call_later(limits.headers, self._late, "headers")
+            return
+        self._unwatch()
+        if self._phase is _Phase.BODY:
+            self._timer = self.loop.call_later(limits.body, self._late, "body")
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+
+    def _late(self, what: str) -> None:
+        self._timer = None
+        if self._answering():
+            self.transport.abort()
+        elif self._phase is _Phase.BODY and self.cycle.response_complete:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._refuse(ApiError(408, f"The request's {what} did not arrive in time.", code="request_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        body = error.body()
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self.transport.close()
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound TCP socket; `shared` lets other processes bind the same port. Raises `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The address of a bound socket as a URL that can be pasted."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class HttpServer:
+    """Serves one ASGI app on already bound sockets."""
+
+    def __init__(self, app: AsgiApp, limits: Limits) -> None:
+        self._config = Config(
+            cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
+            timeout_keep_alive=cast("int", limits.keep_alive), ws="none",
+        )  # fmt: skip
+        self._state = _State(limits)
+        self._servers: list[asyncio.Server] = []
+        self._date: asyncio.TimerHandle | None = None
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Listen; requests are served when this returns."""
+        self._config.load()
+        loop = asyncio.get_running_loop()
+        self._tick(loop)
+        for sock in sockets:
+            sock.setblocking(False)
+            if sock.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(self._connection, sock=sock)
+            else:
+                server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
+            self._servers.append(server)
+
+    def drain(self) -> None:
+        """Go on accepting, but end each connection with its next answer."""
+        self._state.draining = True
+
+    async def stop(self, grace: float) -> bool:
+        """Stop accepting, let running requests end within `grace`; True where all did."""
+        self.drain()
+        for server in self._servers:
+            server.close()
+        for connection in [*self._state.connections]:
+            connection.shutdown()
+        ended = await self._idle(grace)
+        self.close()
+        return ended
+
+    def close(self) -> None:
+        """Cut what is left."""
+        for server in self._servers:
+            server.close()
+        for connection in [*self._state.connections]:
+            cast("Connection", connection).abort()
+        if self._date is not None:
+            self._date.cancel()
+
+    async def settled(self, timeout: float = 2.0) -> None:
+        """Wait until the tasks of cut connections have ended."""
+        if self._state.tasks:
+            await asyncio.wait([*self._state.tasks], timeout=timeout)
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return len(self._state.tasks)
+
+    async def _idle(self, grace: float) -> bool:
+        end = time.monotonic() + grace
+        while tasks := [*self._state.tasks]:
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            await asyncio.wait(tasks, timeout=left)
+        return True
+
+    def _connection(self) -> Connection:
+        return Connection(self._config, self._state, {})
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        # HTTP wants a Date on every answer; making it once a second is what uvicorn does, too.
+        self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+        self._date = loop.call_later(1.0, self._tick, loop)

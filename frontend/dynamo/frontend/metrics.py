@@ -1,0 +1,195 @@
+"""What a frontend counts, under the names that Dynamo's dashboards know.
+
+Observed once per request and once per batch of tokens, never per token, so the
+accumulators here are plain numbers; they are given to prometheus-client only when
+`/metrics` is read. `ModelMeter` is the handle of one model that the hot path holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+PREFIX: Final = "dynamo_frontend_"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MAX_MODELS: Final = 1000
+"""Models that get label values of their own; the rest is counted as one."""
+
+_TTFT = (0, 0.0022, 0.0047, 0.01, 0.022, 0.047, 0.1, 0.22, 0.47, 1, 2.2, 4.7, 10, 22, 48, 100, 220, 480)
+_ITL = (
+    0, 0.0018, 0.0033, 0.0059, 0.011, 0.02, 0.035, 0.064, 0.12, 0.21, 0.38, 0.69, 1.2, 2.3, 4.1, 7.4, 13, 24, 44, 80,
+)  # fmt: skip
+_DURATION = (0, 2, 4, 8, 16, 32, 64, 130, 260, 510)
+_ISL = (0, 100, 210, 430, 870, 1800, 3600, 7400, 15000, 31000, 63000, 130000)
+_OSL = (0, 100, 210, 430, 880, 1800, 3700, 7600, 16000, 32000)
+
+_HISTOGRAMS: Final = {
+    "time_to_first_token_seconds": ("Time until the first token of a response", _TTFT),
+    "inter_token_latency_seconds": ("Time between two tokens of a stream", _ITL),
+    "request_duration_seconds": ("Time of whole requests", _DURATION),
+    "input_sequence_tokens": ("Prompt tokens per request", _ISL),
+    "output_sequence_tokens": ("Produced tokens per request", _OSL),
+    "cached_tokens": ("Prompt tokens that came from a prefix cache, per request", _ISL),
+}
+_COUNTERS: Final = {
+    "output_tokens_total": "Produced tokens",
+    "model_cancellation_total": "Requests that ended because their client left",
+    "model_rejection_total": "Requests that no instance took",
+}
+_GAUGES: Final = {
+    "inflight_requests": "Requests being answered",
+    "model_context_length": "Context length of the model, in tokens",
+    "model_kv_cache_block_size": "Tokens per KV block",
+    "model_total_kv_blocks": "KV blocks of one instance",
+    "model_max_num_seqs": "Sequences that one instance runs side by side",
+    "model_max_num_batched_tokens": "Tokens of one engine step, at most",
+    "model_migration_limit": "How often a request may go on elsewhere",
+    "model_ready": "1 while an instance serves the model",
+}
+
+
+class Histogram:
+    """Counts per bucket and the sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as the exposition wants them."""
+        found, so_far = [], 0
+        for bound, count in zip([*map(str, map(float, self.bounds)), "+Inf"], self.counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return found
+
+
+class ModelMeter:
+    """All figures of one model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
+        self.counters = dict.fromkeys(_COUNTERS, 0.0)
+        self.gauges = dict.fromkeys(_GAUGES, 0.0)
+        self.migrations: dict[str, int] = {}
+        self.gap = self.histograms["inter_token_latency_seconds"].observe
+
+    def add(self, counter: str, amount: float = 1) -> None:
+        self.counters[counter] += amount
+
+    def migrated(self, kind: str) -> None:
+        """`kind`: new_request (before the first token) or ongoing_request."""
+        self.migrations[kind] = self.migrations.get(kind, 0) + 1
+
+    def observe(self, histogram: str, value: float) -> None:
+        self.histograms[histogram].observe(value)
+
+
+class Metrics(Collector):
+    """The figures of one frontend process."""
+
+    def __init__(self) -> None:
+        self._meters: dict[str, ModelMeter] = {}
+        self._requests: dict[tuple[str, str, str, str, str], int] = {}
+        self._started: dict[tuple[str, str, str], int] = {}
+        self.disconnected = 0
+        self.active: Callable[[], float] = lambda: 0
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def meter(self, model: str) -> ModelMeter:
+        """The figures of `model`; those over `MAX_MODELS` share one."""
+        found = self._meters.get(model)
+        if found is None:
+            name = model if len(self._meters) < MAX_MODELS else "other"
+            found = self._meters[name] = self._meters.get(name) or ModelMeter(name)
+        return found
+
+    def started(self, model: str, endpoint: str, kind: str) -> None:
+        key = (model, endpoint, kind)
+        self._started[key] = self._started.get(key, 0) + 1
+
+    def ended(self, model: str, endpoint: str, kind: str, error: str = "") -> None:
+        """Count a request that is over; `error` is empty where it went well."""
+        key = (model, endpoint, kind, "error" if error else "success", error)
+        self._requests[key] = self._requests.get(key, 0) + 1
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # nothing to check for duplicates: this is the only collector
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests_families()
+        disconnected = GaugeMetricFamily(PREFIX + "disconnected_clients", "Clients that left before the end")
+        disconnected.add_metric([], self.disconnected)
+        yield disconnected
+        active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests being answered")
+        active.add_metric([], self.active())
+        yield active
+        yield from self._model_families()
+
+    def _requests_families(self) -> Iterator[Metric]:
+        labels = ["model", "endpoint", "request_type"]
+        total = CounterMetricFamily(
+            PREFIX + "requests", "Requests that are over", labels=[*labels, "status", "error_type"]
+        )
+        for key, count in self._requests.items():
+            total.add_metric(key, count)
+        started = CounterMetricFamily(PREFIX + "requests_started", "Requests that were begun", labels=labels)
+        for start, count in self._started.items():
+            started.add_metric(start, count)
+        yield from (total, started)
+
+    def _model_families(self) -> Iterator[Metric]:
+        meters = list(self._meters.values())
+        for name, (text, _) in _HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(PREFIX + name, text, labels=["model"])
+            for meter in meters:
+                data = meter.histograms[name]
+                histogram.add_metric([meter.model], data.buckets(), data.total)
+            yield histogram
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(PREFIX + name.removesuffix("_total"), text, labels=["model"])
+            for meter in meters:
+                counter.add_metric([meter.model], meter.counters[name])
+            yield counter
+        for name, text in _GAUGES.items():
+            gauge = GaugeMetricFamily(PREFIX + name, text, labels=["model"])
+            for meter in meters:
+                gauge.add_metric([meter.model], meter.gauges[name])
+            yield gauge
+        yield self._migrations(meters)
+
+    def _migrations(self, meters: list[ModelMeter]) -> Metric:
+        text = "Requests that were given to another instance"
+        family = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
+        for meter in meters:
+            for kind, count in meter.migrations.items():
+                family.add_metric([meter.model, kind], count)
+        return family
+
+
+_ERROR_TYPES: Final = {
+    400: "validation", 404: "not_found", 405: "validation", 408: "validation", 413: "validation",
+    415: "validation", 429: "overload", 499: "cancelled", 501: "not_implemented", 503: "unavailable",
+    504: "response_timeout",
+}  # fmt: skip
+
+
+def error_type(status: int, code: str) -> str:
+    """The `error_type` label of a failed request."""
+    return "overload" if code == "full" else _ERROR_TYPES.get(status, "internal")

@@ -1,0 +1,344 @@
+"""The models that can be asked for now, as the instances come and go.
+
+`ModelPool` listens to the registry's view. Instances with the same model name and the same
+card digest form a `ModelSet`: they understand each other's tokens. The first instance of a
+set makes the pool fetch the card's files from any worker of the set (`loading.py`);
+until that is done they are `pending`, afterwards `loaded` or `failed`, which is what makes
+workers Ready. One card that can't be loaded harms no other model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from random import Random
+from typing import Any, Final, Protocol
+
+from dynamo.frontend.errors import ApiError, model_not_found, unavailable
+from dynamo.frontend.loading import LoadedModel, Loader
+from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.routing import SELECTORS, Candidate, Turn
+from dynamo.llm.card import ModelCard, card_from_dict
+from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
+from dynamo.runtime.names import EndpointPath, InstanceKey
+
+log = logging.getLogger(__name__)
+
+REMEMBER_SECONDS: Final = 600.0
+"""How long a model whose last worker left is answered 503 and not 404."""
+RETRY_LOAD_SECONDS: Final = 5.0
+MAX_REMEMBERED: Final = 1000
+_FIGURES: Final = ("kv_cache_block_size", "total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+
+
+class View(Protocol):
+    """The part of `dynamo.runtime`'s `InstanceView` that the pool needs."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def synced(self) -> bool: ...
+
+    def routable(self, path: EndpointPath) -> list[InstanceKey]: ...
+
+    def pending(self, key: InstanceKey) -> None: ...
+
+    def loaded(self, key: InstanceKey) -> None: ...
+
+    def failed(self, key: InstanceKey, reason: str) -> None: ...
+
+
+class Seat(Candidate):
+    """One instance of a set, with what this frontend has open there."""
+
+    instance: Any = None
+    key: InstanceKey | None = None
+
+    def figure(self, figures: dict[str, Any]) -> None:
+        """Take over the figures that the instance published."""
+        self.running = int(figures.get("running") or 0)
+        self.waiting = int(figures.get("waiting") or 0)
+        self.capacity = int(figures.get("max_num_seqs") or 0)
+
+
+class ModelSet:
+    """The instances that serve one card."""
+
+    def __init__(self, card: ModelCard, view: View, mode: str, random: Random) -> None:
+        self.card, self.name, self.digest = card, card.name, card.digest
+        self.created = int(time.time())
+        self.model: LoadedModel | None = None
+        self.failure: str | None = None
+        self.seats: dict[InstanceKey, Seat] = {}
+        self.loading: asyncio.Task[None] | None = None
+        self._view, self._random, self._turn = view, random, Turn()
+        self._select = SELECTORS[mode]
+        self._picked_version = -1
+        self._candidates: list[Seat] = []
+
+    @property
+    def served(self) -> bool:
+        """Requests can be answered."""
+        return self.model is not None and bool(self.seats)
+
+    def choose(self, excluded: Iterable[InstanceKey] = ()) -> Seat:
+        """The instance for the next attempt; `NoInstances` where none is left."""
+        candidates: list[Seat] = self._routable()
+        if excluded:
+            out = set(excluded)
+            candidates = [seat for seat in candidates if seat.key not in out]
+        if not candidates:
+            raise NoInstances(f"no worker of model '{self.name}' can take the request now")
+        if len(candidates) == 1:
+            return candidates[0]
+        chosen = self._select(candidates, self._turn, self._random)
+        assert isinstance(chosen, Seat)
+        return chosen
+
+    def _routable(self) -> list[Seat]:
+        if self._picked_version != self._view.version:
+            self._picked_version = self._view.version
+            paths = {key.path for key in self.seats}
+            keys = [key for path in sorted(paths) for key in self._view.routable(path)]
+            self._candidates = [self.seats[key] for key in keys if key in self.seats]
+        return self._candidates
+
+    def changed(self) -> None:
+        """An instance joined or left."""
+        self._picked_version = -1
+
+
+class ModelPool:
+    """See the module. It is an `InstanceListener`."""
+
+    def __init__(self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random) -> None:
+        self._view, self._loader, self._metrics = view, loader, metrics
+        self._mode, self._random = mode, random
+        self._sets: dict[tuple[str, str], ModelSet] = {}
+        self._of: dict[InstanceKey, ModelSet] = {}
+        self._broken: dict[InstanceKey, tuple[str, str]] = {}
+        self._gone: dict[str, float] = {}
+        self._heard: set[str] = set()
+        self._listening: dict[InstanceKey, asyncio.Task[None]] = {}
+        self._news = asyncio.Event()
+
+    # What the registry says.
+
+    def joined(self, instance: Any) -> None:
+        """A new instance; those without a card are no models."""
+        if not instance.card:
+            return
+        try:
+            card = card_from_dict(instance.card)
+        except InvalidArgument as error:
+            self._unreadable(instance, error)
+            return
+        if card.role == "prefill":
+            return  # decode workers ask these, no client does
+        if instance.key.path.namespace in self._heard:
+            self._seat(card, instance)
+        else:
+            self._view.pending(instance.key)
+            self._listen(card, instance)
+
+    def _listen(self, card: ModelCard, instance: Any) -> None:
+        """Have the namespace's inbox open before anything is asked there."""
+        key: InstanceKey = instance.key
+
+        async def listen() -> None:
+            try:
+                await self._loader.listen(key.path.namespace)
+            except DynamoException as error:
+                log.warning("namespace %s can't be listened to: %s", key.path.namespace, error)
+                self._view.failed(key, error.message)
+                return
+            self._heard.add(key.path.namespace)
+            if self._listening.pop(key, None) is not None:
+                self._seat(card, instance)
+
+        self._listening[key] = asyncio.get_running_loop().create_task(listen(), name=f"listen {key.path.namespace}")
+
+    def _seat(self, card: ModelCard, instance: Any) -> None:
+        """Take an instance into its set."""
+        found = self._sets.get((card.name, card.digest))
+        if found is None:
+            found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random)
+        seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
+        seat.figure(instance.figures)
+        found.seats[instance.key] = seat
+        self._of[instance.key] = found
+        found.changed()
+        self._publish(found, instance.key)
+        if found.model is None and found.loading is None:
+            found.loading = asyncio.get_running_loop().create_task(self._load(found), name=f"load {found.name}")
+        self._gauges(found)
+        self._announce()
+
+    def changed(self, instance: Any) -> None:
+        """New figures, or another card (then it is another set)."""
+        found = self._of.get(instance.key)
+        if found is None or card_digest(instance.card) != found.digest:
+            self.left(instance.key)
+            self.joined(instance)
+            return
+        seat = found.seats[instance.key]
+        seat.instance = instance
+        seat.figure(instance.figures)
+
+    def left(self, key: InstanceKey) -> None:
+        self._broken.pop(key, None)
+        if (waiting := self._listening.pop(key, None)) is not None:
+            waiting.cancel()
+        found = self._of.pop(key, None)
+        if found is None:
+            return
+        found.seats.pop(key, None)
+        found.changed()
+        if not found.seats:
+            self._drop(found)
+        self._gauges(found)
+        self._announce()
+
+    # What requests ask.
+
+    @property
+    def ready(self) -> bool:
+        """The first list of instances is applied."""
+        return self._view.synced
+
+    def served(self) -> list[ModelSet]:
+        """One set per model that can be asked now, in the order they came."""
+        found: dict[str, ModelSet] = {}
+        for one in self._sets.values():
+            if one.served:
+                found.setdefault(one.name, one)
+        return list(found.values())
+
+    def sets(self) -> list[ModelSet]:
+        return list(self._sets.values())
+
+    def broken(self) -> dict[InstanceKey, tuple[str, str]]:
+        """Instances whose card can't be read: the model's name as far as known, and why."""
+        return dict(self._broken)
+
+    def find(self, name: str) -> ModelSet:
+        """The set for a new request; raises the `ApiError` that says why there is none."""
+        sets = [one for one in self._sets.values() if one.name == name and one.served]
+        if len(sets) == 1:
+            return sets[0]
+        if not sets:
+            raise self._missing(name)
+        # During a rollout two cards serve one model; each gets requests as it has instances.
+        return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
+
+    async def wait_for(self, name: str, seconds: float) -> ModelSet:
+        """As `find`, but wait up to `seconds` for a worker where that may help."""
+        try:
+            return self.find(name)
+        except ApiError as error:
+            if error.status != 503 or seconds <= 0:
+                raise
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    await self._news.wait()
+                    if any(one.served and one.name == name for one in self._sets.values()):
+                        return self.find(name)
+        except TimeoutError:
+            return self.find(name)
+
+    async def stop(self) -> None:
+        """End what is being loaded."""
+        tasks = [one.loading for one in self._sets.values() if one.loading is not None]
+        tasks += self._listening.values()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # Inside.
+
+    def _missing(self, name: str) -> ApiError:
+        sets = [one for one in self._sets.values() if one.name == name]
+        failures = [one.failure for one in sets if one.failure]
+        failures += [why for model, why in self._broken.values() if model == name]
+        if failures:
+            return unavailable(f"The model '{name}' can't be loaded here: {failures[0]}", "model_failed")
+        if sets:
+            return unavailable(f"The model '{name}' is being loaded; try again in a moment.", "model_loading")
+        if name in self._gone and time.monotonic() - self._gone[name] < REMEMBER_SECONDS:
+            return unavailable(f"No worker serves the model '{name}' now; try again in a moment.")
+        known = [one.name for one in self._sets.values()]
+        if not known:
+            return unavailable(f"No worker has registered yet, so '{name}' can't be served; try again in a moment.")
+        return model_not_found(name, known)
+
+    def _unreadable(self, instance: Any, error: InvalidArgument) -> None:
+        name = instance.card.get("name") if isinstance(instance.card, dict) else None
+        log.warning("instance %014x of %s: %s", instance.key.id, instance.key.path, error)
+        self._broken[instance.key] = (str(name or ""), error.message)
+        self._view.failed(instance.key, error.message)
+
+    def _publish(self, found: ModelSet, key: InstanceKey) -> None:
+        if found.model is not None:
+            self._view.loaded(key)
+        elif found.failure is not None:
+            self._view.failed(key, found.failure)
+        else:
+            self._view.pending(key)
+
+    async def _load(self, found: ModelSet) -> None:
+        """Load a card from whichever worker can give its files; go on while the set has any."""
+        wait = 0.0
+        while True:
+            await asyncio.sleep(wait)
+            try:
+                found.model = await self._loader.load(found.card, list(found.seats))
+                found.failure = None
+            except DynamoException as error:
+                found.failure = error.message
+                log.warning("model '%s' can't be loaded: %s", found.name, error.message)
+            except Exception as error:  # a tokenizer library may raise anything on a broken file
+                found.failure = f"its files can't be used: {error}"
+                log.warning("model '%s' can't be loaded", found.name, exc_info=True)
+            for key in found.seats:
+                self._publish(found, key)
+            self._gauges(found)
+            self._announce()
+            if found.model is not None:
+                found.loading = None
+                log.info("model '%s' is served by %d instance(s)", found.name, len(found.seats))
+                return
+            wait = min(max(RETRY_LOAD_SECONDS, wait * 2), 60.0)
+
+    def _drop(self, found: ModelSet) -> None:
+        del self._sets[found.name, found.digest]
+        if found.loading is not None:
+            found.loading.cancel()
+        log.info("model '%s': its last instance left", found.name)
+        self._gone[found.name] = time.monotonic()
+        while len(self._gone) > MAX_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def _gauges(self, found: ModelSet) -> None:
+        gauges = self._metrics.meter(found.name).gauges
+        gauges["model_ready"] = float(any(one.served for one in self._sets.values() if one.name == found.name))
+        gauges["model_context_length"] = float(found.card.context_length or 0)
+        for seat in found.seats.values():
+            for name in _FIGURES:
+                gauges[f"model_{name}"] = float(seat.instance.figures.get(name) or gauges[f"model_{name}"])
+
+    def _announce(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+def card_digest(data: Any) -> str:
+    """The digest of a card as it stands in a record; empty where it can't be read."""
+    try:
+        return card_from_dict(data).digest
+    except InvalidArgument:
+        return ""

@@ -1,0 +1,78 @@
+"""Reading HTTP requests in plain ASGI: headers, the request id, the bounded body. Used by every POST route."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from dynamo.frontend.errors import ApiError, bad_request, too_large
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Scope = dict[str, Any]
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
+
+
+class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
+    """The client went away before its request was whole; nobody is left to answer."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that (lower-case) name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+def request_id(scope: Scope) -> str:
+    """The client's `x-request-id` where it is usable, else a new one."""
+    given = header(scope, b"x-request-id")
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return secrets.token_hex(16)
+
+
+def timeout_seconds(scope: Scope) -> float | None:
+    """The time limit that the client set with `x-request-timeout-ms`; None: none."""
+    given = header(scope, b"x-request-timeout-ms")
+    if given is None:
+        return None
+    if not given.isdigit() or not 0 < int(given[:12]) <= MAX_TIMEOUT_MS:
+        raise bad_request(f"x-request-timeout-ms: must be between 1 and {MAX_TIMEOUT_MS}.", "x-request-timeout-ms")
+    return int(given) / 1000
+
+
+def check_json(scope: Scope) -> None:
+    """415 for a body that says it is something else; none said counts as JSON, as curl users expect."""
+    kind = header(scope, b"content-type")
+    if kind is None:
+        return
+    media = kind.partition(b";")[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        text = f"Content-Type {media.decode('latin-1')!r} is not supported; send application/json."
+        raise ApiError(415, text, code="unsupported_media_type")
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body; refused before it is read where it announces too much, else as soon as it is too much."""
+    announced = header(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced) > limit:
+        raise too_large(limit)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message["type"] == "http.request" and not message.get("more_body"):
+        if len(body) > limit:
+            raise too_large(limit)
+        return body
+    parts = bytearray(body)
+    while message["type"] == "http.request" and message.get("more_body"):
+        message = await receive()
+        parts += message.get("body", b"")
+        if len(parts) > limit:
+            raise too_large(limit)
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return bytes(parts)

@@ -1,0 +1,253 @@
+"""POST /v1/chat/completions and /v1/completions, as plain ASGI.
+
+One task per request: it reads and checks, starts the choices, and then only waits until
+the answer is complete or the client is gone. Tokens reach the client from the runtime's
+callbacks (`answers.py`), without waking this task.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dynamo.frontend import openai
+from dynamo.frontend.answers import Answer, Shape, StreamAnswer, WholeAnswer
+from dynamo.frontend.chunks import Identity
+from dynamo.frontend.errors import ApiError, internal, to_api_error
+from dynamo.frontend.generation import Choice, Desk
+from dynamo.frontend.http_server import CONNECTION
+from dynamo.frontend.metrics import ModelMeter, error_type
+from dynamo.frontend.models import ModelSet
+from dynamo.frontend.openai import ChatRequest, CompletionRequest
+from dynamo.frontend.requests import (
+    ClientGone,
+    Receive,
+    Scope,
+    check_json,
+    read_body,
+    request_id,
+    timeout_seconds,
+)  # fmt: skip
+from dynamo.frontend.services import Services
+from dynamo.frontend.stream import Headers, Output, Send, respond_error
+from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import DynamoException
+
+log = logging.getLogger(__name__)
+CLIENT_CLOSED = 499
+"""Never sent; how a client that left is counted and logged."""
+
+
+class GenerateRoute:
+    """One of the two routes."""
+
+    def __init__(self, services: Services, *, chat: bool) -> None:
+        self._services, self._chat = services, chat
+        self._endpoint = "chat_completions" if chat else "completions"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rid = request_id(scope)
+        headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+        job = _Job(self._services, self._chat, self._endpoint, rid, headers)
+        try:
+            await job.run(scope, receive, send)
+        except ClientGone:
+            job.ended(CLIENT_CLOSED, "cancelled")
+        except (ApiError, DynamoException) as error:
+            answer = _with_param(to_api_error(error), self._chat)
+            log.log(logging.INFO if answer.status < 500 else logging.WARNING, "[%s] %d %s", rid, answer.status, error)
+            job.ended(answer.status, answer.code)
+            await respond_error(send, answer, headers)
+        except Exception:  # a mistake of ours: the client gets a 500, the log gets the traceback
+            log.exception("[%s] the request failed", rid)
+            job.ended(500, "internal_error")
+            if job.output is not None and job.output.started:
+                scope[CONNECTION].abort()
+            else:
+                await respond_error(send, internal(), headers)
+
+
+def _with_param(error: ApiError, chat: bool) -> ApiError:
+    """Name the field of a prompt that is too long."""
+    if error.code == "context_length_exceeded" and error.param is None:
+        error.param = "messages" if chat else "prompt"
+    return error
+
+
+class _Job:
+    """One request on its way."""
+
+    def __init__(self, services: Services, chat: bool, endpoint: str, rid: str, headers: Headers) -> None:
+        self._services, self._chat, self._endpoint = services, chat, endpoint
+        self._rid, self._headers = rid, headers
+        self._began = services.clock()
+        self._model = "unknown_model"
+        self._kind = "unary"
+        self._meter: ModelMeter | None = None
+        self._over = False
+        self.output: Output | None = None
+        self.answer: Answer | None = None
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        check_json(scope)
+        limit = timeout_seconds(scope)
+        deadline = None if limit is None else time.monotonic() + limit
+        body = openai.decode(await read_body(scope, receive, services.policy.body_limit))
+        request = openai.read_chat(body) if self._chat else openai.read_completion(body)
+        services.check_fields(body, type(request), self._rid)
+        models = await self._find(request.model, deadline)
+        self._admit(models, bool(request.stream))
+        requests, shape = await self._prepare(models, request, body)
+        connection = scope.get(CONNECTION)
+        self.output = Output(
+            send, cut=_cutter(connection), stall_seconds=services.policy.stall_seconds, meter=self._meter,
+        )  # fmt: skip
+        self._start(models, requests, shape, bool(request.stream), deadline)
+        try:
+            await self._wait(receive)
+        finally:
+            await self._close()
+
+    async def _find(self, name: str, deadline: float | None) -> ModelSet:
+        hold = self._services.policy.hold_seconds
+        if deadline is not None:
+            hold = min(hold, max(0.0, deadline - time.monotonic()))
+        return await self._services.pool.wait_for(name, hold)
+
+    def _admit(self, models: ModelSet, stream: bool) -> None:
+        self._model, self._kind = models.name, "stream" if stream else "unary"
+        self._meter = self._services.metrics.meter(models.name)
+        self._meter.gauges["inflight_requests"] += 1
+        self._services.metrics.started(self._model, self._endpoint, self._kind)
+
+    async def _prepare(
+        self, models: ModelSet, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    ) -> tuple[list[PreprocessedRequest | TextRequest], Shape]:
+        shape = Shape(
+            chat=self._chat, choices=request.n or 1,
+            include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        )  # fmt: skip
+        assert models.model is not None
+        preprocessor = models.model.preprocessor
+        if preprocessor is None:
+            return self._text_requests(request, body, shape), shape
+        if isinstance(request, ChatRequest):
+            made = await preprocessor.chat(body)
+            shape.logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        else:
+            made = await preprocessor.completion(body)
+            shape.logprobs = request.logprobs
+            if request.echo:
+                shape.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
+                shape.prompt_ids = [one.token_ids for one in made]
+        shape.prompts, shape.choices = len(made) // (request.n or 1), len(made)
+        shape.tokenizer = preprocessor.tokenizer
+        return list(made), shape
+
+    def _text_requests(
+        self, request: ChatRequest | CompletionRequest, body: dict[str, Any], shape: Shape
+    ) -> list[PreprocessedRequest | TextRequest]:
+        """For an engine that takes text: the body as it came, once per prompt and choice."""
+        if request.logprobs:
+            text = "logprobs: this model's engine takes text and gives none."
+            raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
+        kind = "chat" if self._chat else "completions"
+        if isinstance(request, ChatRequest):
+            bodies = [body]
+        else:
+            prompts = openai.prompts(request.prompt)
+            if not all(isinstance(prompt, str) for prompt in prompts):
+                text = "prompt: this model's engine takes text, not token ids."
+                raise ApiError(400, text, code="unsupported_value", param="prompt")
+            bodies = [{**body, "prompt": prompt} for prompt in prompts]
+            shape.echo = [str(prompt) for prompt in prompts for _ in range(shape.choices)] if request.echo else ()
+        shape.prompts = len(bodies)
+        each = shape.choices
+        shape.choices = each * len(bodies)
+        return [
+            TextRequest(model=request.model, kind=kind, body={**one, "n": 1}) for one in bodies for _ in range(each)
+        ]
+
+    def _start(
+        self, models: ModelSet, requests: list[PreprocessedRequest | TextRequest], shape: Shape, stream: bool,
+        deadline: float | None,
+    ) -> None:  # fmt: skip
+        services, output, meter = self._services, self.output, self._meter
+        assert output is not None
+        assert meter is not None
+        assert models.model is not None
+        prefix = "chatcmpl-" if self._chat else "cmpl-"
+        who = Identity(prefix + secrets.token_hex(16), int(time.time()), self._model, models.model.fingerprint)
+        form = StreamAnswer if stream else WholeAnswer
+        self.answer = form(who, shape, output, services.writer, self._headers, meter, self._first_token)
+        desk = Desk(
+            models=models, opener=services.opener, context=Context(self._rid, deadline=deadline), meter=meter,
+            clock=services.clock, migration_limit=services.policy.migration_limit,
+        )  # fmt: skip
+        self.answer.start([Choice(index, one, desk, self.answer) for index, one in enumerate(requests)])
+
+    async def _wait(self, receive: Receive) -> None:
+        """Until the answer has left or the client has."""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+
+    async def _close(self) -> None:
+        answer, output, meter = self.answer, self.output, self._meter
+        assert answer is not None
+        assert output is not None
+        assert meter is not None
+        if left_early := not answer.complete:
+            answer.cancel()
+        await output.close()
+        prompt, produced, cached = answer.usage()
+        meter.observe("input_sequence_tokens", prompt)
+        meter.observe("output_sequence_tokens", produced)
+        meter.observe("cached_tokens", cached)
+        meter.add("output_tokens_total", produced)
+        if left_early:
+            self._services.metrics.disconnected += 1
+            meter.add("model_cancellation_total")
+            log.info("[%s] the client left after %d token(s)", self._rid, produced)
+            self.ended(CLIENT_CLOSED, "cancelled")
+        elif answer.error is not None:
+            log.warning("[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message)
+            if answer.error.status == 503:
+                meter.add("model_rejection_total")
+            self.ended(answer.error.status, answer.error.code)
+        else:
+            self.ended(200, "")
+
+    def _first_token(self) -> None:
+        assert self._meter is not None
+        self._meter.observe("time_to_first_token_seconds", self._services.clock() - self._began)
+
+    def ended(self, status: int, code: str) -> None:
+        """Count the request, once."""
+        if self._over:
+            return
+        self._over = True
+        error = error_type(status, code) if status != 200 else ""
+        self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
+        took = self._services.clock() - self._began
+        if self._meter is not None:
+            self._meter.gauges["inflight_requests"] -= 1
+            self._meter.observe("request_duration_seconds", took)
+        log.debug("[%s] %s %s %d in %.3f s", self._rid, self._endpoint, self._model, status, took)
+
+
+def _cutter(connection: Any) -> Callable[[], None]:
+    """How a client that reads nothing is got rid of."""
+
+    def cut() -> None:
+        if connection is not None:
+            log.warning("a client that does not read is cut off")
+            connection.abort()
+
+    return cut

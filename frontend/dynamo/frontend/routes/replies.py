@@ -1,0 +1,20 @@
+"""JSON replies of the cold routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi.responses import Response
+
+from dynamo.frontend.errors import ApiError
+
+
+def json_reply(body: Any, status: int = 200) -> Response:
+    """A JSON response, without pydantic."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def error_reply(error: ApiError) -> Response:
+    """An error as OpenAI's body."""
+    return Response(error.body(), error.status, headers=dict(error.headers), media_type="application/json")

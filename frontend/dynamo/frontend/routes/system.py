@@ -1,0 +1,49 @@
+"""GET /health, /live, /metrics and /version."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from dynamo.frontend.health import health
+from dynamo.frontend.metrics import CONTENT_TYPE
+from dynamo.frontend.routes.replies import json_reply
+from dynamo.frontend.services import Services
+
+
+def system_router(services: Services) -> APIRouter:
+    """The routes that operators and probes ask."""
+    router = APIRouter(tags=["system"])
+
+    @router.get("/health")
+    async def get_health() -> Response:
+        """Say whether this frontend is ready, and which model has how many instances."""
+        status, body = health(services.pool, services.lifecycle.draining)
+        return json_reply(body, status)
+
+    @router.get("/live")
+    async def get_live() -> Response:
+        """Say that the process runs."""
+        return json_reply({"status": "live", "message": "Service is live"})
+
+    @router.get("/metrics")
+    async def get_metrics() -> Response:
+        """Give the figures in Prometheus' text form."""
+        return Response(services.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    @router.get("/version")
+    async def get_version() -> Response:
+        """Say which version this is."""
+        return json_reply({"version": own_version()})
+
+    return router
+
+
+def own_version() -> str:
+    """The installed version; `0+unknown` in a bare checkout."""
+    try:
+        return version("dynamo-pipelines")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,170 @@
+"""A frontend in one process: builds everything, serves, leaves in order.
+
+`main.py` calls it with a runtime of its own, `dynamo-run in=http` with the runtime of
+its process (which may be in memory). Whoever brings the runtime closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import random
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, Literal, cast
+
+from dynamo.frontend.app import Application
+from dynamo.frontend.cors import Cors
+from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
+from dynamo.frontend.loading import Loader
+from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.models import ModelPool
+from dynamo.frontend.services import Lifecycle, Policy, Services
+from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.stream import BatchWriter
+from dynamo.llm.files import FileCache
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.runtime import DistributedRuntime
+
+log = logging.getLogger(__name__)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Leaving:
+    """Why and how fast to leave: the first signal asks for order, the second for speed."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.now = asyncio.Event()
+        self.number = int(signal.SIGTERM)
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """React to SIGTERM or SIGINT."""
+        if self.asked.is_set():
+            self.now.set()
+        self.number = int(number)
+        self.asked.set()
+
+    @contextlib.contextmanager
+    def handling(self) -> Iterator[None]:
+        """React to the process's signals while inside."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.signal, number)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+async def serve_http(
+    runtime: DistributedRuntime,
+    settings: FrontendSettings,
+    *,
+    on_ready: Callable[[str], None],
+    leaving: Leaving | None = None,
+    sockets: Sequence[socket.socket] | None = None,
+) -> None:
+    """Serve until `leaving` says so (default: SIGTERM and SIGINT). `on_ready(url)` once requests are answered.
+
+    Raises `InvalidArgument` where the settings can't be served (port in use, kv mode).
+    """
+    if reason := problem(settings):
+        raise InvalidArgument(reason)
+    own = list(sockets) if sockets is not None else [open_port(settings)]
+    leaving_ = leaving or Leaving()
+    with contextlib.ExitStack() as stack:
+        for sock in own:
+            stack.callback(sock.close)
+        if leaving is None:
+            stack.enter_context(leaving_.handling())
+        async with frontend(runtime, settings) as services:
+            await _serve(services, settings, own, on_ready, leaving_)
+
+
+@contextlib.asynccontextmanager
+async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> AsyncIterator[Services]:
+    """The parts of a frontend over a runtime, listening to its registry."""
+    view = await runtime.registry.watch(settings.namespace or None, "frontend")
+    metrics = Metrics()
+    mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
+    loader = Loader(runtime.caller, FileCache(), mode)
+    pool = ModelPool(view, loader, metrics, mode=settings.router_mode, random=random.Random())
+    services = Services(
+        pool=pool,
+        opener=runtime.caller,
+        writer=BatchWriter(runtime.caller.after_batch, time.monotonic),
+        metrics=metrics,
+        policy=Policy(
+            body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
+            migration_limit=settings.migration_limit, stall_seconds=settings.stall_seconds,
+            strict_fields=settings.strict_fields,
+        ),
+        cors=Cors(settings.cors_origin),
+        lifecycle=Lifecycle(),
+    )  # fmt: skip
+    stop_listening = view.listen(pool)
+    try:
+        if settings.namespace:
+            await runtime.caller.listen(settings.namespace)
+        await view.wait_synced()
+        yield services
+    finally:
+        stop_listening()
+        await pool.stop()
+
+
+def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:
+    """The bound socket of the settings; `InvalidArgument` says why it can't be had."""
+    where = f"{settings.http_host}:{settings.http_port}"
+    try:
+        return bind(settings.http_host, settings.http_port, shared=shared)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            hint = "another process listens there; choose another --http-port, or 0 for a free one"
+        else:
+            hint = error.strerror or str(error)
+        raise InvalidArgument(f"can't listen on {where}: {hint}") from error
+
+
+async def _serve(
+    services: Services,
+    settings: FrontendSettings,
+    sockets: list[socket.socket],
+    on_ready: Callable[[str], None],
+    leaving: Leaving,
+) -> None:
+    limits = Limits(settings.header_timeout, settings.body_timeout, settings.keep_alive_timeout)
+    server = HttpServer(Application(services), limits)
+    services.metrics.active = lambda: float(server.running)
+    try:
+        await server.start(sockets)
+        on_ready(url_of(sockets[0]))
+        await leaving.asked.wait()
+        # After Ctrl-C there is no proxy that would go on sending requests here.
+        accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
+        log.info("leaving: accepting for %g s more, then %g s for running requests", accept, settings.grace_seconds)
+        services.lifecycle.draining = True
+        server.drain()
+        await _unless(leaving.now, asyncio.sleep(accept))
+        await _unless(leaving.now, server.stop(settings.grace_seconds))
+    finally:
+        server.close()
+        await server.settled()
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
+    """Do `work`, or stop doing it when `event` is set."""
+    loop = asyncio.get_running_loop()
+    tasks = (loop.create_task(work), loop.create_task(event.wait()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

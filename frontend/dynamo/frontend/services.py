@@ -1,0 +1,57 @@
+"""What routes are given: everything that lives as long as the process, made by `server.py`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dynamo.frontend.cors import Cors
+from dynamo.frontend.generation import Opener
+from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.models import ModelPool
+from dynamo.frontend.openai import refuse_unknown, unknown_fields
+from dynamo.frontend.stream import BatchWriter
+
+log = logging.getLogger(__name__)
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What the settings say about requests."""
+
+    body_limit: int = 45 * 1024 * 1024
+    hold_seconds: float = 0.0
+    migration_limit: int = 0
+    stall_seconds: float = 60.0
+    strict_fields: bool = False
+
+
+class Lifecycle(msgspec.Struct):
+    """Where the process stands."""
+
+    draining: bool = False
+
+
+class Services(msgspec.Struct):
+    """Handed to every route."""
+
+    pool: ModelPool
+    opener: Opener
+    writer: BatchWriter
+    metrics: Metrics
+    policy: Policy
+    cors: Cors
+    lifecycle: Lifecycle
+    clock: Callable[[], float] = time.monotonic
+
+    def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
+        """Say in the log what is ignored, or refuse it in strict mode."""
+        if not (unknown := unknown_fields(body, kind)):
+            return
+        if self.policy.strict_fields:
+            raise refuse_unknown(unknown, kind)
+        names = ", ".join(name[:60] for name in unknown[:20])
+        log.info("[%s] ignored unknown request field(s): %s", request_id, names)

@@ -1,0 +1,123 @@
+"""The frontend's settings: every flag, its variable and its default.
+
+Made into a click command by `dynamo.runtime.settings.command`; the supervisor turns
+a settings object back into an argv for its children, so nothing is spelled twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dynamo.runtime.settings import setting
+
+ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
+KV_MODE: Final = "kv"
+
+
+@dataclass(frozen=True)
+class FrontendSettings:
+    """What a frontend process can be told."""
+
+    http_host: str = setting("0.0.0.0", "Address to listen on.", env="DYN_HTTP_HOST")
+    http_port: int = setting(8000, "Port to listen on; 0 picks a free one.", env="DYN_HTTP_PORT")
+    namespace: str = setting("", "Dynamo namespace to serve; empty: all of them.", env="DYN_NAMESPACE")
+    router_mode: str = setting(
+        "round-robin", "How a worker is chosen for a request.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
+    )
+    migration_limit: int = setting(
+        0, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
+    )
+    hold_seconds: float = setting(
+        0.0, "How long a request waits for a first worker before it is answered 503.", env="DYN_HOLD_SECONDS"
+    )
+    workers: int = setting(1, "Frontend processes that share the port.", env="DYN_FRONTEND_WORKERS")
+    cors_origin: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
+        [], "Origin that browsers may call from, or '*'; repeatable.", env="DYN_HTTP_CORS_ORIGINS"
+    )
+    body_limit_mb: float = setting(45.0, "Largest request body in MB.", env="DYN_HTTP_BODY_LIMIT_MB")
+    system_port: int | None = setting(
+        None,
+        "Port for /health and the merged /metrics of all processes (only with --workers).",
+        env="DYN_FRONTEND_SYSTEM_PORT",
+    )
+    tokenizer: str = setting(
+        "auto", "Tokenizer library.", env="DYN_TOKENIZER", choices=("auto", "default", "fastokens")
+    )
+    strict_fields: bool = setting(
+        False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
+    )
+    overlap_score_weight: float = setting(
+        1.0, "Weight of cached prefix blocks (kv router).", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT"
+    )
+    router_temperature: float = setting(0.0, "Randomness of the choice (kv router).", env="DYN_ROUTER_TEMPERATURE")
+    use_kv_events: bool = setting(True, "Follow the workers' KV events (kv router).", env="DYN_ROUTER_USE_KV_EVENTS")
+    busy_threshold: float | None = setting(
+        None, "Share of KV blocks in use above which a worker counts as busy (kv router).", env="DYN_BUSY_THRESHOLD"
+    )
+    discovery_backend: str = setting(
+        "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
+    )
+    header_timeout: float = setting(
+        10.0, "Seconds a client may take to send its request's headers.", env="DYN_HTTP_HEADER_TIMEOUT_SECS"
+    )
+    body_timeout: float = setting(
+        30.0, "Seconds between two pieces of a request's body.", env="DYN_HTTP_BODY_TIMEOUT_SECS"
+    )
+    keep_alive_timeout: float = setting(
+        75.0, "Seconds an idle connection stays open.", env="DYN_HTTP_KEEP_ALIVE_TIMEOUT_SECS"
+    )
+    drain_seconds: float = setting(
+        5.0,
+        "Seconds to go on accepting after SIGTERM, until no proxy sends here any more.",
+        env="DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS",
+    )
+    grace_seconds: float = setting(
+        30.0, "Seconds that running requests get to end after that.", env="DYN_GRACE_SECONDS"
+    )
+    stall_seconds: float = setting(
+        60.0, "Seconds after which a client that reads nothing is cut off.", env="DYN_HTTP_STALL_TIMEOUT_SECS"
+    )
+    verbose: int = 0
+
+    @property
+    def body_limit(self) -> int:
+        return int(self.body_limit_mb * 1024 * 1024)
+
+
+def to_argv(settings: FrontendSettings, **changes: Any) -> list[str]:
+    """The flags that give `settings` (with `changes`) back when they are parsed."""
+    changed = dataclasses.replace(settings, **changes)
+    argv: list[str] = []
+    for field in dataclasses.fields(changed):
+        argv += _flag(field.name, getattr(changed, field.name)) if "help" in field.metadata else []
+    return argv + ["-v"] * changed.verbose
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = "--" + name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    if isinstance(value, list):
+        return [part for item in value for part in (flag, str(item))]
+    return [f"{flag}={value}"]
+
+
+def problem(settings: FrontendSettings) -> str | None:
+    """Why these settings can't be served, in one sentence; None where they can."""
+    if settings.router_mode == KV_MODE:
+        return "--router-mode kv is not there yet; use round-robin, random, least-loaded or power-of-two"
+    if settings.workers < 1:
+        return "--workers must be at least 1"
+    if settings.migration_limit < 0:
+        return "--migration-limit must be 0 or more"
+    if settings.hold_seconds < 0:
+        return "--hold-seconds must be 0 or more"
+    if settings.body_limit_mb <= 0:
+        return "--body-limit-mb must be more than 0"
+    if not 0 <= settings.http_port <= 65535:
+        return "--http-port must be between 0 and 65535"
+    return None

@@ -1,0 +1,178 @@
+"""Writing to clients: one write per client and batch, and a slow client delays only itself.
+
+`Output` is one HTTP response. Bytes that are added to it while the messages of one
+socket read are handled (`BatchWriter.touch`) leave in one ASGI send, which is driven by
+hand here: where the transport has room, a send finishes without suspending, so no task
+has to be woken per token. Where it suspends the client is slow: the suspended send goes
+to one task, what comes meanwhile is merged, and past a limit the client is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Final
+
+from dynamo.frontend.errors import ApiError
+
+Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+Headers = list[tuple[bytes, bytes]]
+BUFFER_LIMIT: Final = 4 * 1024 * 1024
+"""Bytes that may wait for a slow client before it is cut off."""
+_DONE: Final = object()
+
+
+class _Rest:
+    """Goes on, in a task, with a coroutine that was driven by hand until it yielded `waiting_for`."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: Any) -> None:
+        self._coroutine, self._waiting_for = coroutine, waiting_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._waiting_for
+        except BaseException as error:
+            self._coroutine.throw(error)
+            raise
+        yield from self._coroutine.__await__()
+
+
+def _drive(coroutine: Coroutine[Any, Any, None]) -> Any:
+    """Run a coroutine until it ends (`_DONE`) or yields what it waits for."""
+    try:
+        return coroutine.send(None)
+    except StopIteration:
+        return _DONE
+
+
+class Output:
+    """One response to one client. Not started until the first flush: headers leave with the first bytes."""
+
+    __slots__ = (
+        "_cut", "_ended", "_finished", "_head", "_parts", "_send", "_size", "_stall_seconds", "_writer",
+        "dirty", "last_write", "meter", "started",
+    )  # fmt: skip
+
+    def __init__(self, send: Send, *, cut: Callable[[], None], stall_seconds: float, meter: Any = None) -> None:
+        self._send, self._cut, self._stall_seconds = send, cut, stall_seconds
+        self._head: tuple[int, Headers] | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._ended = self._finished = False
+        self._writer: asyncio.Task[None] | None = None
+        self.started = self.dirty = False
+        self.last_write = 0.0
+        self.meter = meter
+
+    def head(self, status: int, headers: Headers) -> None:
+        """Say what the response starts with."""
+        self._head = (status, headers)
+
+    def append(self, data: bytes) -> None:
+        """Add bytes; they leave at the next flush."""
+        self._parts.append(data)
+        if self._writer is not None:
+            self._size += len(data)
+            if self._size > BUFFER_LIMIT:
+                self._cut_off()
+
+    def end(self) -> None:
+        """Nothing comes after what was appended so far."""
+        self._ended = True
+
+    def flush(self) -> None:
+        """Write what is there, unless an earlier write still waits for the client."""
+        self.dirty = False
+        if self._writer is not None or self._finished:
+            return
+        if not self.started:
+            self.started = True
+            status, headers = self._head or (200, [])
+            if self._begin({"type": "http.response.start", "status": status, "headers": headers}):
+                return
+        if self._parts or self._ended:
+            self._begin(self._body())
+
+    def _body(self) -> dict[str, Any]:
+        parts, self._parts, self._size = self._parts, [], 0
+        self._finished = self._ended
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return {"type": "http.response.body", "body": body, "more_body": not self._ended}
+
+    def _begin(self, message: dict[str, Any]) -> bool:
+        """Send; True where the client is slow and a task took over."""
+        coroutine = self._send(message)
+        waiting_for = _drive(coroutine)
+        if waiting_for is _DONE:
+            return False
+        self._writer = asyncio.get_running_loop().create_task(self._catch_up(_Rest(coroutine, waiting_for)))
+        return True
+
+    async def _catch_up(self, pending: Awaitable[None] | None) -> None:
+        try:
+            while pending is not None:
+                async with asyncio.timeout(self._stall_seconds):
+                    await pending
+                pending = self._send(self._body()) if self._left_over() else None
+        except (TimeoutError, OSError):
+            self._cut_off()
+        finally:
+            self._writer = None
+
+    def _left_over(self) -> bool:
+        return not self._finished and bool(self._parts or self._ended)
+
+    def _cut_off(self) -> None:
+        self._parts, self._size, self._finished = [], 0, True
+        self._cut()
+
+    async def close(self) -> None:
+        """Give up what is unsent (the client is gone)."""
+        self._finished = True
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.wait([self._writer])
+
+
+class BatchWriter:
+    """Flushes every response that got bytes during a batch, once, when the batch is over."""
+
+    def __init__(self, after_batch: Callable[[Callable[[], None]], None], clock: Callable[[], float]) -> None:
+        self._after_batch, self._clock = after_batch, clock
+        self._dirty: list[Output] = []
+
+    def touch(self, output: Output) -> None:
+        """Remember that `output` has something to flush."""
+        if output.dirty:
+            return
+        output.dirty = True
+        if not self._dirty:
+            self._after_batch(self._flush)
+        self._dirty.append(output)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        now = self._clock()
+        gaps: dict[tuple[Any, float], int] = {}
+        for output in dirty:
+            last, output.last_write = output.last_write, now
+            if last:
+                key = (output.meter, last)
+                gaps[key] = gaps.get(key, 0) + 1
+            output.flush()
+        for (meter, last), count in gaps.items():
+            if meter is not None:
+                meter.gap(now - last, count)
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Send a whole JSON answer."""
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def respond_error(send: Send, error: ApiError, headers: Headers) -> None:
+    """Send an error as the whole answer."""
+    own = [(name.encode(), value.encode()) for name, value in error.headers]
+    await respond(send, error.status, error.body(), [*own, *headers])

@@ -1,0 +1,229 @@
+"""`--workers N`: executes N frontend processes that share the port, and answers for them.
+
+Children are executed, not forked (gRPC's threads don't survive a fork). Each is a client
+of its own to etcd and NATS and shares the port by SO_REUSEPORT; the kernel spreads the
+connections. A probe on that port would reach a random child, so the supervisor owns
+`/health` and the merged `/metrics` on `--system-port`; it asks the children over private Unix sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
+from dynamo.frontend.merging import merge_health, merge_metrics
+from dynamo.frontend.server import Leaving, open_port
+from dynamo.frontend.settings import FrontendSettings, to_argv
+from dynamo.frontend.stream import Send
+from dynamo.runtime.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+CHILD_SOCKET: Final = "DYN_FRONTEND_CHILD_SOCKET"
+CHILD_PORT: Final = "DYN_FRONTEND_CHILD_PORT"
+"""Variables by which a child knows that it is one. Not settings: nobody else sets them."""
+_ASK_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 1.0
+_LARGEST_ANSWER: Final = 64 * 1024 * 1024
+_FIRST_BACKOFF: Final = 0.5
+_LONGEST_BACKOFF: Final = 30.0
+_STABLE_SECONDS: Final = 60.0
+
+
+def next_backoff(last: float, ran_for: float) -> float:
+    """Seconds to wait before a child that ran for `ran_for` is started again."""
+    if ran_for >= _STABLE_SECONDS or last == 0:
+        return _FIRST_BACKOFF
+    return min(last * 2, _LONGEST_BACKOFF)
+
+
+class Child:
+    """One frontend process, started again whenever it ends."""
+
+    def __init__(self, index: int, argv: list[str], port: int, folder: Path) -> None:
+        self.index, self._argv, self._port = index, argv, port
+        self._path = folder / f"child-{index}.sock"
+        self._process: asyncio.subprocess.Process | None = None
+        self.ready = asyncio.Event()
+        self.failed: str | None = None
+        self.last_metrics = ""
+        """Kept for when it dies: counters must not fall."""
+        self.departed: list[str] = []
+
+    async def run(self, leaving: Leaving) -> None:
+        """Keep it running until `leaving`; then pass the signal on and wait."""
+        backoff = 0.0
+        while not leaving.asked.is_set():
+            started = time.monotonic()
+            code = await self._once(leaving)
+            if leaving.asked.is_set():
+                return
+            if self.last_metrics:
+                self.departed, self.last_metrics = [*self.departed[-1:], self.last_metrics], ""
+                self.departed = [merge_metrics(self.departed)]
+            backoff = next_backoff(backoff, time.monotonic() - started)
+            self.failed = f"process {self.index} ended with code {code}"
+            log.warning("%s; it is started again in %g s", self.failed, backoff)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff):
+                    await leaving.asked.wait()
+
+    async def _once(self, leaving: Leaving) -> int:
+        self._path.unlink(missing_ok=True)
+        env = {**os.environ, CHILD_SOCKET: str(self._path), CHILD_PORT: str(self._port)}
+        self._process = await asyncio.create_subprocess_exec(
+            *self._argv, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        reader = asyncio.get_running_loop().create_task(self._read(self._process))
+        signals = asyncio.get_running_loop().create_task(self._pass_on(self._process, leaving))
+        try:
+            return await self._process.wait()
+        finally:
+            signals.cancel()
+            if self._process.returncode is None:
+                self._process.kill()
+                await self._process.wait()
+            await asyncio.wait((reader, signals))
+            self.ready.clear()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if line.startswith(b"ready "):
+                self.failed = None
+                self.ready.set()
+
+    async def _pass_on(self, process: asyncio.subprocess.Process, leaving: Leaving) -> None:
+        await leaving.asked.wait()
+        number = leaving.number
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+            await leaving.now.wait()
+            process.send_signal(number)
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """GET from the child; `OSError` or `TimeoutError` where it doesn't answer."""
+        async with asyncio.timeout(_ASK_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(self._path))
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nhost: child\r\n\r\n".encode())
+                raw = await reader.read(-1)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        status = head.split(b" ", 2)[1:2]
+        if not status or not status[0].isdigit():
+            raise OSError("the child's answer can't be read")
+        return int(status[0]), body
+
+    async def metrics(self) -> str:
+        """Its figures now, or the last ones known."""
+        with contextlib.suppress(OSError, TimeoutError):
+            status, body = await self.ask("/metrics")
+            if status == 200:
+                self.last_metrics = body.decode()
+        return self.last_metrics
+
+    async def health(self) -> tuple[int, dict[str, object]]:
+        try:
+            status, body = await self.ask("/health")
+            found: dict[str, object] = json.loads(body)
+        except (OSError, TimeoutError, ValueError):
+            return 503, {"status": "unhealthy", "message": self.failed or f"process {self.index} does not answer"}
+        return status, found
+
+
+class SystemApp:
+    """`/health`, `/live` and `/metrics` of all children, as ASGI."""
+
+    def __init__(self, children: list[Child]) -> None:
+        self._children = children
+
+    async def __call__(self, scope: dict[str, object], receive: object, send: Send) -> None:
+        status, body, kind = await self._answer(str(scope.get("path", "")))
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, path: str) -> tuple[int, bytes, bytes]:
+        if path == "/live":
+            return 200, b'{"status":"live","message":"Service is live"}', b"application/json"
+        if path == "/health":
+            found = await asyncio.gather(*(child.health() for child in self._children))
+            status, body = merge_health(found)
+            return status, json.dumps(body).encode(), b"application/json"
+        if path == "/metrics":
+            texts = await asyncio.gather(*(child.metrics() for child in self._children))
+            departed = [text for child in self._children for text in child.departed]
+            return 200, merge_metrics([*texts, *departed]).encode(), b"text/plain; version=0.0.4; charset=utf-8"
+        return 404, b'{"error":{"message":"Unknown route","type":"invalid_request_error"}}', b"application/json"
+
+
+async def supervise(settings: FrontendSettings, on_ready: Callable[[str], None]) -> None:
+    """Run the children until a signal; `on_ready(url)` once all of them serve."""
+    with contextlib.ExitStack() as stack:
+        # Exclusive first: with SO_REUSEPORT alone, somebody else's server would go unnoticed.
+        open_port(settings).close()
+        reserved = stack.enter_context(contextlib.closing(open_port(settings, shared=True)))
+        port = int(reserved.getsockname()[1])
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dyn-frontend-")))
+        argv = [sys.executable, "-m", "dynamo.frontend", *to_argv(settings, workers=1, http_port=port)]
+        children = [Child(index, argv, port, folder) for index in range(settings.workers)]
+        leaving = Leaving()
+        with leaving.handling():
+            await _run(settings, children, leaving, lambda: on_ready(url_of(reserved)))
+
+
+async def _run(
+    settings: FrontendSettings, children: list[Child], leaving: Leaving, on_ready: Callable[[], None]
+) -> None:
+    system = HttpServer(SystemApp(children), Limits())
+    try:
+        if settings.system_port is not None:
+            await system.start([_system_socket(settings)])
+        async with asyncio.TaskGroup() as group:
+            for child in children:
+                group.create_task(child.run(leaving))
+            announcing = group.create_task(_announce(children, on_ready))
+            polling = group.create_task(_poll(children))
+            await leaving.asked.wait()
+            announcing.cancel()
+            polling.cancel()
+    finally:
+        system.close()
+        await system.settled()
+
+
+def _system_socket(settings: FrontendSettings) -> socket.socket:
+    try:
+        return bind(settings.http_host, settings.system_port or 0)
+    except OSError as error:
+        raise InvalidArgument(f"can't listen on --system-port {settings.system_port}: {error.strerror}") from error
+
+
+async def _announce(children: list[Child], on_ready: Callable[[], None]) -> None:
+    for child in children:
+        await child.ready.wait()
+    on_ready()
+
+
+async def _poll(children: list[Child]) -> None:
+    """Keep the last figures of each child, for when it dies."""
+    while True:
+        await asyncio.sleep(_POLL_SECONDS)
+        for child in children:
+            if child.ready.is_set():
+                await child.metrics()
