@@ -90,7 +90,7 @@ class RequestServer:
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self._bus = bus
-        self._worker = worker_id
+        self.worker_id = worker_id
         self._clock = clock
         self._max_streams = max_streams
         self._served: dict[EndpointPath, _Served] = {}
@@ -119,7 +119,7 @@ class RequestServer:
         """Begin to take requests of `path`, also again after `drain`; the bus knows when this returns."""
         served = self._served.get(path)
         if served is None:
-            served = self._served[path] = _Served(InstanceKey(path, self._worker), handler)
+            served = self._served[path] = _Served(InstanceKey(path, self.worker_id), handler)
             await self._listen_beside(served)
         elif not served.draining:
             raise InvalidArgument(f"{path} is already served by this process")
@@ -270,7 +270,7 @@ class RequestServer:
         key = (served.key.path.namespace, client)
         peer = self._peers.get(key)
         if peer is None:
-            peer = self._peers[key] = Peer(key[0], client, self._worker, self._clock())
+            peer = self._peers[key] = Peer(key[0], client, self.worker_id, self._clock())
         peer.served = served.key
         peer.missing = 0
         return peer

