@@ -133,7 +133,7 @@ def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
     if kind in _LATER_INPUTS:
         raise CommandError(f"in={word}: {_LATER_INPUTS[kind]}")
     if word not in _INPUTS:
-        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'dyn://'])}. Usage: {USAGE}")
+        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'dyn://'])}")
     return word, None
 
 
@@ -142,7 +142,7 @@ def _output(word: str) -> tuple[str, EndpointPath | None]:
         return DYN, read_path(word)
     name = _ALIASES.get(word, word)
     if name != DYN and name not in ENGINES:
-        raise CommandError(f"Invalid out= option {word!r}{_meant(word, [*ENGINES, DYN])}. Usage: {USAGE}")
+        raise CommandError(f"Invalid out= option {word!r}{_meant(word, [*ENGINES, DYN])}")
     return name, None
 
 
@@ -156,7 +156,7 @@ def _python(asker: str, serves: EndpointPath | None, word: str) -> Roles:
 def _default_output(model: str, llamacpp: bool) -> str:
     if not model:
         return "echo_full"
-    if not model.endswith(".gguf"):
+    if not model.endswith(".gguf") and not model.startswith("package://"):
         raise CommandError(
             f"say which engine answers for {model}: out=echo_core or out=mocker need only its tokenizer; "
             "a .gguf file is served by llama.cpp without saying so"

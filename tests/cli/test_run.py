@@ -1,0 +1,142 @@
+"""What dynamo-run understands of its flags, and what it answers to mistakes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from dynamo.cli.grammar import CommandError
+from dynamo.cli.run import Run, command, read, run
+from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
+from dynamo.runtime.names import EndpointPath
+
+
+def understood(line: str) -> Run:
+    return read(line.split(), terminal=True, llamacpp=True)
+
+
+def test_a_worker_is_told_what_the_line_says() -> None:
+    """Model, name, endpoint and engine arguments reach the worker's own settings."""
+    line = "in=dyn://ns.backend.generate out=mocker --model-name m --context-length 512 --extra-engine-args a.json dir"
+    asked = understood(line)
+    worker = worker_settings(asked.roles, asked.settings, asked.model)
+    assert (worker.engine, worker.model_path, worker.model_name) == ("mocker", "dir", "m")
+    assert (worker.endpoint, worker.context_length) == ("dyn://ns.backend.generate", 512)
+    assert (worker.engine_args, worker.kv_cache_block_size) == ("@a.json", 16)
+
+
+def test_a_frontend_is_told_what_the_line_says() -> None:
+    """Port, router and the namespace of out=dyn://… reach the frontend's own settings; it listens on loopback."""
+    asked = understood("in=http out=dyn://ns.backend.generate --http-port 0 --router-mode random --migration-limit 3")
+    frontend = frontend_settings(asked.roles, asked.settings)
+    assert (frontend.http_host, frontend.http_port, frontend.namespace) == ("127.0.0.1", 0, "ns")
+    assert (frontend.router_mode, frontend.migration_limit) == ("random", 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "model"), [("in=http m.gguf", "m.gguf"), ("--model-path m.gguf", "m.gguf"), ("out=echo", "")]
+)
+def test_the_model_has_two_places(line: str, model: str) -> None:
+    """The model is the first bare word, or --model-path."""
+    assert understood(line).model == model
+
+
+def test_http_has_the_known_port() -> None:
+    """in=http listens on 8080 unless told otherwise."""
+    assert understood("in=http out=mocker").settings.http_port == 8080
+
+
+def test_old_flags_are_accepted_with_a_notice() -> None:
+    """Flags of the original that change nothing are named, not silently dropped."""
+    asked = understood("in=http out=mocker --model-config x --base-gpu-id 1 --kv-waiting-requests-weight 1.0")
+    assert [sentence.split()[0] for sentence in notices(asked.settings)] == [
+        "--model-config", "--base-gpu-id", "--kv-waiting-requests-weight",
+    ]  # fmt: skip
+
+
+def test_a_value_may_follow_an_equals_sign() -> None:
+    """--use-kv-events=true is how the original's usage line writes it."""
+    asked = understood("in=http out=dyn --use-kv-events=false --router-temperature=0.5")
+    assert frontend_settings(asked.roles, asked.settings).use_kv_events is False
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("m.gguf --model-path n.gguf", "two models"),
+        ("in=http out=dyn --context-length 10", "should only be used on the worker node"),
+        ("in=http out=dyn m.gguf", "belongs to in=dyn://"),
+        ("in=http out=mocker --http-port 70000", "between 0 and 65535"),
+        ("in=http out=mocker --tls-cert-path a --tls-key-path b", "not there yet"),
+        ("in=http out=dyn --request-plane tcp", "over nats"),
+        ("in=http out=mocker -- x", "pystr:"),
+        ("in=dyn://a.b.c out=echo --request-template t.json", "not to a worker"),
+        ("out=echo --request-template missing.json", "missing.json"),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(line: str, says: str) -> None:
+    """A flag on the wrong side, or one that can't be kept, is an error with the reason."""
+    with pytest.raises(CommandError) as caught:
+        understood(line)
+    assert says in str(caught.value)
+
+
+def test_a_request_template_is_checked(tmp_path: Path) -> None:
+    """Only known keys may stand in a template."""
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"temperature": 0.1}))
+    assert understood(f"out=echo --request-template {file}").template == {"temperature": 0.1}
+    file.write_text(json.dumps({"temprature": 0.1}))
+    with pytest.raises(CommandError, match="temprature"):
+        understood(f"out=echo --request-template {file}")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        ("out=gpt", 2, "Invalid out= option"),
+        ("out=echo --htp-port 1", 2, "No such option"),
+        ("in=http out=mocker --http-port many", 2, "--http-port"),
+        ("-vvv", 2, "-v (debug)"),
+    ],
+)
+def test_a_mistake_is_one_sentence(line: str, code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors end with exit code 2 and never with a traceback."""
+    assert run(line.split()) == code
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_help_explains_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arguments, too, dynamo-run says how it is used and exits well."""
+    assert run([]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("in=", "out=", "llamacpp", "echo_core", "--http-port", "ETCD_ENDPOINTS"))
+
+
+def test_every_flag_says_what_it_does() -> None:
+    """No option of dynamo-run is without help."""
+    assert [flag.name for flag in command().params if isinstance(flag, click.Option) and not flag.help] == []
+
+
+def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
+    """The line is understood before anything heavy is loaded."""
+    code = (
+        "import sys; from dynamo.cli.run import run; run(['--help']); run(['out=gpt']); "
+        "heavy = {'xllamacpp', 'fastapi', 'grpc', 'tokenizers', 'uvicorn', 'prompt_toolkit', 'nats'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_paths_without_an_endpoint_get_the_local_one() -> None:
+    """A process-local worker serves a fixed endpoint that nobody else sees."""
+    asked = understood("in=http out=mocker")
+    assert EndpointPath.parse(worker_settings(asked.roles, asked.settings, "").endpoint) == EndpointPath(
+        "dynamo", "backend", "generate"
+    )
