@@ -57,6 +57,8 @@ class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
     running: int = 0
     waiting: int = 0
     used_kv_blocks: int = 0
+    kv_usage: float = 0.0
+    """Share of the KV blocks in use, 0 to 1."""
 
 
 class Engine(Protocol):
@@ -67,6 +69,9 @@ class Engine(Protocol):
 
     async def stop(self) -> None:
         """Free everything; running requests fail with `EngineShutdown`."""
+
+    async def failed(self) -> BaseException:
+        """Wait until the engine dies by itself and return why; never returns while it works."""
 
     def load(self) -> EngineLoad: ...
 

@@ -1,0 +1,177 @@
+"""A whole deployment per test: real etcd, real NATS, frontends and workers as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any:
+    """Poll `check` until it is true; fail with `what` at the deadline."""
+    deadline = time.monotonic() + within
+    while True:
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            if found := check():
+                return found
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
+        time.sleep(0.05)
+
+
+class Process:
+    """One child, its log on disk, ended by pid."""
+
+    def __init__(self, name: str, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
+        self.name, self.argv, self.log = name, argv, folder / f"{name}.log"
+        self.env = {**os.environ, **(env or {})}
+        self._open()
+
+    def _open(self) -> None:
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True
+            )
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.popen.wait(10)
+
+    def stop(self, within: float = 20) -> int:
+        self.signal(signal.SIGTERM)
+        return self.popen.wait(within)
+
+    def restart(self) -> None:
+        self.kill()
+        self._open()
+
+    def ready_line(self, within: float = 60) -> dict[str, Any]:
+        """The `ready {...}` line that frontends and workers print."""
+
+        def find() -> dict[str, Any] | None:
+            assert self.popen.poll() is None, f"{self.name} ended: {self.text()[-2000:]}"
+            for line in reversed(self.text().splitlines()):
+                if line.startswith("ready "):
+                    found: dict[str, Any] = json.loads(line.removeprefix("ready "))
+                    return found
+            return None
+
+        found: dict[str, Any] = eventually(f"{self.name} is ready: {self.text()[-2000:]}", find, within)
+        return found
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def rss_mb(self) -> float:
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        return next(int(x.split()[1]) / 1024 for x in status.splitlines() if x.startswith("VmRSS"))
+
+
+def binary(name: str) -> str:
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    assert found, f"{name} is not installed"
+    return found
+
+
+class Stack:
+    """etcd and NATS on loopback ports of their own, plus what a test starts on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.etcd_port, self.peer_port, self.nats_port = free_port(), free_port(), free_port()
+        self.processes: list[Process] = []
+        self.etcd = self.start_etcd()
+        self.nats = self._start("nats", [binary("nats-server"), "-a", "127.0.0.1", "-p", str(self.nats_port)])
+        eventually("etcd listens", lambda: _listens(self.etcd_port))
+        eventually("nats listens", lambda: _listens(self.nats_port))
+
+    def start_etcd(self) -> Process:
+        """A fresh, empty etcd on the stack's port."""
+        data = tempfile.mkdtemp(dir=self.folder)
+        client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.peer_port}"
+        argv = [binary("etcd"), "--data-dir", data, "--unsafe-no-fsync", "--log-level", "error"]
+        argv += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
+        argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+        self.etcd = self._start("etcd", argv)
+        return self.etcd
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {
+            "ETCD_ENDPOINTS": f"http://127.0.0.1:{self.etcd_port}",
+            "NATS_SERVER": f"nats://127.0.0.1:{self.nats_port}",
+            "DYN_TOKEN_ECHO_DELAY_MS": "5",
+        }
+
+    def _start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
+        process = Process(name, argv, self.folder, env)
+        self.processes.append(process)
+        return process
+
+    def worker(self, name: str = "worker", engine: str = "echo_core", *flags: str, **env: str) -> Process:
+        argv = [sys.executable, "-m", "dynamo.worker", "--engine", engine, "--model-name", "m", *flags]
+        argv += ["--endpoint", "dyn://test.backend.generate", "--system-port", "0"]
+        return self._start(name, argv, {**self.env, **env})
+
+    def frontend(self, *flags: str, name: str = "frontend", **env: str) -> Frontend:
+        port = free_port()
+        argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
+        process = self._start(name, [*argv, "--namespace", "test", *flags], {**self.env, **env})
+        return Frontend(process, f"http://127.0.0.1:{port}")
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+
+
+class Frontend:
+    """A frontend process and its address."""
+
+    def __init__(self, process: Process, url: str) -> None:
+        self.process, self.url = process, url
+
+    def models(self) -> list[str]:
+        return [m["id"] for m in httpx.get(f"{self.url}/v1/models", timeout=5).json()["data"]]
+
+    def wait_for(self, model: str = "m", instances: int = 1) -> None:
+        eventually(f"{model} is served by {instances}", lambda: self.instances() >= instances, 60)
+
+    def instances(self) -> int:
+        return len(httpx.get(f"{self.url}/health", timeout=5).json()["instances"])
+
+
+def _listens(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Stack]:
+    """An empty deployment."""
+    opened = Stack(tmp_path)
+    try:
+        yield opened
+    finally:
+        opened.close()

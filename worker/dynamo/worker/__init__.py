@@ -1,0 +1,1 @@
+"""The worker: one engine, served as one instance of an endpoint."""

@@ -1,0 +1,5 @@
+"""`python -m dynamo.worker`."""
+
+from dynamo.worker.main import main
+
+main()

@@ -1,0 +1,44 @@
+"""Engines by name; each is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.settings import unknown_name
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.engine import Engine
+    from dynamo.worker.settings import WorkerSettings
+
+BUILT: Final = {
+    "echo_core": "dynamo.worker.engines.echo:EchoCore",
+    "echo_full": "dynamo.worker.engines.echo:EchoFull",
+    "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
+    "mocker": "dynamo.worker.engines.mocker:Mocker",
+}
+LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+TEXT_ENGINES: Final = ("echo_full",)
+"""Engines that take text; their models have no tokenizer on the frontend."""
+
+
+def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
+    """Make the engine that `settings` name, unstarted; `InvalidArgument` where there is none or an argument is bad."""
+    target = BUILT.get(check_engine(settings.engine), "")
+    module, _, name = target.partition(":")
+    engine: Any = getattr(importlib.import_module(module), name)
+    created: Engine = engine(settings, model)
+    return created
+
+
+def check_engine(name: str) -> str:
+    """Return the name of an engine that can run, or say which can."""
+    if not name:
+        raise InvalidArgument(f"--engine is missing; choose one of {', '.join(BUILT)}")
+    if name in LATER:
+        raise InvalidArgument(f"engine {name!r} is not built yet; this version runs {', '.join(BUILT)}")
+    if name not in BUILT:
+        raise unknown_name("engine", name, [*BUILT, *LATER])
+    return name

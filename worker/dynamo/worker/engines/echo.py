@@ -1,0 +1,214 @@
+"""Engines that say what they heard: for first tries, tests and the exactness of streams.
+
+`echo_core` gets tokens and answers with the prompt's own tokens, so that the whole way
+through template, tokenizer, wire and detokenizer shows. `echo_full` gets text and answers
+with the last user message (or the prompt), character by character. One ticker drives all
+streams: what is due at one tick leaves in one message per client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest, TextRequest
+from dynamo.runtime.errors import EngineShutdown, InvalidArgument
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+DELAY: Final = "DYN_TOKEN_ECHO_DELAY_MS"
+_DEFAULT_DELAY_MS: Final = 10.0
+
+Step = Callable[[], bool]
+"""Produces one piece; False once the stream has ended."""
+
+
+def echo_delay() -> float:
+    """Seconds between two tokens, from the environment."""
+    text = os.environ.get(DELAY, "")
+    try:
+        delay = float(text) if text else _DEFAULT_DELAY_MS
+    except ValueError as error:
+        raise InvalidArgument(f"{DELAY} must be a number of milliseconds, got {text!r}") from error
+    if not 0 <= delay <= 3_600_000:
+        raise InvalidArgument(f"{DELAY} must be between 0 and 3600000, got {text}")
+    return delay / 1000
+
+
+class _Ticker:
+    """Calls every stream's step once per tick."""
+
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
+        self._streams: dict[int, tuple[Step, Sink]] = {}
+        self._next = 0
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def failed(self) -> BaseException:
+        """Wait for the ticker's death (a bug, since it has nothing that can fail)."""
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        return self._task.exception() or EngineShutdown()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="echo")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for _, sink in self._streams.values():
+            sink.fail(EngineShutdown())
+        self._streams.clear()
+
+    def add(self, step: Step, sink: Sink) -> Abort:
+        self._next += 1
+        number = self._next
+        self._streams[number] = (step, sink)
+        self._wake.set()
+
+        def abort() -> None:
+            self._streams.pop(number, None)
+
+        return abort
+
+    async def _run(self) -> None:
+        while True:
+            if not self._streams:
+                self._wake.clear()
+                await self._wake.wait()
+            await asyncio.sleep(self._delay)
+            for number, (step, _) in tuple(self._streams.items()):
+                if number in self._streams and not step():
+                    self._streams.pop(number, None)
+
+
+class EchoCore:
+    """Tokens in, the same tokens out, then `stop`."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        _no_arguments(settings)
+        self._card = model.card
+        self._ticker = _Ticker(echo_delay())
+
+    async def start(self) -> EngineFacts:
+        self._ticker.start()
+        return EngineFacts(context_length=self._card.context_length)
+
+    async def stop(self) -> None:
+        await self._ticker.stop()
+
+    async def failed(self) -> BaseException:
+        return await self._ticker.failed()
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._ticker))
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        return self._ticker.add(_echo_tokens(request, sink), sink)
+
+
+def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
+    ids = iter(request.token_ids)
+    conditions = request.stop_conditions
+    stops = dict.fromkeys(() if conditions.ignore_eos else request.eos_token_ids, EOS)
+    stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
+    limit = conditions.max_tokens if conditions.max_tokens is not None else len(request.token_ids) + 1
+    floor = conditions.min_tokens or 0
+    count = 0
+
+    def step() -> bool:
+        nonlocal count
+        token = next(ids, None)
+        if token is None:
+            sink.finish(STOP)
+            return False
+        count += 1
+        sink.push([token])
+        if count > floor and token in stops:
+            sink.finish(stops[token], {STOP_REASON: token} if stops[token] == STOP else None)
+            return False
+        if count >= limit:
+            sink.finish(LENGTH)
+            return False
+        return True
+
+    return step
+
+
+class EchoFull:
+    """Text in, the last user message out, character by character, then `stop`."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        _no_arguments(settings)
+        self._ticker = _Ticker(echo_delay())
+
+    async def start(self) -> EngineFacts:
+        self._ticker.start()
+        return EngineFacts()
+
+    async def stop(self) -> None:
+        await self._ticker.stop()
+
+    async def failed(self) -> BaseException:
+        return await self._ticker.failed()
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._ticker))
+
+    def submit(self, request: TextRequest, sink: Sink) -> Abort:
+        text = last_words(request)
+        limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
+        characters: Iterator[str] = iter(text)
+        count = 0
+
+        def step() -> bool:
+            nonlocal count
+            character = next(characters, None)
+            if character is None:
+                sink.finish(STOP)
+                return False
+            count += 1
+            sink.push(character)
+            if limit is not None and count >= limit:
+                sink.finish(LENGTH)
+                return False
+            return True
+
+        return self._ticker.add(step, sink)
+
+
+def last_words(request: TextRequest) -> str:
+    """The last user message of a chat, or the prompt; `InvalidArgument` where there is neither."""
+    if request.kind == "completions":
+        prompt = request.body.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1:
+            prompt = prompt[0]
+        if not isinstance(prompt, str):
+            raise InvalidArgument("echo_full takes one prompt of text")
+        return prompt
+    for message in reversed(request.body.get("messages", [])):
+        if message.get("role") == "user":
+            return _content(message.get("content"))
+    raise InvalidArgument("there is no user message to echo")
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(p.get("text", "") for p in parts if isinstance(p, dict) and p.get("type") == "text")
+
+
+def _no_arguments(settings: WorkerSettings) -> None:
+    if given := settings.arguments():
+        raise InvalidArgument(f"{settings.engine} takes no engine arguments, got {', '.join(given)}")

@@ -1,0 +1,148 @@
+"""The `dynamo-worker` process: flags, model, engine, runtime; serves until it is told to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from dynamo.llm import LocalModel, open_model
+from dynamo.runtime.config import RuntimeConfig
+from dynamo.runtime.errors import DynamoException, EngineError
+from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.settings import command
+from dynamo.worker.engines import BUILT, check_engine, create_engine
+from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
+from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+_HELP: Final = "Serve one engine as an instance of an endpoint."
+_EPILOG: Final = (
+    f"Engines: {', '.join(BUILT)}. Example: dynamo-worker --engine mocker --model-name demo. "
+    "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. "
+    "When every live frontend can route here, one line 'ready {…}' is printed."
+)
+_READY_POLL: Final = 0.05
+_READY_LIMIT: Final = 120.0
+
+
+def make_command() -> click.Command:
+    """The click command; `-v` is added here since it is counted."""
+    made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG)
+    made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script and of `python -m dynamo.worker`."""
+    make_command().main(None if argv is None else list(argv))
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run until told to leave; a user's mistake is one line on stderr and exit code 1."""
+    try:
+        configure_logging(settings.verbose)
+        _with_uvloop(_work(settings))
+    except DynamoException as error:
+        raise click.ClickException(error.message) from error
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def load_model(settings: WorkerSettings) -> LocalModel:
+    """The model that the settings name; `InvalidArgument` says what is wrong with it."""
+    check_engine(settings.engine)
+    return open_model(
+        settings.model_path or None,
+        name=settings.model_name or None,
+        context_length=settings.context_length,
+        chat_template=settings.chat_template or None,
+    )
+
+
+async def _work(settings: WorkerSettings) -> None:
+    model = await asyncio.to_thread(load_model, settings)
+    engine = create_engine(settings, model)
+    config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
+    runtime = await DistributedRuntime.create(config)
+    try:
+        serving = await serve_engine(runtime, engine, model, settings)
+        await _until_told(runtime, serving, settings)
+    finally:
+        await runtime.shutdown(CLOSE_SECONDS)
+
+
+async def _until_told(runtime: DistributedRuntime, serving: Serving, settings: WorkerSettings) -> None:
+    """Serve until a signal (the second one leaves at once) or the engine's death."""
+    told, now = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if told.is_set():
+            now.set()
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    async with contextlib.AsyncExitStack() as stack:
+        tasks = {
+            name: stack.enter_context(_task(work))
+            for name, work in {
+                "told": told.wait(), "now": now.wait(), "dead": serving.engine.failed(),
+                "ready": _say_ready(runtime, serving),
+            }.items()
+        }  # fmt: skip
+        await asyncio.wait([tasks["told"], tasks["dead"]], return_when=asyncio.FIRST_COMPLETED)
+        dead = tasks["dead"].done()
+        grace = 0.0 if dead else settings.grace_seconds
+        log.info("leaving: %d streams have up to %g s", runtime.server.active, grace)
+        leaving = stack.enter_context(_task(serving.stop(grace)))
+        await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
+        if dead:
+            raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+
+
+@contextlib.contextmanager
+def _task(work: Any) -> Any:
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+
+
+async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
+    """Print the `ready` line once every live frontend can route here; say what is missing after a while."""
+    waited = 0.0
+    while not (verdict := serving.served.readiness()).ready:
+        await asyncio.sleep(_READY_POLL)
+        waited += _READY_POLL
+        if waited >= _READY_LIMIT:
+            waited = 0.0
+            log.warning("not routable yet: %s", "; ".join(verdict.reasons))
+    line = {"instance": runtime.id, "endpoint": str(serving.served.path), "system_port": serving.system_port}
+    sys.stdout.write(f"ready {json.dumps(line)}\n")
+    sys.stdout.flush()
+
+
+def _with_uvloop(work: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:  # not there on Windows; slower, otherwise the same
+        asyncio.run(work)
+        return
+    uvloop.run(work)
+
+
+if __name__ == "__main__":
+    main()

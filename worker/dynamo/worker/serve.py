@@ -1,0 +1,163 @@
+"""An engine as an instance: requests in, deltas out, card and files for the frontends, readiness.
+
+`main.py` calls `serve_engine` with a runtime of its own, `dynamo-run` with the runtime
+of its process. Per token the way is `Sink.push` -> `Incoming.send`, one append.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.llm import FileServer, LocalModel, ModelCard
+from dynamo.llm.files import OPERATION
+from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.runtime.component import Served
+from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.serving import Incoming
+from dynamo.runtime.system import SystemServer, runtime_health
+from dynamo.worker.engine import Abort, Engine, EngineFacts
+from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.metrics import WorkerMetrics
+from dynamo.worker.settings import WorkerSettings
+
+CLOSE_SECONDS: Final = 5.0
+Submit = Callable[[Any, "RequestSink"], Abort]
+
+
+class RequestSink:
+    """Where one request's output goes: into its stream, with one observation at its end."""
+
+    __slots__ = ("_began", "_incoming", "_metrics", "_open")
+
+    def __init__(self, incoming: Incoming, metrics: WorkerMetrics) -> None:
+        self._incoming, self._metrics = incoming, metrics
+        self._began = time.monotonic()
+        self._open = True
+        metrics.began()
+
+    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+        self._incoming.send([produced, None, extras])
+
+    def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
+        if self._close():
+            self._incoming.finish([[], reason, extras])
+
+    def fail(self, error: Exception) -> None:
+        if self._close():
+            self._metrics.failed(error.code if isinstance(error, DynamoException) else type(error).__name__)
+            self._incoming.fail(error)
+
+    def cancelled(self) -> None:
+        """The client left, or the deadline passed."""
+        if self._close():
+            self._metrics.cancelled()
+
+    def _close(self) -> bool:
+        was, self._open = self._open, False
+        if was:
+            self._metrics.ended(time.monotonic() - self._began)
+        return was
+
+
+class Serving:
+    """One engine, served. `stop` leaves in order; it may be called twice."""
+
+    def __init__(self, engine: Engine, served: Served, system: SystemServer | None) -> None:
+        self.engine, self.served, self.system = engine, served, system
+
+    @property
+    def system_port(self) -> int | None:
+        return self.system.port if self.system is not None else None
+
+    async def stop(self, grace: float) -> None:
+        """Leave routing, let streams end within `grace` seconds, withdraw, stop the engine."""
+        try:
+            await self.served.drain(grace)
+            await self.served.stop()
+        finally:
+            await self.engine.stop()
+            if self.system is not None:
+                await self.system.stop()
+
+
+async def serve_engine(
+    runtime: DistributedRuntime, engine: Engine, model: LocalModel, settings: WorkerSettings
+) -> Serving:
+    """Start `engine` and serve it; registered when this returns (readiness: `Serving.served.readiness()`).
+
+    Raises `InvalidArgument` with one sentence where the model or an argument is bad.
+    """
+    path = settings.path()
+    async with contextlib.AsyncExitStack() as undo:
+        facts = await engine.start()
+        undo.push_async_callback(engine.stop)
+        card = _card(model.card, facts, settings)
+        metrics = WorkerMetrics(path, runtime.id, card.name)
+        metrics.watch(engine, card.name)
+        system = await _system(runtime, metrics, settings)
+        if system is not None:
+            undo.push_async_callback(system.stop)
+        runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
+        handler = _handler(engine, metrics, settings.engine in TEXT_ENGINES)
+        served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        undo.pop_all()
+    return Serving(engine, served, system)
+
+
+def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
+    """The card as this engine serves the model."""
+    changes: dict[str, Any] = {"role": settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
+    if facts.context_length is not None:
+        changes["context_length"] = facts.context_length
+    if facts.kv_cache_block_size is not None:
+        changes["kv_cache_block_size"] = facts.kv_cache_block_size
+    if settings.engine in TEXT_ENGINES:
+        changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
+    return msgspec.structs.replace(card, **changes)
+
+
+def _handler(engine: Any, metrics: WorkerMetrics, text: bool) -> Callable[[Incoming], None]:
+    kind: type[Any] = TextRequest if text else PreprocessedRequest
+    submit: Submit = engine.submit
+
+    def handle(incoming: Incoming) -> None:
+        try:
+            request = msgspec.convert(incoming.payload, kind)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the request does not fit this engine: {error}") from error
+        sink = RequestSink(incoming, metrics)
+        try:
+            abort = submit(request, sink)
+        except Exception as error:  # whatever an engine raises is this request's answer
+            sink.fail(error)
+            return
+
+        def leave() -> None:
+            abort()
+            sink.cancelled()
+
+        incoming.on_cancel(leave)
+
+    return handle
+
+
+async def _system(runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings) -> SystemServer | None:
+    if settings.system_port < 0:
+        return None
+    server = SystemServer(
+        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=settings.system_port
+    )
+    await server.start()
+    return server
+
+
+def with_name(settings: WorkerSettings, name: str) -> WorkerSettings:
+    """`settings` under another served name."""
+    return dataclasses.replace(settings, model_name=name)

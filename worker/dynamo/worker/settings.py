@@ -1,0 +1,87 @@
+"""The worker's settings: every flag, its variable and its default.
+
+Made into a click command by `dynamo.runtime.settings.command`; the plan of a pipeline
+writes these flags, and a test parses what it wrote.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.settings import setting
+
+ROLES: Final = ("aggregated", "prefill", "decode")
+MODES: Final = ("tokens", "text")
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker process can be told."""
+
+    engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
+    model_path: str = setting(
+        "", "Folder, GGUF file or package://NAME; empty: the built-in byte-level model.", env="DYN_MODEL_PATH"
+    )
+    model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
+    endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
+    role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
+    context_length: int | None = setting(None, "Longest prompt plus answer in tokens; default: the model's.")
+    kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
+    tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
+    num_nodes: int = setting(1, "Nodes that share one replica.")
+    node_rank: int = setting(0, "Which of them this one is.")
+    leader_addr: str = setting("", "host:port of the node of rank 0.")
+    chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
+    engine_args: str = setting(
+        "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
+    )
+    python_file: str = setting("", "File with an async generate(request) (engine python).")
+    python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
+    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
+    system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    discovery_backend: str = setting(
+        "etcd", "Where instances are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
+    )
+    verbose: int = 0
+
+    def path(self) -> EndpointPath:
+        """The endpoint to serve; `InvalidArgument` where it is none."""
+        return EndpointPath.parse(self.endpoint)
+
+    def arguments(self) -> dict[str, Any]:
+        """`engine_args` as an object; `InvalidArgument` says what is wrong with it."""
+        text, source = self.engine_args, "--engine-args"
+        if not text:
+            return {}
+        file = text[1:] if text.startswith("@") else text if not text.lstrip().startswith("{") else ""
+        if file:
+            source = f"--engine-args {file}"
+            text = _read(Path(file), source)
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgument(f"{source} is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
+        return found
+
+
+def _read(path: Path, source: str) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{source}: neither a JSON object nor a file that can be read ({error})") from error
+
+
+def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:
+    """The error for a name that is not among `known`, with the nearest of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+    return InvalidArgument(f"unknown {what} {name!r}{hint}")
