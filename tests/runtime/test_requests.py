@@ -1,0 +1,566 @@
+"""Requests from client to worker and back: over memory and over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dynamo.runtime.calling import Verdict
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import (
+    CannotConnect,
+    CapacityExceeded,
+    ConnectionTimeout,
+    EngineError,
+    InvalidArgument,
+)
+from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.runtime.serving import Incoming, from_generator
+
+
+def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
+    """Open a stream into a new reader; `(reader, call)`."""
+    sink = reader()
+    context = context or Context()
+    return sink, caller.open(instance, payload, context=context, on_item=sink.on_item, on_end=sink.on_end)
+
+
+async def count(request: int) -> AsyncIterator[int]:
+    for number in range(request):
+        yield number
+        await asyncio.sleep(0)
+
+
+class Holding:
+    """A handler whose streams the test drives."""
+
+    def __init__(self) -> None:
+        self.streams: list[Incoming] = []
+        self.cancelled: list[int] = []
+
+    def __call__(self, incoming: Incoming) -> None:
+        self.streams.append(incoming)
+        incoming.on_cancel(lambda: self.cancelled.append(incoming.stream))
+
+
+def test_a_stream_is_exact(world: Any, reader: Any) -> None:
+    """Items come in order, then the end, once; the worker is free again."""
+
+    async def main() -> None:
+        server, instance = await world.worker(from_generator(count))
+        caller = await world.caller()
+        sink, call = start(caller, instance, 500, reader)
+        assert sink.items == []
+        assert await sink.end() is None
+        assert sink.items == list(range(500))
+        assert call.accepted
+        assert (server.active, caller.active) == (0, 0)
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_two_hundred_streams_at_once_are_exact(world: Any, reader: Any) -> None:
+    """200 streams of two clients on two workers: each gets its own items, all of them."""
+
+    async def main() -> None:
+        async def spell(request: list[Any]) -> AsyncIterator[str]:
+            for number in range(request[1]):
+                yield f"{request[0]}-{number}"
+                if number % 3 == 0:
+                    await asyncio.sleep(0)
+
+        workers = [(await world.worker(from_generator(spell)))[1] for _ in range(2)]
+        callers = [await world.caller() for _ in range(2)]
+        sinks = []
+        for number in range(200):
+            sink, _ = start(callers[number % 2], workers[number // 2 % 2], [number, 50 + number], reader)
+            sinks.append(sink)
+        for number, sink in enumerate(sinks):
+            assert await sink.end(30) is None
+            assert sink.items == [f"{number}-{n}" for n in range(50 + number)]
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_one_step_is_one_message(world: Any, reader: Any, until: Any) -> None:
+    """What one turn of the worker's loop sends to 20 streams of a client is one message."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        caller = await world.caller()
+        sinks = [start(caller, instance, n, reader)[0] for n in range(20)]
+        await until("acceptance", lambda: len(holding.streams) == 20)
+        published: list[str] = []
+        bus = server._bus
+        publish = bus.publish
+        bus.publish = lambda subject, data, reply="": (published.append(subject), publish(subject, data, reply))
+        for incoming in holding.streams:
+            incoming.send(incoming.payload)
+            incoming.finish()
+        await asyncio.gather(*(sink.end() for sink in sinks))
+        assert [sink.items for sink in sinks] == [[n] for n in range(20)]
+        assert len([s for s in published if s.endswith(".s")]) == 1
+        del bus.publish
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_context_travels(world: Any, reader: Any) -> None:
+    """Id, metadata and the remaining time reach the handler."""
+
+    async def main() -> None:
+        async def tell(request: Any, context: Context) -> AsyncIterator[Any]:
+            left = None if context.deadline is None else context.deadline - time.monotonic()
+            yield [context.id(), context.metadata, left]
+
+        _, instance = await world.worker(from_generator(tell))
+        caller = await world.caller()
+        context = Context("abc", {"traceparent": "00-1"}, deadline=time.monotonic() + 30)
+        sink, _ = start(caller, instance, None, reader, context)
+        assert await sink.end() is None
+        (identity, metadata, left) = sink.items[0]
+        assert (identity, metadata) == ("abc", {"traceparent": "00-1"})
+        assert 20 < left <= 30
+        await world.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [100_000, 8 * 1024 * 1024], ids=["100 kB", "8 MB"])
+def test_large_requests_pass(world: Any, reader: Any, size: int) -> None:
+    """A request over the bus's limit goes in pieces and arrives whole."""
+
+    async def main() -> None:
+        async def measure(request: bytes) -> AsyncIterator[Any]:
+            yield [len(request), request[:3], request[-3:]]
+
+        _, instance = await world.worker(from_generator(measure))
+        caller = await world.caller()
+        sink, _ = start(caller, instance, b"abc" + bytes(size) + b"xyz", reader)
+        assert await sink.end(20) is None
+        assert sink.items == [[size + 6, b"abc", b"xyz"]]
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_large_steps_pass(world: Any, reader: Any) -> None:
+    """Items that together are over the bus's limit arrive in several frames, in order."""
+
+    async def main() -> None:
+        def handler(incoming: Incoming) -> None:
+            for number in range(10):
+                incoming.send([number, "x" * 300_000])
+            incoming.finish()
+
+        _, instance = await world.worker(handler)
+        sink, _ = start(await world.caller(), instance, None, reader)
+        assert await sink.end(20) is None
+        assert [item[0] for item in sink.items] == list(range(10))
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_cancel_frees_the_handler(world: Any, reader: Any, until: Any) -> None:
+    """A cancelled call ends the generator at its next step, is silent afterwards and may be cancelled again."""
+
+    async def main() -> None:
+        closed = asyncio.Event()
+
+        async def forever(request: Any) -> AsyncIterator[int]:
+            try:
+                for number in range(10**9):
+                    yield number
+                    await asyncio.sleep(0.001)
+            finally:
+                closed.set()
+
+        server, instance = await world.worker(from_generator(forever))
+        caller = await world.caller()
+        sink, call = start(caller, instance, None, reader)
+        await asyncio.wait_for(sink.begun.wait(), 10)
+        call.cancel()
+        call.cancel()
+        seen = len(sink.items)
+        await asyncio.wait_for(closed.wait(), 5)
+        await until("the worker is free", lambda: server.active == 0)
+        assert (sink.ends, len(sink.items), caller.active) == ([], seen, 0)
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_many_cancels_are_one_message(world: Any, reader: Any, until: Any) -> None:
+    """Streams given up in one turn of the loop are cancelled together."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        caller = await world.caller()
+        calls = [start(caller, instance, None, reader)[1] for _ in range(50)]
+        await until("acceptance", lambda: all(call.accepted for call in calls))
+        published: list[str] = []
+        publish = caller._bus.publish
+        caller._bus.publish = lambda *a: (published.append(a[0]), publish(*a))
+        for call in calls:
+            call.cancel()
+        await until("all freed", lambda: server.active == 0)
+        assert len([s for s in published if s.endswith(".ctl")]) == 1
+        assert sorted(holding.cancelled) == sorted(incoming.stream for incoming in holding.streams)
+        del caller._bus.publish
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_stopping_the_context_ends_the_call(world: Any, reader: Any, until: Any) -> None:
+    """`context.stop_generating()` ends the stream with `Cancelled` and frees the worker."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        context = Context()
+        sink, _ = start(await world.caller(), instance, None, reader, context)
+        await until("the request", lambda: holding.streams)
+        context.stop_generating()
+        error = await sink.end()
+        assert error.code == "cancelled"
+        await until("the worker is free", lambda: server.active == 0)
+        assert holding.streams[0].context.is_killed()
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_context_that_was_stopped_before(world: Any, reader: Any) -> None:
+    """Opening with a stopped context ends with `Cancelled`, after `open` returned."""
+
+    async def main() -> None:
+        _, instance = await world.worker(from_generator(count))
+        context = Context()
+        context.kill()
+        sink, _ = start(await world.caller(), instance, 3, reader, context)
+        assert sink.ends == []
+        assert (await sink.end()).code == "cancelled"
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_deadlines_end_both_sides(world: Any, reader: Any, until: Any) -> None:
+    """The client hears `deadline` in time, and the worker's slot is free."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        begin = time.monotonic()
+        sink, _ = start(await world.caller(), instance, None, reader, Context(deadline=begin + 0.2))
+        assert (await sink.end()).code == "deadline"
+        assert 0.15 < sink.ended_at - begin < 2
+        await until("the worker is free", lambda: server.active == 0)
+        assert holding.cancelled
+        await world.close()
+
+    asyncio.run(main())
+
+
+def failing(error: BaseException) -> Any:
+    async def handler(request: Any) -> AsyncIterator[int]:
+        yield 1
+        raise error
+
+    return from_generator(handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (RuntimeError("boom"), "engine_error", "RuntimeError: boom"),
+        (InvalidArgument("no"), "bad_request", "no"),
+        (CapacityExceeded(), "full", "room"),
+        (asyncio.CancelledError(), "cancelled", "cancelled"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_errors_of_a_handler(world: Any, reader: Any, error: BaseException, code: str, text: str) -> None:
+    """Our own errors keep their code, others are the engine's; the items before them arrive."""
+
+    async def main() -> None:
+        server, instance = await world.worker(failing(error))
+        sink, _ = start(await world.caller(), instance, None, reader)
+        found = await sink.end()
+        assert (found.code, sink.items, server.active) == (code, [1], 0)
+        assert text in found.message
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_low_level_handler_that_raises(world: Any, reader: Any) -> None:
+    """An exception in the handler itself fails that request alone."""
+
+    async def main() -> None:
+        def handler(incoming: Incoming) -> None:
+            if incoming.payload == "bad":
+                raise ValueError("boom")
+            incoming.finish("fine")
+
+        _, instance = await world.worker(handler)
+        caller = await world.caller()
+        bad, _ = start(caller, instance, "bad", reader)
+        good, _ = start(caller, instance, "good", reader)
+        assert isinstance(await bad.end(), EngineError)
+        assert (await good.end(), good.items) == (None, ["fine"])
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_coroutine_handlers_answer_once(world: Any, reader: Any) -> None:
+    """A coroutine function is a handler of one item."""
+
+    async def main() -> None:
+        async def double(request: int) -> int:
+            return 2 * request
+
+        _, instance = await world.worker(from_generator(double))
+        sink, _ = start(await world.caller(), instance, 21, reader)
+        assert (await sink.end(), sink.items) == (None, [42])
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_payloads_that_cannot_be_sent(world: Any, reader: Any) -> None:
+    """The caller hears it at once, in words."""
+
+    async def main() -> None:
+        _, instance = await world.worker(from_generator(count))
+        caller = await world.caller()
+        with pytest.raises(InvalidArgument, match="can't be sent"):
+            start(caller, instance, object(), reader)
+        with pytest.raises(InvalidArgument, match="listen"):
+            start(caller, InstanceKey(EndpointPath("other", "c", "e"), 1), 1, reader)
+        assert caller.active == 0
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_there(world: Any, reader: Any) -> None:
+    """A request to an instance that does not exist fails at once, retryably, and the verdict is told."""
+
+    async def main() -> None:
+        caller = await world.caller()
+        verdicts: list[Any] = []
+        caller.on_verdict(lambda key, verdict: verdicts.append((key, verdict)))
+        nobody = InstanceKey(EndpointPath(world.namespace, "backend", "generate"), new_id())
+        begin = time.monotonic()
+        sink, _ = start(caller, nobody, 1, reader)
+        error = await sink.end()
+        assert isinstance(error, CannotConnect)
+        assert error.retryable
+        assert time.monotonic() - begin < 1
+        assert await caller.ping(nobody) is Verdict.DEAD
+        assert verdicts == [(nobody, Verdict.DEAD)]
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_drain_refuses_new_and_finishes_old(world: Any, reader: Any, until: Any) -> None:
+    """While draining, open streams go on; new ones fail retryably; nobody takes the worker for dead."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        caller = await world.caller()
+        old, _ = start(caller, instance, None, reader)
+        await until("the request", lambda: holding.streams)
+        await server.drain()
+        late, _ = start(caller, instance, None, reader)
+        error = await late.end()
+        assert error.retryable
+        assert await caller.ping(instance) is Verdict.ALIVE
+        assert not await server.finished(0.01)
+        holding.streams[0].send("still here")
+        holding.streams[0].finish()
+        assert (await old.end(), old.items) == (None, ["still here"])
+        assert await server.finished(5)
+        await server.serve(instance.path, holding)
+        again, _ = start(caller, instance, None, reader)
+        await until("the request after the return", lambda: len(holding.streams) == 2)
+        holding.streams[1].finish()
+        assert await again.end() is None
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_late_arrivals_are_told_draining(world: Any, reader: Any) -> None:
+    """A request that arrives between the decision to leave and the bus's knowledge of it is refused in words."""
+
+    async def main() -> None:
+        server, instance = await world.worker(from_generator(count))
+        caller = await world.caller()
+        sink, _ = start(caller, instance, 1, reader)
+        server._served[instance.path].draining = True
+        error = await sink.end()
+        assert (error.code, error.retryable) == ("draining", True)
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_stop_ends_open_streams_retryably(world: Any, reader: Any, until: Any) -> None:
+    """A worker that stops at once tells its clients `shutdown`."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        sink, _ = start(await world.caller(), instance, None, reader)
+        await until("the request", lambda: holding.streams)
+        await server.stop()
+        error = await sink.end()
+        assert (error.code, error.retryable) == ("shutdown", True)
+        assert holding.cancelled
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_full_worker_says_so(world: Any, reader: Any, until: Any) -> None:
+    """Beyond its limit of open streams a worker refuses retryably."""
+
+    async def main() -> None:
+        holding = Holding()
+        _, instance = await world.worker(holding, max_streams=1)
+        caller = await world.caller()
+        start(caller, instance, None, reader)
+        sink, _ = start(caller, instance, None, reader)
+        error = await sink.end()
+        assert (error.code, error.retryable) == ("full", True)
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_control_operations(world: Any) -> None:
+    """Sync and async operations answer; their errors, unknown names and large answers come back in words."""
+
+    async def main() -> None:
+        server, instance = await world.worker(from_generator(count))
+        caller = await world.caller()
+
+        async def later(body: Any) -> Any:
+            await asyncio.sleep(0)
+            return [body, "later"]
+
+        def broken(body: Any) -> Any:
+            raise KeyError("bug")
+
+        async def never(body: Any) -> Any:
+            await asyncio.Event().wait()
+
+        server.on_control(instance.path, "add", lambda body: body + 1)
+        server.on_control(instance.path, "later", later)
+        server.on_control(instance.path, "broken", broken)
+        server.on_control(instance.path, "never", never)
+        server.on_control(instance.path, "large", lambda body: bytes(body))
+        assert await caller.control(instance, "add", 41, timeout=5) == 42
+        assert await caller.control(instance, "later", {"a": 1}, timeout=5) == [{"a": 1}, "later"]
+        assert len(await caller.control(instance, "large", 900_000, timeout=5)) == 900_000
+        with pytest.raises(EngineError, match="KeyError"):
+            await caller.control(instance, "broken", None, timeout=5)
+        with pytest.raises(InvalidArgument, match="over the bus's limit"):
+            await caller.control(instance, "large", 2_000_000, timeout=5)
+        with pytest.raises(InvalidArgument, match="no operation 'x'"):
+            await caller.control(instance, "x", None, timeout=5)
+        with pytest.raises(ConnectionTimeout):
+            await caller.control(instance, "never", None, timeout=0.05)
+        nobody = InstanceKey(instance.path, new_id())
+        with pytest.raises(CannotConnect):
+            await caller.control(nobody, "add", 1, timeout=5)
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_after_batch_runs_once_per_read(world: Any, reader: Any, until: Any) -> None:
+    """Everything that a frame brings is handled before a writer acts, once."""
+
+    async def main() -> None:
+        holding = Holding()
+        _, instance = await world.worker(holding)
+        caller = await world.caller()
+        log: list[Any] = []
+
+        def on_item(data: Any, last: bool) -> None:
+            if not any(entry == "scheduled" for entry in log):
+                log.append("scheduled")
+                caller.after_batch(lambda: log.append("write"))
+            log.append(data)
+
+        done = asyncio.Event()
+        for _ in range(3):
+            caller.open(instance, None, context=Context(), on_item=on_item, on_end=lambda _: done.set())
+        await until("the requests", lambda: len(holding.streams) == 3)
+        for incoming in holding.streams:
+            incoming.send("item")
+        await until("the write", lambda: "write" in log)
+        assert log == ["scheduled", "item", "item", "item", "write"]
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_vanishes_frees_the_worker(world: Any, reader: Any, until: Any) -> None:
+    """A frontend killed without a word: the bus says that nobody listens, and its streams end."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        caller = await world.caller()
+        start(caller, instance, None, reader)
+        await until("the request", lambda: holding.streams)
+        bus = world.buses[-1]
+        if world.server is None:
+            bus.crash()
+        else:
+            await bus.close()
+        await until("the worker is free", lambda: server.active == 0)
+        assert holding.cancelled
+        await world.close()
+
+    asyncio.run(main())
+
+
+def test_stopping_a_caller_ends_its_streams(world: Any, reader: Any, until: Any) -> None:
+    """`Caller.stop` ends open streams with `Cancelled`, waiting questions with `CannotConnect`, and frees the worker."""
+
+    async def main() -> None:
+        holding = Holding()
+        server, instance = await world.worker(holding)
+        caller = await world.caller()
+        server.on_control(instance.path, "never", lambda _: asyncio.Event().wait())
+        sink, _ = start(caller, instance, None, reader)
+        question = asyncio.create_task(caller.control(instance, "never", None, timeout=30))
+        await until("the request", lambda: holding.streams)
+        await asyncio.sleep(0)
+        await caller.stop()
+        assert (await sink.end()).code == "cancelled"
+        with pytest.raises(CannotConnect):
+            await question
+        await until("the worker is free", lambda: server.active == 0)
+        await world.close()
+
+    asyncio.run(main())
