@@ -72,40 +72,49 @@ class Annotated:
         return f"Annotated(data={self._data!r})"
 
 
+class _Buffer:
+    """What has arrived of one request and was not read yet; the caller's callbacks fill it."""
+
+    def __init__(self, on_done: Callable[[], None]) -> None:
+        self._on_done = on_done
+        self.items: deque[Any] = deque()
+        self.news = asyncio.Event()
+        self.ended = False
+        self.error: DynamoException | None = None
+        self.call: Call | None = None
+
+    def on_item(self, data: Any, _last: bool) -> None:
+        if self.ended:
+            return
+        if len(self.items) >= BUFFER:
+            self.give_up(StreamIncomplete(f"the reader is {BUFFER} items behind; the request was cancelled"))
+            return
+        self.items.append(data)
+        self.news.set()
+
+    def on_end(self, error: DynamoException | None) -> None:
+        if self.ended:
+            return
+        self.ended, self.error = True, error
+        self.news.set()
+        self._on_done()
+
+    def give_up(self, error: DynamoException | None = None) -> None:
+        """Cancel a request that still runs."""
+        if not self.ended:
+            if self.call is not None:
+                self.call.cancel()
+            self.on_end(error)
+
+
 class ItemStream:
     """The items of one request: iterate it; `await` gives it back, as the original's calls do.
 
     Leaving it (`aclose`, `async with`, or dropping it) cancels the request.
     """
 
-    def __init__(self, wrap: Callable[[Any], Any], on_done: Callable[[], None]) -> None:
-        self._wrap, self._on_done = wrap, on_done
-        self._items: deque[Any] = deque()
-        self._news = asyncio.Event()
-        self._ended = False
-        self._error: DynamoException | None = None
-        self._call: Call | None = None
-
-    def open(self, call: Call) -> None:
-        """The request is on its way."""
-        self._call = call
-
-    def on_item(self, data: Any, _last: bool) -> None:
-        if self._ended:
-            return
-        if len(self._items) >= BUFFER:
-            self.on_end(StreamIncomplete(f"the reader is {BUFFER} items behind; the request was cancelled"))
-            self._cancel()
-            return
-        self._items.append(data)
-        self._news.set()
-
-    def on_end(self, error: DynamoException | None) -> None:
-        if self._ended:
-            return
-        self._ended, self._error = True, error
-        self._news.set()
-        self._on_done()
+    def __init__(self, buffer: _Buffer, wrap: Callable[[Any], Any]) -> None:
+        self._buffer, self._wrap = buffer, wrap
 
     def __await__(self) -> Generator[Any, None, ItemStream]:
         yield from ()
@@ -115,12 +124,13 @@ class ItemStream:
         return self
 
     async def __anext__(self) -> Any:
-        while not self._items:
-            if self._ended:
+        buffer = self._buffer
+        while not buffer.items:
+            if buffer.ended:
                 return self._finish()
-            self._news.clear()
-            await self._news.wait()
-        return self._wrap(self._items.popleft())
+            buffer.news.clear()
+            await buffer.news.wait()
+        return self._wrap(buffer.items.popleft())
 
     async def __aenter__(self) -> ItemStream:
         return self
@@ -130,25 +140,17 @@ class ItemStream:
 
     async def aclose(self) -> None:
         """Stop reading; a request that still runs is cancelled."""
-        if not self._ended:
-            self._cancel()
-            self.on_end(None)
-        self._items.clear()
+        self._buffer.give_up()
+        self._buffer.items.clear()
 
     def __del__(self) -> None:
-        if not self._ended:
-            self._cancel()
-            self.on_end(None)
+        self._buffer.give_up()
 
     def _finish(self) -> Any:
-        error, self._error = self._error, None
+        error, self._buffer.error = self._buffer.error, None
         if error is not None:
             raise error
         raise StopAsyncIteration
-
-    def _cancel(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
 
 
 class Client:
@@ -228,17 +230,16 @@ class Client:
         return self._candidates[1]
 
     def _open(self, key: InstanceKey, request: Any, context: Context | None, annotated: bool) -> ItemStream:
-        stream = ItemStream(Annotated if annotated else _raw, lambda: self._done(key))
+        buffer = _Buffer(lambda: self._done(key))
         self._loads[key] += 1
         try:
-            call = self._caller.open(
-                key, request, context=context or Context(), on_item=stream.on_item, on_end=stream.on_end
+            buffer.call = self._caller.open(
+                key, request, context=context or Context(), on_item=buffer.on_item, on_end=buffer.on_end
             )
         except DynamoException:
-            stream.on_end(None)
+            buffer.on_end(None)
             raise
-        stream.open(call)
-        return stream
+        return ItemStream(buffer, Annotated if annotated else _raw)
 
     def _done(self, key: InstanceKey) -> None:
         self._loads[key] -= 1
