@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from dynamo.llm.card import (
     CHAT_TEMPLATE,
     CONFIG,
@@ -17,6 +19,7 @@ from dynamo.llm.card import (
     ModelCard,
 )
 from dynamo.llm.files import file_ref
+from dynamo.llm.segments import Layout
 from dynamo.llm.sources import LocalModel
 from dynamo.runtime.errors import InvalidArgument
 
@@ -42,20 +45,24 @@ def open_checkout(folder: Path) -> LocalModel:
     config, settings, generation = (
         read_json(paths[role]) if role in paths else {} for role in (CONFIG, TOKENIZER_CONFIG, GENERATION_CONFIG)
     )
-    vocabulary = _Vocabulary(read_json(paths[TOKENIZER]), paths[TOKENIZER])
+    tokens = read_tokens(paths[TOKENIZER])
     special = special_tokens(settings)
     refs: dict[str, FileRef] = {role: file_ref(path) for role, path in paths.items()}
     card = ModelCard(
         name=folder.resolve().name,
         tokenizer="hf",
         context_length=context_length(config, settings),
-        vocab_size=vocabulary.size,
-        eos_token_ids=eos_ids(config, generation, vocabulary.id_of(special.get("eos_token"))),
-        bos_token_id=vocabulary.id_of(special.get("bos_token")),
+        vocab_size=len(tokens),
+        eos_token_ids=eos_ids(config, generation, _id_of(tokens, special.get("eos_token"))),
+        bos_token_id=_id_of(tokens, special.get("bos_token")),
         special_tokens=special,
         files=refs,
     )
     return LocalModel(card, {refs[role].digest: path for role, path in paths.items()}, folder)
+
+
+def _id_of(tokens: list[str | None], content: str | None) -> int | None:
+    return tokens.index(content) if content is not None and content in tokens else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -121,25 +128,14 @@ def templates_of(settings: Mapping[str, Any]) -> tuple[str | None, dict[str, str
     return named.pop("default", None), named
 
 
-class _Vocabulary:
-    """The ids in a `tokenizer.json`, read without building the tokenizer."""
-
-    def __init__(self, data: Mapping[str, Any], path: Path) -> None:
-        model = data.get("model")
-        if not isinstance(model, Mapping) or not isinstance(model.get("vocab"), (dict, list)):
-            raise InvalidArgument(f"{str(path)!r} is no tokenizer file: it has no model with a vocabulary")
-        vocab = model["vocab"]
-        self._ids: dict[str, int] = {}
-        for token in data.get("added_tokens") or ():
-            self._ids[token["content"]] = token["id"]
-        self._vocab = vocab if isinstance(vocab, dict) else {entry[0]: i for i, entry in enumerate(vocab)}
-        largest = max(self._vocab.values(), default=-1)
-        self.size = 1 + max(largest, max(self._ids.values(), default=-1))
-
-    def id_of(self, content: str | None) -> int | None:
-        if content is None:
-            return None
-        return self._ids.get(content, self._vocab.get(content))
+def read_tokens(path: Path) -> list[str | None]:
+    """Read the tokens of a `tokenizer.json` by id."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Layout).take_tokens()
+    except OSError as error:
+        raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidArgument(f"{str(path)!r} is no valid tokenizer file (is it cut off?): {error}") from error
 
 
 def _no_tokenizer(folder: Path) -> str:

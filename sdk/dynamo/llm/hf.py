@@ -37,17 +37,22 @@ INLINE_CUT: Final = 1 << 20
 class HfTokenizer:
     """The `Tokenizer` port over a tokenizer file."""
 
-    def __init__(self, native: Native, layout: Layout, fast: Encode | None = None) -> None:
+    def __init__(self, native: Native, layout: Layout, tokens: list[str | None], fast: Encode | None = None) -> None:
         self._native = native
         self._encode_all = fast or self._encode_native
         self._inline = INLINE_FAST if fast else INLINE_CHARACTERS
-        self._table: PieceTable | None = build_table(native, layout)
-        self.vocab_size = 1 + max(native.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._table: PieceTable | None = build_table(native, layout, tokens)
+        self.vocab_size = len(tokens)
         self.uses_fastokens = fast is not None
         self.cache = SegmentCache()
         self._affixes: tuple[list[int], list[int]] | None = affixes(native)
         self._cut: Cut = cutter_for(layout) or whole
         self._settle_for_what_is_exact(layout)
+
+    @property
+    def uses_table(self) -> bool:
+        """Tell whether ids turn into text by table."""
+        return self._table is not None
 
     @property
     def cuts(self) -> bool:
@@ -167,6 +172,7 @@ def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
     try:
         data = path.read_bytes()
         layout = msgspec.json.decode(data, type=Layout)
+        tokens = layout.take_tokens()
         native = NativeTokenizer.from_buffer(data)
     except OSError as error:
         raise InvalidArgument(f"the tokenizer file {str(path)!r} can't be read: {error.strerror}") from error
@@ -174,7 +180,7 @@ def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
         raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {error}") from error
     native.no_truncation()
     native.no_padding()
-    return HfTokenizer(native, layout, fast_encoder(path, native, layout, mode))
+    return HfTokenizer(native, layout, tokens, fast_encoder(path, native, layout, mode))
 
 
 def affixes(native: Native) -> tuple[list[int], list[int]] | None:

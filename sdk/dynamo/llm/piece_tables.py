@@ -51,13 +51,12 @@ class PieceTable:
         return piece.encode() if isinstance(piece, str) else piece
 
 
-def build_table(native: Native, layout: Layout) -> PieceTable | None:
+def build_table(native: Native, layout: Layout, tokens: list[str | None]) -> PieceTable | None:
     """Return the checked table, None where the decoder is of another kind."""
     kind = decoder_kind(layout.decoder)
     if kind is None:
         return None
-    tokens = _tokens(native)
-    special = {token.id for token in layout.added_tokens if token.special and token.id < len(tokens)}
+    special = {token.id for token in layout.added_tokens if token.special}
     make = _byte_level_piece if kind == "byte-level" else _fallback_piece
     byte_of = _byte_alphabet()
     pieces = ["" if token is None else make(token, byte_of) for token in tokens]
@@ -81,16 +80,6 @@ def decoder_kind(decoder: Any) -> str | None:
     if steps[:1] != [_REPLACE] or [step.get("type") for step in steps[1:3]] != ["ByteFallback", "Fuse"]:
         return None
     return {0: "fallback", 1: "fallback-strip" if steps[3:] == [_STRIP] else None}.get(len(steps) - 3)
-
-
-def _tokens(native: Native) -> list[str | None]:
-    vocabulary = native.get_vocab(with_added_tokens=True)
-    tokens: list[str | None] = [None] * (1 + max(vocabulary.values(), default=-1))
-    for token, token_id in vocabulary.items():
-        tokens[token_id] = token
-    for token_id, added in native.get_added_tokens_decoder().items():
-        tokens[token_id] = added.content
-    return tokens
 
 
 def _byte_alphabet() -> dict[int, str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 CACHE_BYTES: Final = 64 << 20
+LARGEST_VOCABULARY: Final = 1 << 24
 _ENTRY: Final = 200
 """What a cached segment costs beside its text and ids, roughly."""
 
@@ -34,13 +35,34 @@ class AddedToken(msgspec.Struct):
     special: bool = False
 
 
-class Layout(msgspec.Struct):
-    """The parts of a `tokenizer.json` that matter here; the vocabulary is skipped over."""
+class Model(msgspec.Struct):
+    """The vocabulary: ids by token, or tokens with their scores in order."""
 
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+
+
+class Layout(msgspec.Struct):
+    """The parts of a `tokenizer.json` that matter here; what else it holds (merges, mostly) is skipped over."""
+
+    model: Model
     added_tokens: list[AddedToken] = []
     normalizer: Any = None
     pre_tokenizer: Any = None
     decoder: Any = None
+
+    def take_tokens(self) -> list[str | None]:
+        """Return the tokens by id (None: no such id) and forget the vocabulary, which is large."""
+        vocab, self.model = self.model.vocab, Model()
+        ids = vocab if isinstance(vocab, dict) else {token: number for number, (token, _) in enumerate(vocab)}
+        size = 1 + max([*ids.values(), *(token.id for token in self.added_tokens)], default=-1)
+        if size > LARGEST_VOCABULARY:
+            raise ValueError(f"a token has the id {size - 1}")
+        tokens: list[str | None] = [None] * size
+        for token, number in ids.items():
+            tokens[number] = token
+        for added in self.added_tokens:
+            tokens[added.id] = added.content
+        return tokens
 
 
 class Cutter:

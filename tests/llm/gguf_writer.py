@@ -1,0 +1,70 @@
+"""Writes small GGUF files for tests."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+_KINDS = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _string(value)
+    if isinstance(value, list):
+        if isinstance(value[0], str):
+            return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
+        kind, code = _KINDS[type(value[0])]
+        return struct.pack("<IIQ", 9, kind, len(value)) + struct.pack(f"<{len(value)}{code}", *value)
+    kind, code = _KINDS[type(value)]
+    return struct.pack(f"<I{code}", kind, value)
+
+
+def gguf_bytes(fields: dict[str, Any], tensor_values: int = 64, version: int = 3) -> bytes:
+    """Return a file with `fields` and one float tensor."""
+    data = b"GGUF" + struct.pack("<IQQ", version, 1, len(fields))
+    for key, value in fields.items():
+        data += _string(key) + _value(value)
+    data += _string("weight") + struct.pack("<IQIQ", 1, tensor_values, 0, 0)
+    data += b"\0" * (-len(data) % 32)
+    return data + b"\0" * (4 * tensor_values)
+
+
+def sentencepiece_fields(**more: Any) -> dict[str, Any]:
+    """Return a model whose vocabulary is made for `the cat▁` and friends."""
+    normal = ["▁", "t", "h", "e", "c", "a", "th", "▁the", "▁c", "at", "▁cat", "the", "he", "▁t"]
+    tokens = ["<unk>", "<s>", "</s>", *normal, *(f"<0x{value:02X}>" for value in range(256)), "<|end|>", "\n"]
+    return {
+        "general.architecture": "tiny",
+        "tiny.context_length": 128,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [0.0] * 3 + [-float(n) for n in range(len(normal))] + [0.0] * 258,
+        "tokenizer.ggml.token_type": [2, 3, 3] + [1] * len(normal) + [6] * 256 + [3, 4],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        **more,
+    }
+
+
+def byte_level_fields(data: dict[str, Any], pre: str, **more: Any) -> dict[str, Any]:
+    """Return the fields of a byte-level model from its `tokenizer.json`."""
+    special = {token["id"] for token in data["added_tokens"]}
+    vocab = data["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    return {
+        "general.architecture": "tiny",
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if number in special else 1 for number in range(len(tokens))],
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in data["model"]["merges"]],
+        "tokenizer.ggml.eos_token_id": 2,
+        **more,
+    }

@@ -1,0 +1,188 @@
+"""Encoding with a model's own tokenizer: cutting and caching never change the ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Native
+
+from dynamo.llm import hf
+from dynamo.llm.hf import open_hf_tokenizer
+from dynamo.llm.segments import SegmentCache
+from dynamo.llm.tokenizer import Mode
+from dynamo.runtime.errors import InvalidArgument
+
+MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "<|im", "_start|>", " ", "\n", "\n\n"]
+prompts = st.lists(
+    st.one_of(st.sampled_from(MARKERS), st.text(st.characters(exclude_categories=["Cs"]), max_size=8)), max_size=12
+).map("".join)
+
+
+def changed(path: Path, folder: Path, change: Any) -> Path:
+    """Write a variant of a tokenizer file."""
+    data = json.loads(path.read_text())
+    change(data)
+    target = folder / "tokenizer.json"
+    target.write_text(json.dumps(data))
+    return target
+
+
+@pytest.mark.parametrize("mode", ["default", "fastokens"])
+def test_cutting_is_exact(byte_level_file: Path, mode: Mode) -> None:
+    """Segments put together equal the uncut encoding, first uncached, then from the cache."""
+    tokenizer = open_hf_tokenizer(byte_level_file, mode)
+    native = Native.from_file(str(byte_level_file))
+    assert tokenizer.cuts
+
+    @given(prompts, st.booleans())
+    def check(text: str, special: bool) -> None:
+        expected = native.encode(text, add_special_tokens=special).ids
+        assert tokenizer.encode(text, special) == expected
+        assert tokenizer.encode(text, special) == expected
+
+    check()
+    assert tokenizer.cache.hits > 0
+
+
+def test_cutting_is_exact_with_byte_fallback(fallback_file: Path) -> None:
+    """The same for SentencePiece-like files, where each segment may get a leading space."""
+    tokenizer = open_hf_tokenizer(fallback_file, "default")
+    native = Native.from_file(str(fallback_file))
+
+    @given(prompts.map(lambda text: text.replace("<s>", "<bos>").replace("<|im_end|>", "<unk>")))
+    def check(text: str) -> None:
+        assert tokenizer.encode(text) == native.encode(text).ids
+
+    check()
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized"])
+def test_flags_of_special_tokens_stay_exact(byte_level_file: Path, tmp_path: Path, flag: str) -> None:
+    """A marker that swallows spaces, wants word borders or is found later is handled or not cut at."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["added_tokens"][1][flag] = True
+
+    path = changed(byte_level_file, tmp_path, change)
+    tokenizer = open_hf_tokenizer(path, "default")
+    native = Native.from_file(str(path))
+
+    @given(prompts)
+    def check(text: str) -> None:
+        assert tokenizer.encode(text) == native.encode(text).ids
+
+    check()
+
+
+def test_overlapping_added_tokens_stay_exact(byte_level_file: Path, tmp_path: Path) -> None:
+    """A plain added token that begins before a marker and runs into it wins, as in the library."""
+
+    def change(data: dict[str, Any]) -> None:
+        for content in ("x<|im", "<|im_start|>user", "|>y"):
+            number = 1 + max(token["id"] for token in data["added_tokens"])
+            number = max(number, 600)
+            plain = {**data["added_tokens"][0], "id": number, "content": content, "special": False}
+            data["added_tokens"].append(plain)
+
+    path = changed(byte_level_file, tmp_path, change)
+    tokenizer = open_hf_tokenizer(path, "default")
+    native = Native.from_file(str(path))
+    assert tokenizer.cuts
+    for text in ("x<|im_start|>y", "<|im_start|>user<|im_end|>y", "a<|im_end|>yx<|im", "x<|imx<|im_end|>"):
+        assert tokenizer.encode(text) == native.encode(text).ids
+
+
+def test_a_first_segment_that_is_special_is_not_cut(byte_level_file: Path, tmp_path: Path) -> None:
+    """Where only the text's beginning gets a space, segments depend on their place."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+
+    tokenizer = open_hf_tokenizer(changed(byte_level_file, tmp_path, change), "default")
+    assert not tokenizer.cuts
+
+
+def test_truncation_and_padding_of_the_file_are_off(byte_level_file: Path, tmp_path: Path) -> None:
+    """A file saved with a training setup does not shorten prompts."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+
+    tokenizer = open_hf_tokenizer(changed(byte_level_file, tmp_path, change))
+    assert len(tokenizer.encode("The quick brown fox jumps over the lazy dog")) > 3
+
+
+def test_an_unknown_decoder_still_streams(byte_level_file: Path, tmp_path: Path) -> None:
+    """Decoders that no table describes go through the library's stream."""
+
+    def change(data: dict[str, Any]) -> None:
+        data["decoder"] = {"type": "Sequence", "decoders": [data["decoder"], {"type": "Fuse"}]}
+
+    tokenizer = open_hf_tokenizer(changed(byte_level_file, tmp_path, change))
+    assert not tokenizer.uses_table
+    ids = tokenizer.encode("naïve 你好 👩‍👩‍👧 fox")
+    stream = tokenizer.text_stream()
+    assert "".join(map(stream.step, ids)) == "naïve 你好 👩‍👩‍👧 fox"
+
+
+def test_lone_surrogates_are_refused_and_nul_passes(byte_level_file: Path) -> None:
+    """JSON may hold what is no Unicode text: that is the caller's mistake, said in one sentence."""
+    for mode in ("default", "fastokens"):
+        tokenizer = open_hf_tokenizer(byte_level_file, mode)  # type: ignore[arg-type] # a tuple of literals is str
+        with pytest.raises(InvalidArgument, match=r"lone surrogate \(U\+D800\) at character 2"):
+            tokenizer.encode("ab\ud800")
+        assert tokenizer.decode(tokenizer.encode("a\0b")) == "a\0b"
+
+
+def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is long is encoded in a thread, what is short (or cached) at once."""
+    tokenizer = open_hf_tokenizer(byte_level_file, "default")
+    threads: list[Any] = []
+
+    async def to_thread(function: Any, *args: Any) -> Any:
+        threads.append(args)
+        return function(*args)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    text = "The quick brown fox. " * 1000
+
+    async def main() -> None:
+        await tokenizer.encode_async("short")
+        assert not threads
+        first = await tokenizer.encode_async(text)
+        assert len(threads) == 1
+        assert await tokenizer.encode_async(text) == first
+        assert len(threads) == 1
+        await tokenizer.encode_async("x" * (hf.INLINE_CUT + 1))
+        assert len(threads) == 2
+
+    asyncio.run(main())
+
+
+def test_the_cache_is_bounded_by_bytes() -> None:
+    """The least recently used segment goes first; one that is too large isn't kept."""
+    cache = SegmentCache(limit=4000)
+    for name in ("a", "b", "c", "d"):
+        cache.put(name, [1] * 20)
+    assert cache.get("a")
+    cache.put("e", [1] * 20)
+    assert cache.get("b") is None
+    assert cache.get("a")
+    assert cache.bytes <= 4000
+    cache.put("f", [1] * 100)
+    assert cache.get("f") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"model": {"type": "BPE"}}', b"\xff\xfe"])
+def test_broken_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Whatever is wrong with a tokenizer file is one sentence with its path."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(InvalidArgument, match=r"tokenizer\.json"):
+        open_hf_tokenizer(path)
