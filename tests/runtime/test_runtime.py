@@ -146,11 +146,11 @@ def test_modes_spread_requests(play: Play) -> None:
         client = await caller.endpoint(site.path).client("least-loaded")
         await until("both are known", lambda: len(client.instance_ids()) == 2)
         ask = UnaryClient(client)
-        turns = [[i async for i in client.round_robin(0, annotated=False)][0] for _ in range(4)]
+        turns = [await anext(client.round_robin(0, annotated=False)) for _ in range(4)]
         assert sorted(turns) == sorted([str(one.id), str(two.id)] * 2)
         assert turns[:2] == turns[2:]
         for how in (client.random, client.power_of_two, client.least_loaded):
-            assert [i async for i in how(0, annotated=False)][0] in turns
+            assert await anext(how(0, annotated=False)) in turns
         assert await ask.complete(0) in turns
         assert [i async for i in client.direct(0, two.id, annotated=False)] == [str(two.id)]
         with pytest.raises(NoInstances, match="instance_id=12345 not found for endpoint"):
@@ -261,11 +261,9 @@ def test_a_reader_that_does_not_read() -> None:
             await client.wait_for_instances()
             stream = client.random(0, annotated=False)
             await until("given up", lambda: not client._loads)
-            seen = []
+            assert [await anext(stream) for _ in range(BUFFER)] == list(range(BUFFER))
             with pytest.raises(StreamIncomplete, match="behind"):
-                async for item in stream:
-                    seen.append(item)
-            assert seen == list(range(BUFFER))
+                await anext(stream)
         await serving
 
     asyncio.run(main())
@@ -324,7 +322,7 @@ def test_a_taken_id_gives_way(play: Play) -> None:
         one, two = await site.runtime(), await site.runtime()
         await one.endpoint(site.path).start(lambda incoming: incoming.finish("one"))
         two.id = one.id
-        two.server._worker = one.id
+        two.server.worker_id = one.id
         served = await two.endpoint(site.path).start(lambda incoming: incoming.finish("two"))
         assert served.instance_id == two.id != one.id
         client = await one.endpoint(site.path).client()
@@ -386,8 +384,7 @@ def test_two_clients_and_readiness(play: Play) -> None:
         worker = await site.runtime()
         served = await worker.endpoint(site.path).start(lambda incoming: incoming.finish())
         key = worker.endpoint(site.path).path, served.instance_id
-        for view in views:
-            await until("joined", lambda view=view: key in view.instances)
+        await until("joined", lambda: all(key in view.instances for view in views))
         assert not served.readiness().ready
         views[0].loaded(next(iter(views[0].instances)))
         views[1].failed(next(iter(views[1].instances)), "its tokenizer is broken")
