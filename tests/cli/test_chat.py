@@ -50,6 +50,7 @@ class App:
         if self.endless:
             self.disconnected = (await receive())["type"] == "http.disconnect"
         await send({"type": "http.response.body", "body": b": bye\n\ndata: [DONE]\n\n"})
+        assert (await receive())["type"] == "http.disconnect"
 
     async def event(self, send: Send, data: Any) -> None:
         raw = b"data: " + json.dumps(data).encode() + b"\n\n"

@@ -31,34 +31,39 @@ class _Exchange:
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
-        self._gone = asyncio.Event()
+        self._over = asyncio.Event()
+        self._left = False
         self.answer: asyncio.Queue[Message | None] = asyncio.Queue(_WAITING_MESSAGES)
 
     async def receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        await self._over.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        if not self._gone.is_set():
-            await self.answer.put(message)
+        if self._left:
+            return
+        await self.answer.put(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._over.set()  # as servers do: a whole answer ends the wait for a disconnect
 
     def abort(self) -> None:
         """The app cuts the connection."""
-        self._gone.set()
+        self._over.set()
 
     async def serve(self, app: App, scope: dict[str, Any]) -> None:
         try:
             await app(scope, self.receive, self.send)
         finally:
-            if not self._gone.is_set():
+            if not self._left:
                 await self.answer.put(None)
 
     async def leave(self, serving: asyncio.Task[None]) -> None:
         """Be gone: the app sees a disconnect and gets a moment to clean up."""
-        self._gone.set()
+        self._left = True
+        self._over.set()
         while not self.answer.empty():
             self.answer.get_nowait()
         _, late = await asyncio.wait([serving], timeout=_LEAVE_SECONDS)

@@ -7,17 +7,16 @@ line is understood, so that `--help` and mistakes answer at once.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
-from dynamo.cli.grammar import CommandError, Roles, Words, decide, split
+from dynamo.cli.grammar import CommandError, Words, decide, split
 from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
+from dynamo.cli.understood import Run
 from dynamo.runtime import settings as flags
 
 HELP: Final = """Chat with a model, serve it over HTTP, or make it a worker of a larger system.
@@ -50,17 +49,6 @@ Examples:
 \b
 Connections (only with dyn): ETCD_ENDPOINTS, NATS_SERVER. Logging: -v, -vv, or DYN_LOG.
 """
-
-
-@dataclass(frozen=True)
-class Run:
-    """A command line that was understood."""
-
-    words: Words
-    roles: Roles
-    settings: RunSettings
-    model: str
-    template: dict[str, Any]
 
 
 def command() -> click.Command:
@@ -128,11 +116,16 @@ def _start(understood: Run) -> int:
     for sentence in notices(understood.settings):
         print(f"note: {sentence}", file=sys.stderr)
     try:
-        return asyncio.run(session.serve(understood))
+        return session.start(understood)
     except KeyboardInterrupt:
         return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except session.USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         if understood.words.verbosity > 1:
             raise
         return 1
+if __name__ == "__main__":
+    main()

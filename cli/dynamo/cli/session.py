@@ -1,0 +1,139 @@
+"""What `dynamo-run` starts: a worker, a frontend, or both in one process.
+
+Where one side is elsewhere this is the other deployable itself, with the flags that
+`run_settings.py` made. Else both live on one in-memory runtime here, and a chat talks to
+the frontend's own ASGI app, so that nothing listens on a port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.chat import answer_pipe, chat, first_model
+from dynamo.cli.conversation import Conversation
+from dynamo.cli.grammar import DYN, WORKER
+from dynamo.cli.run_settings import frontend_settings, worker_settings
+from dynamo.cli.understood import Run
+from dynamo.frontend import main as frontend_process
+from dynamo.frontend.app import Application
+from dynamo.frontend.http_server import CONNECTION
+from dynamo.frontend.server import frontend, open_port, serve_http
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging
+from dynamo.worker import main as worker_process
+from dynamo.worker.engine import Engine
+from dynamo.worker.engines import create_engine
+from dynamo.worker.serve import serve_engine
+
+USER_ERRORS: Final = (DynamoException, RequestError, OSError)
+"""What ends a run with one sentence and exit code 1."""
+CLOSE_SECONDS: Final = 3.0
+HOLD_SECONDS: Final = 10.0
+"""How long a request of a process-local run waits for the model to be opened by the frontend."""
+T = TypeVar("T")
+
+
+def start(run: Run) -> int:
+    """Do what the line says; the exit code. Raises `USER_ERRORS`, `KeyboardInterrupt` and click's errors."""
+    verbosity = run.words.verbosity
+    if run.roles.input == WORKER:
+        worker_process.run(replace(worker_settings(run.roles, run.settings, run.model), verbose=verbosity))
+        return 0
+    settings = replace(frontend_settings(run.roles, run.settings), verbose=verbosity)
+    if run.roles.input != "http":
+        _quiet_logging(verbosity)
+        return asyncio.run(_talk(run, settings))
+    if run.roles.output == DYN:
+        frontend_process.run(settings)
+        return 0
+    configure_logging(verbosity)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
+    return 0
+
+
+def _quiet_logging(verbosity: int) -> None:
+    """A conversation is not interrupted by what is only interesting."""
+    configure_logging(verbosity, env={"DYN_LOG": "warn", **os.environ})
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:  # not there on Windows; slower, otherwise the same
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(run: Run, settings: FrontendSettings) -> None:
+    """in=http with an engine in this process."""
+    sockets = [open_port(settings)]
+    try:
+        async with _local(run) as (runtime, engine):
+            serving = serve_http(runtime, settings, on_ready=_say_ready, sockets=sockets)
+            await _while_alive(engine, serving)
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def _say_ready(url: str) -> None:
+    sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
+    sys.stdout.flush()
+    print(f"serving on {url}/v1 (Ctrl-C ends)", file=sys.stderr)
+
+
+async def _talk(run: Run, settings: FrontendSettings) -> int:
+    """in=text and in=stdin, with an engine in this process or with workers elsewhere."""
+    if run.roles.output == DYN:
+        config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
+        async with await DistributedRuntime.create(config) as runtime:
+            return await _converse(run, runtime, settings)
+    async with _local(run) as (runtime, engine):
+        return await _while_alive(engine, _converse(run, runtime, settings))
+
+
+async def _converse(run: Run, runtime: DistributedRuntime, settings: FrontendSettings) -> int:
+    async with frontend(runtime, settings) as services:
+        client = Client(Application(services), CONNECTION)
+        wanted = run.template.get("model") or run.settings.model_name
+        model = await first_model(client, wanted, lambda line: print(line, file=sys.stderr))
+        talk = Conversation(model, run.template, ignore_eos=run.roles.output == "echo_core")
+        return await (chat if run.roles.input == "text" else answer_pipe)(client, talk)
+
+
+@contextlib.asynccontextmanager
+async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], None]:
+    """A runtime without servers, and the engine on it."""
+    settings = worker_settings(run.roles, run.settings, run.model)
+    model = await asyncio.to_thread(worker_process.load_model, settings)
+    engine = create_engine(settings, model)
+    async with await DistributedRuntime.in_memory() as runtime:
+        serving = await serve_engine(runtime, engine, model, settings)
+        try:
+            yield runtime, engine
+        finally:
+            await serving.stop(CLOSE_SECONDS)
+
+
+async def _while_alive(engine: Engine, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, unless the engine dies before it is done."""
+    doing = asyncio.ensure_future(work)
+    dead = asyncio.ensure_future(engine.failed())
+    try:
+        await asyncio.wait((doing, dead), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise EngineError(f"the engine died: {dead.result()}")
+        return doing.result()
+    finally:
+        for task in (doing, dead):
+            task.cancel()
+        await asyncio.gather(doing, dead, return_exceptions=True)
