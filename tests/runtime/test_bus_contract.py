@@ -105,9 +105,7 @@ def test_empty_and_largest_messages_pass(world: Any, until: Any) -> None:
     asyncio.run(main())
 
 
-def test_a_listener_that_fails_loses_nothing_else(
-    world: Any, until: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listener_that_fails_loses_nothing_else(world: Any, until: Any, caplog: pytest.LogCaptureFixture) -> None:
     """An exception in a listener is logged; later messages still come."""
 
     async def main() -> None:

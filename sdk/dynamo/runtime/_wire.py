@@ -103,6 +103,9 @@ PING: Final = "ping"
 CANCEL: Final = "cancel"
 """`Control.op` with a list of streams as body; nobody answers it."""
 
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What the decoders raise; msgspec lets the standard library's errors for broken text through."""
+
 encoder: Final = msgspec.msgpack.Encoder()
 decode_call: Final = msgspec.msgpack.Decoder(Request | Chunk).decode
 decode_rejection: Final = msgspec.msgpack.Decoder(Rejection).decode
@@ -116,7 +119,7 @@ def version_of(data: bytes) -> int | None:
     """The protocol version that an unreadable request names, where it still says so; else None."""
     try:
         parts = msgspec.msgpack.decode(data)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     if isinstance(parts, list) and len(parts) > 1 and parts[0] == "q" and isinstance(parts[1], int):
         return parts[1]

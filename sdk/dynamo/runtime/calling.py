@@ -22,6 +22,7 @@ from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, OpenStream, 
 from dynamo.runtime._wire import (
     CANCEL,
     PING,
+    UNREADABLE,
     VERSION,
     Control,
     ControlReply,
@@ -291,7 +292,7 @@ class Caller:
     def _on_frame(self, here: _Listening, message: Message) -> None:
         try:
             frame = decode_frame(message.data)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._complain(here, message, error)
             return
         inbox = here.inboxes.get(frame.worker)
@@ -317,7 +318,7 @@ class Caller:
                 self._on_refusal(int(token), message)
             else:
                 self._on_reply(token, message)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._complain(here, message, error)
 
     def _on_refusal(self, stream: int, message: Message) -> None:
@@ -344,7 +345,7 @@ class Caller:
             return
         try:
             reply(decode_control_reply(message.data))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self.garbage += 1
             reply(EngineError(f"the instance's answer can't be read: {error}"))
 

@@ -22,6 +22,7 @@ from dynamo.runtime._peer import Incoming, Peer
 from dynamo.runtime._wire import (
     CANCEL,
     PING,
+    UNREADABLE,
     VERSION,
     Chunk,
     Control,
@@ -199,7 +200,7 @@ class RequestServer:
                 call = decode_call(whole)
             if type(call) is Request:
                 self._admit(served, call)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._on_garbage(message, error)
         except DynamoException as error:
             self._reject(message.reply, error)
@@ -236,7 +237,7 @@ class RequestServer:
             raise CapacityExceeded(f"this worker has {self.active} streams open and takes no more")
         try:
             payload = msgspec.msgpack.decode(request.payload)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise InvalidArgument(f"the worker could not read the request: {error}") from error
         incoming = Incoming(self, peer, request.stream, self._context(request), payload)
         self._begin(incoming, request.deadline_ms)
@@ -371,7 +372,7 @@ class RequestServer:
             if control.version != VERSION:
                 raise ProtocolMismatch(f"the caller speaks version {control.version}, this worker {VERSION}")
             self._control(served, control, message.reply)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._complain(message.subject, error)
         except DynamoException as error:
             self._answer(message.reply, ControlReply(error.code, error.message))
