@@ -1,4 +1,4 @@
-"""Small real tokenizers, trained here: byte-level BPE as most models have, and SentencePiece-like with byte fallback."""
+"""Small real tokenizers, trained here: byte-level BPE as most models have, and one with byte fallback."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>"]
 def train_byte_level() -> Tokenizer:
     """Return a byte-level BPE with the chat markers of Qwen and a BOS that is put before every text."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment] # stub has no setter
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment] # stub has no setter
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(
         CORPUS,
         trainers.BpeTrainer(
@@ -37,7 +37,7 @@ def train_byte_level() -> Tokenizer:
             show_progress=False,
         ),
     )
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment] # stub has no setter
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 3)]
     )
     return tokenizer

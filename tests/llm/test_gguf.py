@@ -112,7 +112,7 @@ def test_byte_level_gives_the_same_ids_as_the_original(tmp_path: Path, cache: Fi
 def test_pre_tokenizers_cut_as_their_models_do(name: str, text: str, words: list[str]) -> None:
     """Digits, contractions, case and line ends: one telling text per kind."""
     normalizer, splitter = pre_tokenizer(name)
-    data = {
+    data: dict[str, Any] = {
         "version": "1.0", "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": splitter,
         "post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []},
     }  # fmt: skip

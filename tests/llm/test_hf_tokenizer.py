@@ -134,7 +134,7 @@ def test_an_unknown_decoder_still_streams(byte_level_file: Path, tmp_path: Path)
 def test_lone_surrogates_are_refused_and_nul_passes(byte_level_file: Path) -> None:
     """JSON may hold what is no Unicode text: that is the caller's mistake, said in one sentence."""
     for mode in ("default", "fastokens"):
-        tokenizer = open_hf_tokenizer(byte_level_file, mode)  # type: ignore[arg-type] # a tuple of literals is str
+        tokenizer = open_hf_tokenizer(byte_level_file, mode)
         with pytest.raises(InvalidArgument, match=r"lone surrogate \(U\+D800\) at character 2"):
             tokenizer.encode("ab\ud800")
         assert tokenizer.decode(tokenizer.encode("a\0b")) == "a\0b"

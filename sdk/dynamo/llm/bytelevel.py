@@ -35,6 +35,7 @@ class ByteTokenizer:
     """Bytes as tokens. Special tokens exist as ids only: no text turns into them."""
 
     vocab_size = VOCAB_SIZE
+    longest_token = 1
 
     def __init__(self) -> None:
         data: list[Piece] = [as_piece(bytes([value])) for value in range(256)]

@@ -43,6 +43,7 @@ class HfTokenizer:
         self._inline = INLINE_FAST if fast else INLINE_CHARACTERS
         self._table: PieceTable | None = build_table(native, layout, tokens)
         self.vocab_size = len(tokens)
+        self.longest_token = max((len(token) for token in tokens if token), default=1)
         self.uses_fastokens = fast is not None
         self.cache = SegmentCache()
         self._affixes: tuple[list[int], list[int]] | None = affixes(native)

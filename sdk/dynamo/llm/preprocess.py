@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dynamo.llm import request_options as options
 from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER_CONFIG, ModelCard
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.llm.template import ChatTemplate, flatten_content
+from dynamo.llm.template import ChatTemplate, flatten_message
 from dynamo.llm.tokenizer import Mode, Tokenizer, card_file, load_tokenizer
 from dynamo.runtime.errors import InvalidArgument
+
+_FAR: Final = 4
+"""A text that many times over the context is refused by its length: tokenising it would keep a core busy for
+nothing. Not 1, since a tokenizer may drop spaces before it counts."""
 
 
 class ContextLengthExceeded(InvalidArgument):
     """The prompt is longer than the model's context."""
 
-    def __init__(self, prompt: int, context: int) -> None:
+    def __init__(self, prompt: int, context: int, *, at_least: bool = False) -> None:
         super().__init__(
-            f"This model's maximum context length is {context} tokens, but the prompt has {prompt} tokens. "
+            f"This model's maximum context length is {context} tokens, but the prompt has "
+            f"{'at least ' if at_least else ''}{prompt} tokens. "
             "Please shorten the prompt: at least one token must be left for the answer."
         )
         self.prompt = prompt
@@ -47,7 +52,7 @@ class Preprocessor:
 
     async def chat(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
         """Return one request per choice of a chat body."""
-        ids = await self.tokenizer.encode_async(self.chat_prompt(body), add_special=False)
+        ids = await self._encode(self.chat_prompt(body), add_special=False)
         return self._requests(body, [ids], chat=True)
 
     async def completion(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
@@ -62,13 +67,16 @@ class Preprocessor:
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise InvalidArgument("messages must be a list with at least one message")
         if options.field(body, "use_raw_prompt"):
-            return "\n".join(flatten_content(m.get("content"), i) for i, m in enumerate(messages))
+            return "\n".join(flatten_message(m, i)["content"] for i, m in enumerate(messages))
+        variables = options.field(body, "chat_template_kwargs") or options.field(body, "chat_template_args")
+        if variables and not isinstance(variables, Mapping):
+            raise InvalidArgument("chat_template_kwargs must be an object")
         generate = body.get("add_generation_prompt")
         return self._template.render(
             messages,
             add_generation_prompt=True if generate is None else bool(generate),
             tools=body.get("tools"),
-            variables=options.field(body, "chat_template_kwargs") or options.field(body, "chat_template_args"),
+            variables=variables,
         )
 
     def echo_texts(self, body: Mapping[str, Any]) -> list[str]:
@@ -76,9 +84,17 @@ class Preprocessor:
         prompts = read_prompts(body.get("prompt"))
         return [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt) for prompt in prompts]
 
+    async def _encode(self, text: str, *, add_special: bool) -> list[int]:
+        context = self.card.context_length
+        if context is not None and len(text) > context:  # else it may fit, whatever its tokens are
+            least = len(text) // self.tokenizer.longest_token
+            if least > _FAR * context:
+                raise ContextLengthExceeded(least, context, at_least=True)
+        return await self.tokenizer.encode_async(text, add_special)
+
     async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
-            return await self.tokenizer.encode_async(prompt)
+            return await self._encode(prompt, add_special=True)
         limit = self.card.vocab_size or self.tokenizer.vocab_size
         if prompt and (max(prompt) >= limit or min(prompt) < 0):
             wrong = next(token for token in prompt if not 0 <= token < limit)

@@ -29,6 +29,8 @@ class Tokenizer(Protocol):
 
     vocab_size: int
     """One more than the largest known id."""
+    longest_token: int
+    """Characters of the longest token: no text has fewer tokens than its length divided by this."""
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids; `InvalidArgument` for text that has no UTF-8 form (lone surrogates)."""
