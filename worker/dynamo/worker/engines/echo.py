@@ -134,7 +134,7 @@ def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
             return False
         count += 1
         sink.push([token])
-        if count > floor and token in stops:
+        if count >= floor and token in stops:
             sink.finish(stops[token], {STOP_REASON: token} if stops[token] == STOP else None)
             return False
         if count >= limit:

@@ -1,0 +1,82 @@
+"""The mock engine's arguments, in both forms that people have: flat, and nested under `engine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.mock.scheduler import Limits
+from dynamo.worker.engines.mock.timing import Timing
+from dynamo.worker.settings import unknown_name
+
+_NESTED: Final = "engine"
+_ALIASES: Final = {"num_gpu_blocks_override": "num_gpu_blocks"}
+_IGNORED: Final = ("backend", "dp_size", "tensor_parallel_size", "dynamo", "enable_local_indexer")
+"""Accepted since files for the original have them; they change nothing here yet."""
+_RANGES: Final = {
+    "num_gpu_blocks": (1, 1 << 40), "block_size": (1, 1 << 20), "max_num_seqs": (1, 1 << 20),
+    "max_num_batched_tokens": (1, 1 << 30), "watermark": (0, 0.99), "speedup_ratio": (0, 1e12),
+    "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
+    "seed": (0, 1 << 62),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MockArguments:
+    """What a mock engine is told."""
+
+    limits: Limits = field(default_factory=Limits)
+    timing: Timing = field(default_factory=Timing)
+    max_model_len: int | None = None
+    startup_time: float = 0.0
+    seed: int = 0
+
+
+_LIMITS: Final = {f.name: f.default for f in fields(Limits)}
+_TIMING: Final[dict[str, Any]] = Timing._field_defaults
+_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0}
+_DEFAULTS: Final[dict[str, Any]] = {**_LIMITS, **_TIMING, **_OWN}
+
+
+def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
+    """Read `--engine-args`; `block_size` is the default for the argument of that name.
+
+    Raises `InvalidArgument` naming the argument.
+    """
+    flat = {k: v for k, v in given.items() if k != _NESTED}
+    nested = given.get(_NESTED, {})
+    if not isinstance(nested, dict):
+        raise InvalidArgument("mocker argument 'engine' must be an object")
+    found: dict[str, Any] = {"block_size": block_size}
+    for name, value in {**flat, **nested}.items():
+        name = _ALIASES.get(name, name)
+        if name not in _IGNORED and value is not None:
+            found[name] = _checked(name, value)
+    limits = Limits(**{k: v for k, v in found.items() if k in _LIMITS})
+    made = MockArguments(limits, Timing(**{k: v for k, v in found.items() if k in _TIMING}))
+    return replace(made, **{k: v for k, v in found.items() if k in _OWN})
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name not in _DEFAULTS:
+        raise unknown_name("mocker argument", name, list(_DEFAULTS))
+    if name == "preemption_mode":
+        if value not in ("lifo", "fifo"):
+            raise InvalidArgument(f"mocker argument 'preemption_mode' must be lifo or fifo, got {value!r}")
+        return value
+    if isinstance(_DEFAULTS[name], bool):
+        if not isinstance(value, bool):
+            raise InvalidArgument(f"mocker argument {name!r} must be true or false, got {value!r}")
+        return value
+    return _number(name, value)
+
+
+def _number(name: str, value: Any) -> Any:
+    whole = isinstance(_DEFAULTS[name], int)
+    low, high = _RANGES[name]
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+    if not fits or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise InvalidArgument(f"mocker argument {name!r} must be {kind} from {low:g} to {high:g}, got {value!r}")
+    return int(value) if whole else float(value)

@@ -1,0 +1,187 @@
+"""Continuous batching as vLLM does it: admission, chunked prefill, decoding, preemption. Pure.
+
+One engine step is `plan()` (who is admitted, how many tokens are computed) and then, when
+its simulated time has passed, `advance(sequence)` for each sequence that got a token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from dynamo.worker.engines.mock.kv import BlockPool, extend_hashes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the simulated engine can hold and do at once."""
+
+    num_gpu_blocks: int = 16384
+    block_size: int = 64
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    watermark: float = 0.01
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    preemption_mode: str = "lifo"
+
+    @property
+    def admissible_blocks(self) -> float:
+        return (1 - self.watermark) * self.num_gpu_blocks
+
+
+@dataclass(slots=True, eq=False)
+class Sequence(Generic[T]):
+    """One request inside the engine. `owner` is the shell's."""
+
+    owner: T
+    tail: list[int]
+    """Tokens of the block being filled."""
+    hashes: list[int]
+    """Full blocks, by hash."""
+    length: int
+    computed: int = 0
+    """Tokens whose KV is there."""
+    cached_tokens: int = -1
+    """Prompt tokens that came from the cache when it was first admitted; -1: not yet admitted."""
+    running: bool = field(default=False)
+
+
+class Plan(NamedTuple, Generic[T]):
+    """One step: tokens to compute, and who gets a token at its end."""
+
+    prefill_tokens: int
+    producing: list[Sequence[T]]
+    decoding: bool
+
+
+class Scheduler(Generic[T]):
+    """The waiting queue, the running batch and the block pool."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.num_gpu_blocks, caching=limits.enable_prefix_caching)
+        self._waiting: deque[Sequence[T]] = deque()
+        self._running: dict[Sequence[T], None] = {}
+        self.preemptions = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def owners(self) -> list[T]:
+        """Everybody's owner, running and waiting."""
+        return [s.owner for s in (*self._running, *self._waiting)]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that can ever be admitted."""
+        return int(self.limits.admissible_blocks) * self.limits.block_size - 1
+
+    def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
+        """Queue a request."""
+        size = self.limits.block_size
+        hashes = extend_hashes(0, token_ids, size)
+        sequence = Sequence(owner, token_ids[len(hashes) * size :], hashes, len(token_ids))
+        self._waiting.append(sequence)
+        return sequence
+
+    def remove(self, sequence: Sequence[T]) -> None:
+        """A request is over (ended or aborted); its blocks are free at once."""
+        if sequence.running:
+            self._let_go(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+
+    def plan(self) -> Plan[T]:
+        """Decide the next step."""
+        limits = self.limits
+        producing = [s for s in self._running if s.computed >= s.length]
+        budget = limits.max_num_batched_tokens - len(producing)
+        decoding, spent = bool(producing), 0
+        for sequence in [s for s in self._running if s.computed < s.length]:
+            spent += self._compute(sequence, budget - spent, producing)
+        while self._waiting and budget - spent > 0 and self._may_admit(self._waiting[0], budget - spent, spent):
+            sequence = self._waiting.popleft()
+            self._admit(sequence)
+            spent += self._compute(sequence, budget - spent, producing)
+        return Plan(spent, producing, decoding)
+
+    def advance(self, sequence: Sequence[T], token: int) -> None:
+        """`sequence` got `token`; where no block is left for it, somebody is preempted, itself if need be."""
+        tail = sequence.tail
+        if not tail:
+            while sequence.running and not self.pool.take_partial():
+                self._preempt()
+        sequence.length += 1
+        if sequence.running:
+            sequence.computed += 1
+        tail.append(token)
+        if len(tail) == self.limits.block_size:
+            self._seal(sequence)
+
+    def _seal(self, sequence: Sequence[T]) -> None:
+        """The block being filled is full: it gets its name."""
+        block = hash((sequence.hashes[-1] if sequence.hashes else 0, *sequence.tail))
+        if sequence.running:
+            self.pool.promote(block)
+        sequence.hashes.append(block)
+        sequence.tail.clear()
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-(tokens + 1) // self.limits.block_size)
+
+    def _may_admit(self, sequence: Sequence[T], budget: int, spent: int) -> bool:
+        limits = self.limits
+        if len(self._running) >= limits.max_num_seqs:
+            return False
+        if self.pool.used + self._blocks_for(sequence.length) > limits.admissible_blocks:
+            return False
+        whole = limits.enable_chunked_prefill or sequence.length - self._cached(sequence) <= budget
+        return whole or not (spent or self._running)
+
+    def _cached(self, sequence: Sequence[T]) -> int:
+        """Tokens that need no computing; the last one always does."""
+        if not self.limits.enable_prefix_caching:
+            return 0
+        return min(self.pool.match(sequence.hashes) * self.limits.block_size, sequence.length - 1)
+
+    def _admit(self, sequence: Sequence[T]) -> None:
+        sequence.computed = self._cached(sequence)
+        if sequence.cached_tokens < 0:
+            sequence.cached_tokens = sequence.computed
+        sequence.running = True
+        self._running[sequence] = None
+        held = all(self.pool.take(block) for block in sequence.hashes)
+        if not held or (sequence.tail and not self.pool.take_partial()):
+            raise AssertionError("an admitted sequence does not fit")  # _may_admit counted its blocks
+
+    def _compute(self, sequence: Sequence[T], budget: int, producing: list[Sequence[T]]) -> int:
+        """Prefill as much as the budget allows; returns the tokens computed."""
+        left = sequence.length - sequence.computed
+        now = min(left, budget) if self.limits.enable_chunked_prefill else left
+        sequence.computed += max(0, now)
+        if now == left:
+            producing.append(sequence)
+        return max(0, now)
+
+    def _preempt(self) -> None:
+        """Send one running sequence back to the head of the queue, without its blocks."""
+        order = list(self._running)
+        victim = order[-1] if self.limits.preemption_mode == "lifo" else order[0]
+        self._let_go(victim)
+        self._waiting.appendleft(victim)
+        self.preemptions += 1
+
+    def _let_go(self, sequence: Sequence[T]) -> None:
+        del self._running[sequence]
+        sequence.running = False
+        self.pool.release(sequence.hashes, partial=bool(sequence.tail))
+        sequence.computed = 0

@@ -1,0 +1,159 @@
+"""A simulated engine: continuous batching, KV blocks and step times of a real one, harmless text.
+
+The decisions are in `mock/`; this shell sleeps each step's simulated time and pushes what
+the step produced, so that all of one step's tokens leave in one message per client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
+from dynamo.runtime.errors import EngineShutdown, InvalidArgument
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
+from dynamo.worker.engines.mock.arguments import read_arguments
+from dynamo.worker.engines.mock.scheduler import Plan, Scheduler, Sequence
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+_DEFAULT_MAX_TOKENS: Final = 16
+_TEXT: Final = (
+    " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
+    " and every good worker sends its tokens one step at a time."
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One request, from the shell's side."""
+
+    sink: Sink
+    position: int
+    """Where in the endless text its next token stands."""
+    left: int
+    floor: int
+    """Tokens before which no stop id counts."""
+    stops: dict[int, str]
+    cached: dict[str, Any] | None = None
+    sequence: Sequence[_Request] = field(init=False)
+
+
+class Mocker:
+    """See the module."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        self._arguments = read_arguments(settings.arguments(), settings.kv_cache_block_size)
+        self._model = model
+        self._scheduler: Scheduler[_Request] = Scheduler(self._arguments.limits)
+        self._text: list[int] = []
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+
+    async def start(self) -> EngineFacts:
+        from dynamo.llm import load_tokenizer
+
+        await asyncio.sleep(self._arguments.startup_time)
+        tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
+        self._text = tokenizer.encode(_TEXT, add_special=False)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="mocker")
+        limits = self._arguments.limits
+        return EngineFacts(
+            context_length=self._context(), kv_cache_block_size=limits.block_size,
+            total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )  # fmt: skip
+
+    def _context(self) -> int:
+        limits = [self._scheduler.longest, self._arguments.max_model_len, self._model.card.context_length]
+        return min(n for n in limits if n)
+
+    async def failed(self) -> BaseException:
+        assert self._task is not None
+        await asyncio.wait([self._task])
+        return self._task.exception() or EngineShutdown()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for request in self._scheduler.owners():
+            self._scheduler.remove(request.sequence)
+            request.sink.fail(EngineShutdown())
+
+    def load(self) -> EngineLoad:
+        scheduler = self._scheduler
+        return EngineLoad(
+            running=scheduler.running, waiting=scheduler.waiting, used_kv_blocks=scheduler.pool.used,
+            kv_usage=scheduler.pool.usage,
+        )  # fmt: skip
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        room = self._context() - len(request.token_ids)
+        if room <= 0 or not request.token_ids:
+            raise InvalidArgument(
+                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context() - 1}"
+            )
+        conditions = request.stop_conditions
+        stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
+        stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
+        wanted = _DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens
+        seed = request.sampling_options.seed or 0
+        made = _Request(
+            sink, (seed + self._arguments.seed) % len(self._text), min(wanted, room), conditions.min_tokens or 0, stops
+        )
+        made.floor = made.left - made.floor
+        made.sequence = self._scheduler.add(made, request.token_ids)
+        self._wake.set()
+        return lambda: self._scheduler.remove(made.sequence)
+
+    async def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            plan = self._scheduler.plan()
+            if not plan.producing and not plan.prefill_tokens:
+                self._wake.clear()
+                await self._wake.wait()
+                due = time.monotonic()
+                continue
+            usage = self._scheduler.pool.usage
+            due += self._arguments.timing.step_seconds(plan.prefill_tokens, usage, plan.decoding)
+            now = time.monotonic()
+            await asyncio.sleep(due - now)
+            # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
+            due = max(due, now)
+            self._produce(plan)
+
+    def _produce(self, plan: Plan[_Request]) -> None:
+        """Push one token of every sequence that is still there."""
+        text, size, advance = self._text, len(self._text), self._scheduler.advance
+        for sequence in plan.producing:
+            request = sequence.owner
+            if not sequence.running:
+                continue  # aborted, or preempted by one before it in this very step
+            token = text[request.position]
+            request.position = (request.position + 1) % size
+            request.left -= 1
+            if request.cached is None:
+                request.cached = {CACHED_TOKENS: sequence.cached_tokens}
+                request.sink.push([token], request.cached)
+            else:
+                request.sink.push([token])
+            if request.left <= 0 or (token in request.stops and request.left <= request.floor):
+                self._end(request, token)
+            else:
+                advance(sequence, token)
+
+    def _end(self, request: _Request, token: int) -> None:
+        self._scheduler.remove(request.sequence)
+        reason = request.stops.get(token) if request.left <= request.floor else None
+        if reason is None:
+            request.sink.finish(LENGTH)
+        else:
+            request.sink.finish(reason, {STOP_REASON: token} if reason == STOP else None)
