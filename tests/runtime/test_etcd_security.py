@@ -1,0 +1,163 @@
+"""Passwords and certificates of etcd, on a real server; each mistake is one sentence that names the variable."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
+
+from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.config import EtcdConfig
+from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
+
+pytestmark = pytest.mark.servers
+
+
+def _control(server: EtcdServer, *words: str) -> None:
+    subprocess.run(["etcdctl", "--endpoints", server.url, *words], check=True, stdout=subprocess.DEVNULL, timeout=20)
+
+
+@pytest.fixture
+def guarded(own_etcd: EtcdServer) -> EtcdServer:  # noqa: F811
+    """An etcd that asks for a password; `tenant` may use the keys under `dynamo/`."""
+    _control(own_etcd, "user", "add", "root:secret")
+    _control(own_etcd, "user", "grant-role", "root", "root")
+    _control(own_etcd, "user", "add", "tenant:pass")
+    _control(own_etcd, "user", "add", "stranger:pass")
+    _control(own_etcd, "role", "add", "dynamo")
+    _control(own_etcd, "role", "grant-permission", "--prefix=true", "dynamo", "readwrite", "dynamo/")
+    _control(own_etcd, "user", "grant-role", "tenant", "dynamo")
+    _control(own_etcd, "auth", "enable")
+    return own_etcd
+
+
+def use(config: EtcdConfig) -> Any:
+    """Connect, write under a lease, watch it, and return what the watch brought."""
+
+    async def main() -> Any:
+        store = EtcdStore(config)
+        try:
+            async with asyncio.timeout(20):
+                await store.connect()
+                lease = await store.grant(5)
+                revision = await store.put("dynamo/k", b"v", lease)
+                assert await lease.keep_alive()
+                changes = store.watch("dynamo/", revision)
+                seen = await anext(changes)
+                await changes.aclose()  # type: ignore[attr-defined]
+                return seen[0].value
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def test_password(guarded: EtcdServer) -> None:
+    """With user and password everything works, watches and leases included."""
+    assert use(guarded.config(username="tenant", password="pass")) == b"v"
+
+
+@pytest.mark.parametrize(
+    ("who", "sentence"),
+    [
+        ({}, "set ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD"),
+        ({"username": "tenant", "password": "wrong"}, "refuses user tenant: check ETCD_AUTH_PASSWORD"),
+        ({"username": "stranger", "password": "pass"}, "does not let user stranger at keys under dynamo/"),
+    ],
+    ids=["none", "wrong", "no-rights"],
+)
+def test_refused(guarded: EtcdServer, who: dict[str, str], sentence: str) -> None:
+    """A refusal ends the wait at once; the password is not in the message."""
+    with pytest.raises(InvalidArgument, match=sentence) as caught:
+        use(guarded.config(**who))
+    assert "wrong" not in caught.value.message
+
+
+def test_a_token_that_ended_is_renewed(guarded: EtcdServer) -> None:
+    """etcd forgets its tokens when it restarts: the store signs in again by itself."""
+
+    async def main() -> None:
+        store = EtcdStore(guarded.config(username="tenant", password="pass"))
+        try:
+            await store.connect()
+            guarded.kill()
+            guarded.start()
+            await asyncio.to_thread(guarded.wait)
+            await store.connect()
+            await store.put("dynamo/k", b"again")
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """Credentials for an etcd without authentication are no error."""
+    assert use(own_etcd.config(username="tenant", password="pass")) == b"v"
+
+
+class Tls:
+    """An etcd that speaks TLS only and wants a client certificate, with the files that go with it."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = trustme.CA()
+        self.ca, self.other_ca = str(folder / "ca.pem"), str(folder / "other.pem")
+        self.cert, self.key = str(folder / "client.pem"), str(folder / "client.key")
+        authority.cert_pem.write_to_path(self.ca)
+        trustme.CA().cert_pem.write_to_path(self.other_ca)
+        client, server = authority.issue_cert("client@example.org"), authority.issue_cert("127.0.0.1", "localhost")
+        client.cert_chain_pems[0].write_to_path(self.cert)
+        client.private_key_pem.write_to_path(self.key)
+        server.cert_chain_pems[0].write_to_path(str(folder / "server.pem"))
+        server.private_key_pem.write_to_path(str(folder / "server.key"))
+        flags = ["--cert-file", str(folder / "server.pem"), "--key-file", str(folder / "server.key")]
+        flags += ["--client-cert-auth", "--trusted-ca-file", self.ca]
+        self.server = EtcdServer(*flags, scheme="https")
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[Tls]:
+    made = Tls(tmp_path)
+    try:
+        made.server.start()
+        made.server.wait()
+        yield made
+    finally:
+        made.server.close()
+
+
+def test_certificates(tls: Tls) -> None:
+    """TLS with a private authority and a client certificate."""
+    assert use(tls.server.config(ca=tls.ca, client_cert=tls.cert, client_key=tls.key)) == b"v"
+
+
+@pytest.mark.parametrize("mistake", ["other authority", "no certificate", "plain text"])
+def test_tls_mistakes(tls: Tls, mistake: str) -> None:
+    """A connection that TLS refuses ends in one sentence within the limit."""
+    config = tls.server.config(ca=tls.ca, client_cert=tls.cert, client_key=tls.key, start_limit=1.0)
+    every: dict[str, dict[str, Any]] = {
+        "other authority": {"ca": tls.other_ca},
+        "no certificate": {"client_cert": None, "client_key": None},
+        "plain text": {
+            "ca": None,
+            "client_cert": None,
+            "client_key": None,
+            "endpoints": (f"127.0.0.1:{tls.server.port}",),
+        },
+    }
+    with pytest.raises(CannotConnect, match="did not answer within"):
+        use(dataclasses.replace(config, **every[mistake]))
+
+
+def test_a_certificate_file_that_is_gone(tmp_path: Path) -> None:
+    """A file that can't be read is named with its variable."""
+    config = EtcdConfig(endpoints=("https://127.0.0.1:1",), ca=str(tmp_path / "gone.pem"))
+    with pytest.raises(DynamoException, match=r"ETCD_AUTH_CA: .*gone.pem can't be read"):
+        use(config)
