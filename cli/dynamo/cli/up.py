@@ -38,7 +38,8 @@ def up(file: Path, http_port: int | None, http_host: str, verbose: int) -> None:
 
     Uses running servers where ETCD_ENDPOINTS and NATS_SERVER, or the file, name them.
     """
-    from dynamo.cli.local.run_file import FileRun, Options, UpError
+    from dynamo.cli.local.footing import UpError
+    from dynamo.cli.local.run_file import FileRun, Options
     from dynamo.cli.local.show import make_display
     from dynamo.cli.local.state import state_home
 

@@ -33,7 +33,7 @@ class NodeRank:
 
 @dataclass(frozen=True)
 class LeaderAddress:
-    """In an argv: the host name of the group's rank 0."""
+    """In an argv: host and port of the group's rank 0."""
 
 
 Symbol = PortOf | PathOf | NodeRank | LeaderAddress
@@ -138,7 +138,7 @@ class Placement:
     ports: Mapping[str, int]
     paths: Mapping[str, str]
     rank: str = "0"
-    leader: str = "127.0.0.1"
+    leader: str = ""
 
 
 def resolve(argv: tuple[Argument, ...], placement: Placement) -> list[str]:

@@ -6,10 +6,11 @@ Pure: the executor hands in ports and folders, and starts what comes out.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynamo.cli.local.ports import LOOPBACK
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.converge import Start, converge
 from dynamo.operator.workload import Argument, Placement, Plan, PortOf, Workload, resolve
@@ -41,9 +42,8 @@ class Ground:
 
     http_ports: tuple[int, ...]
     """One per frontend; 0 lets it pick."""
-    system_ports: tuple[int, ...]
-    """One per frontend, used by those with several processes."""
     files: Path
+    pick_port: Callable[[], int]
 
 
 def parts_of(plan: Plan, ground: Ground) -> list[PartSpec]:
@@ -55,8 +55,9 @@ def parts_of(plan: Plan, ground: Ground) -> list[PartSpec]:
 def _parts(plan: Plan, workload: Workload, replicas: int, ground: Ground) -> Iterator[PartSpec]:
     for replica in range(replicas):
         ports = _ports(workload, replica, ground)
+        leader = f"{LOOPBACK}:{ground.pick_port()}" if workload.nodes > 1 else ""
         for rank in range(workload.nodes):
-            placement = Placement(ports, _paths(workload, ground.files), str(rank))
+            placement = Placement(ports, _paths(workload, ground.files), str(rank), leader)
             yield PartSpec(
                 name=_name(workload, replica, rank),
                 kind=FRONTEND if workload.is_frontend else WORKER,
@@ -80,7 +81,7 @@ def _ports(workload: Workload, replica: int, ground: Ground) -> dict[str, int]:
         return {port.name: port.number or 0 for port in workload.ports}
     ports = {"http": ground.http_ports[replica]}
     if PortOf("system") in workload.argv:
-        ports["system"] = ground.system_ports[replica]
+        ports["system"] = ground.pick_port()
     return ports
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ OnLine = Callable[[str, str], None]
 _HERE = Path(__file__).parent
 _LONGEST_LINE = 16_384
 _PIPES_CLOSE_WITHIN = 1.0
+_STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class Watchdog:
@@ -60,50 +62,74 @@ class Watchdog:
         await self._process.wait()
 
 
-class Child:
-    """One running process."""
+class Child(asyncio.SubprocessProtocol):
+    """One running process.
 
-    def __init__(self, process: asyncio.subprocess.Process, watchdog: Watchdog) -> None:
-        self._process = process
-        self._watchdog = watchdog
-        self.pid = process.pid
+    A protocol of our own, since `asyncio.subprocess.Process.wait` waits for the pipes too, and
+    those may be held open by something that the process started.
+    """
+
+    def __init__(self, on_line: OnLine) -> None:
+        self._on_line = on_line
+        self._splitters = {1: LineSplitter(), 2: LineSplitter()}
+        self._open = {1, 2}
+        self._exited, self._drained = asyncio.Event(), asyncio.Event()
+        self._transport: asyncio.SubprocessTransport
+        self.pid = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+        self.pid = transport.get_pid() or 0
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        if isinstance(data, bytes):
+            for line in self._splitters[fd].feed(data):
+                self._on_line(_STREAMS[fd], line)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        if fd in self._splitters:
+            for line in self._splitters[fd].end():
+                self._on_line(_STREAMS[fd], line)
+        if not self._open:
+            self._drained.set()
+
+    def process_exited(self) -> None:
+        self._exited.set()
 
     def terminate(self) -> None:
         """Ask it to end."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+            self._transport.send_signal(signal.SIGTERM)
 
     def destroy(self) -> None:
         """End it and everything it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    async def run(self, on_line: OnLine) -> int:
-        """Read its output until it ends; returns the exit code (negative: signal)."""
-        pumps = asyncio.gather(
-            _pump(self._process.stdout, "stdout", on_line),
-            _pump(self._process.stderr, "stderr", on_line),
-        )
-        try:
-            code = await self._process.wait()
-            self.destroy()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(pumps, _PIPES_CLOSE_WITHIN)
-            return code
-        finally:
-            pumps.cancel()
-            self._watchdog.forget(self.pid)
+    async def wait(self) -> int:
+        """Until it ended and its output is read; returns the exit code (negative: signal)."""
+        await self._exited.wait()
+        self.destroy()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), _PIPES_CLOSE_WITHIN)
+        self._transport.close()
+        return self._transport.get_returncode() or 0
 
 
-async def spawn(argv: Sequence[str], environment: Mapping[str, str], folder: Path, watchdog: Watchdog) -> Child:
+async def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], folder: Path, watchdog: Watchdog, on_line: OnLine
+) -> Child:
     """Start `argv` as a child that can't outlive us."""
-    process = await asyncio.create_subprocess_exec(
+    _, child = await asyncio.get_running_loop().subprocess_exec(
+        lambda: Child(on_line),
         sys.executable, "-I", "-S", str(_HERE / "_tether.py"), str(os.getpid()), *argv,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=dict(environment), cwd=folder, start_new_session=True,
     )  # fmt: skip
-    watchdog.add(process.pid)
-    return Child(process, watchdog)
+    watchdog.add(child.pid)
+    return child
 
 
 class LineSplitter:
@@ -128,14 +154,3 @@ class LineSplitter:
 
 def _text(line: bytes) -> str:
     return line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
-
-
-async def _pump(reader: asyncio.StreamReader | None, stream: str, on_line: OnLine) -> None:
-    if reader is None:
-        return
-    splitter = LineSplitter()
-    while data := await reader.read(65_536):
-        for line in splitter.feed(data):
-            on_line(stream, line)
-    for line in splitter.end():
-        on_line(stream, line)

@@ -13,14 +13,15 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynamo.cli.local import greeting, infra
+from dynamo.cli.local.footing import Footing, UpError, assign_ports, demand_port, find_footing
 from dynamo.cli.local.logs import LogFile, Severity
 from dynamo.cli.local.parts import FRONTEND, INFRA, WORKER, Ground, PartSpec, files_of, local_problems, parts_of
-from dynamo.cli.local.ports import free_port, holder, is_free
+from dynamo.cli.local.ports import free_port, is_free
 from dynamo.cli.local.processes import Watchdog
 from dynamo.cli.local.show import Display
 from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
@@ -34,10 +35,6 @@ INFRA_READY_WITHIN = 30.0
 GREET_WITHIN = 3.0
 _REFRESH_EVERY = 0.1
 _SHOW_ORDER = (INFRA, FRONTEND, WORKER)
-
-
-class UpError(Exception):
-    """`dynamo up` can't go on; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class FileRun:
         self._signals = 0
         self._exit_code = 0
         self._write_due = False
-        self._etcd = self._nats = ""
+        self._footing: Footing
 
     async def run(self) -> int:
         """Everything, until a signal or until nothing is left to serve; returns the exit code."""
@@ -140,43 +137,15 @@ class FileRun:
 
     async def _stand_up_infra(self, state: PipelineState) -> Environment:
         """Start what nobody names, check what somebody does."""
-        spec = self._runtime()
-        given = self._options.environment
-        etcd, nats = infra.remote_etcd(spec, given), infra.remote_nats(spec, given)
-        servers: list[infra.Server] = []
-        try:
-            if nats is None:
-                servers.append(infra.local_nats(free_port()))
-            else:
-                await infra.check_reachable("NATS", nats, 4222)
-            if etcd is None:
-                servers.append(infra.local_etcd(free_port(), free_port(), state.folder / "data" / "etcd"))
-            else:
-                await infra.check_reachable("etcd", etcd, 2379)
-        except infra.InfraError as error:
-            raise UpError(str(error)) from None
+        self._footing = await find_footing(self._wanted, self._options.environment, state.folder / "data")
+        for note in self._footing.notes:
+            self._display.say(note)
         (state.folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
-        for server in servers:
+        for server in self._footing.servers:
             self._add_server(server, state)
         await self._infra_ready()
-        urls = {server.name: server.url for server in servers}
-        for name, remote in (("etcd", etcd), ("nats", nats)):
-            if remote is not None:
-                urls[name] = ",".join(remote.urls)
-                self._display.say(f"{name}: using the one that {remote.said_by} names")
-        self._etcd, self._nats = urls["etcd"], urls["nats"]
-        return Environment(tuple(self._etcd.split(",")), self._nats, local=True, http_host=self._options.http_host)
-
-    def _runtime(self) -> RuntimeSpec:
-        """One etcd and one NATS for all documents: the first that names them does it for all."""
-        named = [p.spec.runtime for p in self._wanted]
-        etcd = {s.etcd.endpoints for s in named if s.etcd.endpoints}
-        nats = {s.nats.url for s in named if s.nats.url}
-        if len(etcd) > 1 or len(nats) > 1:
-            raise UpError(f"{self._options.file}: spec.runtime: pipelines of one file share one etcd and one NATS here")
-        first = next((s for s in named if s.etcd.endpoints), named[0])
-        url = next((s.nats for s in named if s.nats.url), named[0].nats)
-        return first.model_copy(update={"nats": url})
+        etcd = tuple(self._footing.etcd.split(","))
+        return Environment(etcd, self._footing.nats, local=True, http_host=self._options.http_host)
 
     def _add_server(self, server: infra.Server, state: PipelineState) -> None:
         spec = PartSpec(
@@ -206,36 +175,23 @@ class FileRun:
     # -- pipelines
 
     def _start_pipelines(self, states: Sequence[PipelineState], environment: Environment) -> None:
-        ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, self._options.http_host))
+        host = self._options.http_host
+        ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
         for port in (port for group in ports for port in group):
-            self._demand_port(port)
+            demand_port(host, port)
         for wanted, state, http_ports in zip(self._wanted, states, ports, strict=True):
             shared = wanted.model_copy(update={"spec": wanted.spec.model_copy(update={"runtime": RuntimeSpec()})})
             planned = plan(shared, environment)
             record = RunState(
                 self._id, os.getpid(), time.time(), str(self._options.file.resolve()), wanted.name,
-                planned.namespace, planned.model, etcd=self._etcd, nats=self._nats,
+                planned.namespace, planned.model, etcd=self._footing.etcd, nats=self._footing.nats,
             )  # fmt: skip
             self._pipelines.append(_Pipeline(wanted, planned, state, record))
-            ground = Ground(http_ports, tuple(free_port() for _ in http_ports), state.folder / "files")
+            ground = Ground(http_ports, state.folder / "files", free_port)
             self._write_files(planned, ground.files)
             for spec in parts_of(planned, ground):
                 label = spec.name if len(self._wanted) == 1 else f"{wanted.name}/{spec.name}"
                 self._start(spec, label, state, None)
-
-    def _demand_port(self, port: int) -> None:
-        try:
-            if port == 0 or is_free(port, self._options.http_host):
-                return
-        except OSError as error:
-            raise UpError(
-                f"can't listen on {self._options.http_host}:{port}: {error.strerror}; choose another port"
-            ) from None
-        who = holder(port)
-        raise UpError(
-            f"port {port} is in use{f' by {who}' if who else ''}: stop that, "
-            "or use --http-port 0 (picks a free one) or another number"
-        )
 
     def _write_files(self, planned: Plan, folder: Path) -> None:
         for name, content in files_of(planned).items():
@@ -365,24 +321,6 @@ class FileRun:
             pipeline.record.parts = [_part_state(part) for part in parts]
             with contextlib.suppress(OSError):  # a full disk must not end what serves
                 pipeline.state.write(pipeline.record)
-
-
-def assign_ports(
-    pipelines: Sequence[DynamoPipeline], first: int | None, free: Callable[[int], bool]
-) -> list[tuple[int, ...]]:
-    """The HTTP port of each frontend: the flag, else the file's, else (nobody chose) the next one that is free."""
-    taken: set[int] = set()
-    groups = []
-    for index, pipeline in enumerate(pipelines):
-        spec = pipeline.spec.frontend
-        chosen = first if index == 0 and first is not None else spec.port
-        if first == 0:
-            chosen = 0
-        elif index and "port" not in spec.model_fields_set:
-            chosen = next(p for p in range(max(taken) + 1, 65536) if p not in taken and free(p))
-        taken.add(chosen)
-        groups.append((chosen, *(0 for _ in range(spec.replicas - 1))))
-    return groups
 
 
 def _part_state(part: Part) -> PartState:

@@ -169,8 +169,12 @@ class Supervisor:
         part.last.clear()
         part.announced = {}
         environment = {**self._environment, **dict(part.spec.environment)}
+
+        def on_line(stream: str, text: str) -> None:
+            self._line(part, stream, text)
+
         try:
-            child = await spawn(part.spec.argv, environment, self._folder, self._watchdog)
+            child = await spawn(part.spec.argv, environment, self._folder, self._watchdog, on_line)
         except OSError as error:
             self._feed(part, supervise.Exited(127, f"can't start {part.spec.argv[0]}: {error.strerror}"))
             return
@@ -178,12 +182,13 @@ class Supervisor:
         self._feed(part, supervise.Spawned(child.pid))
         probing = asyncio.ensure_future(self._probe(part))
         try:
-            code = await child.run(lambda stream, text: self._line(part, stream, text))
+            code = await child.wait()
         finally:
             probing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await probing
             part.child = None
+            self._watchdog.forget(child.pid)
         self._feed(part, supervise.Exited(code, part.last_words))
 
     async def _probe(self, part: Part) -> None:

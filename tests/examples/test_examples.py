@@ -1,0 +1,152 @@
+"""Every file in examples/: it loads, plans, says what it shows; those that download nothing are served and asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamo.operator.api.load import load_pipelines
+from dynamo.operator.plan import Environment, plan
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+LOCAL = Environment(("http://127.0.0.1:2379",), "nats://127.0.0.1:4222", local=True, http_host="127.0.0.1")
+DEADLINE = 60.0
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.name)
+def test_it_loads_plans_and_says_what_it_shows(file: Path) -> None:
+    """A header comment with the command, and a plan with workers and a frontend for every document."""
+    text = file.read_text()
+    header = text[: text.index("apiVersion")]
+    assert header.startswith("# ")
+    assert f"dynamo up examples/{file.name}" in header
+    for pipeline in load_pipelines(text, str(file)):
+        planned = plan(pipeline, LOCAL)
+        assert planned.frontend.replicas
+        assert planned.workers
+
+
+def test_all_that_the_readme_promises_are_there() -> None:
+    """quickstart, echo, mocker, two-models, remote."""
+    assert {"quickstart", "echo", "mocker", "two-models", "remote"} <= {f.stem for f in EXAMPLES}
+
+
+class Served:
+    """`dynamo up` of an example, on free ports."""
+
+    def __init__(self, name: str, state: Path) -> None:
+        environment = {k: v for k, v in os.environ.items() if k not in ("ETCD_ENDPOINTS", "NATS_SERVER")}
+        file = next(f for f in EXAMPLES if f.stem == name)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dynamo.cli", "up", str(file), "--http-port", "0"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            env={**environment, "XDG_STATE_HOME": str(state), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def greeting(self) -> tuple[str, str, str]:
+        """Model, URL and curl line of the next pipeline that serves."""
+        found: dict[str, str] = {}
+        deadline = time.monotonic() + DEADLINE
+        while "curl" not in found:
+            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
+            assert line, "ended before it served"
+            if match := re.match(r" *(model|url|curl) +(.*)", line):
+                found[match[1]] = match[2].strip()
+        return found["model"], found["url"], f"curl {found['curl']}"
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    """The example named by the test's parameter."""
+    up = Served(request.param, tmp_path)
+    yield up
+    up.close()
+
+
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return dict(json.load(answer))
+
+
+def paste(curl: str) -> list[dict[str, Any]]:
+    """Run the printed line in a shell; the events of the stream it gives."""
+    done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=30, check=True)
+    events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", done.stdout
+    return [json.loads(event) for event in events[:-1]]
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize("served", ["echo"], indirect=True)
+def test_echo_answers_with_the_prompt(served: Served) -> None:
+    """The pasted curl line streams the prompt back; Ctrl-C ends with 130."""
+    model, url, curl = served.greeting()
+    text = "".join(choice["delta"].get("content") or "" for event in paste(curl) for choice in event["choices"])
+    assert "Hello!" in text
+    answer = post(f"{url}/completions", {"model": model, "prompt": "zaunkönig", "max_tokens": 50})
+    assert answer["choices"][0]["text"] == "zaunkönig"
+    assert served.stop() == 130
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize("served", ["mocker"], indirect=True)
+def test_mocker_serves_with_four_workers(served: Served) -> None:
+    """Four processes behind one URL, all complete."""
+    model, url, curl = served.greeting()
+    assert model == "mock-model"
+    assert paste(curl)
+    for _ in range(8):
+        answer = post(f"{url}/completions", {"model": model, "prompt": "x", "max_tokens": 5, "ignore_eos": True})
+        assert answer["usage"]["completion_tokens"] == 5
+    assert served.stop() == 130
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize("served", ["two-models"], indirect=True)
+def test_two_models_are_apart(served: Served) -> None:
+    """Each URL lists its own model only."""
+    urls = {model: url for model, url, _ in (served.greeting(), served.greeting())}
+    assert set(urls) == {"parrot", "simulated"}
+    for model, url in urls.items():
+        with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+            assert [m["id"] for m in json.load(answer)["data"]] == [model]

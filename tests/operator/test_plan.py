@@ -1,0 +1,214 @@
+"""The plan: what runs, under which names, and what makes a new revision."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dynamo.operator.api.load import load_pipelines
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.plan import Environment, model_name, plan
+from dynamo.operator.workload import Placement, Plan, Rollout, SecretRef, Workload, resolve
+from dynamo.runtime.settings import parse
+
+LOCAL = Environment(("http://127.0.0.1:1",), "nats://127.0.0.1:2", local=True, http_host="127.0.0.1")
+CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
+FULL = """
+  namespace: shared
+  model: {source: hf://org/repo@v1, contextLength: 4096, chatTemplate: "{{ x }}", tokenSecret: {name: hf, key: TOKEN}}
+  frontend:
+    workers: 2
+    migrationLimit: 3
+    holdSeconds: 1.5
+    router: {mode: kv, overlapScoreWeight: 0.5, temperature: 0.1, useKvEvents: false, busyThreshold: 0.8}
+  components:
+  - name: big
+    engine: vllm
+    role: decode
+    tensorParallelSize: 8
+    nodes: 2
+    kvCacheBlockSize: 32
+    engineArgs: {max-model-len: 8192, text: "it's \\"quoted\\""}
+    env: [{name: A, value: b}, {name: S, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+  - {name: small, engine: mocker, role: prefill, replicas: 3}
+  - {name: code, engine: python, python: {file: code.py, mode: text}}
+"""
+
+
+def pipeline(body: str = "  components: [{engine: mocker}]") -> DynamoPipeline:
+    head = "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: llama}\nspec:\n"
+    return load_pipelines(head + body)[0]
+
+
+def argv_of(workload: Workload) -> list[str]:
+    ports = {port.name: port.preferred for port in workload.ports}
+    paths = {file.name: f"/files/{file.name}" for file in workload.files}
+    return resolve(workload.argv, Placement(ports, paths, "1", "leader:29500"))
+
+
+def settings_of(workload: Workload) -> Any:
+    """What the real parser of the planned process makes of its argv."""
+    kind = "frontend" if workload.is_frontend else "worker"
+    module = importlib.import_module(f"dynamo.{kind}.settings")
+    settings = getattr(module, f"{kind.title()}Settings")
+    argv: Sequence[str] = argv_of(workload)
+    assert argv[:3] == ["python", "-m", f"dynamo.{kind}"]
+    return parse(settings, argv[3:])
+
+
+@pytest.mark.parametrize("environment", [LOCAL, CLUSTER])
+@pytest.mark.parametrize("body", [FULL, "  components: [{engine: echo_core}]"])
+def test_the_real_parsers_take_every_argv(environment: Environment, body: str) -> None:
+    """No flag that frontend or worker doesn't know, no value that they refuse."""
+    for workload in plan(pipeline(body), environment).workloads:
+        settings_of(workload)
+
+
+def test_every_field_reaches_its_process() -> None:
+    """What the file says is what the settings objects say."""
+    planned = plan(pipeline(FULL), CLUSTER)
+    frontend = settings_of(planned.frontend)
+    assert (frontend.http_host, frontend.http_port, frontend.namespace, frontend.workers) == (
+        "0.0.0.0",
+        8000,
+        "shared",
+        2,
+    )
+    assert (frontend.router_mode, frontend.migration_limit, frontend.hold_seconds) == ("kv", 3, 1.5)
+    assert (frontend.overlap_score_weight, frontend.router_temperature) == (0.5, 0.1)
+    assert (frontend.use_kv_events, frontend.busy_threshold) == (False, 0.8)
+    big, small, code = map(settings_of, planned.workers)
+    assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
+    assert (big.endpoint, big.role) == ("dyn://shared.big.generate", "decode")
+    assert (big.context_length, big.kv_cache_block_size, big.chat_template) == (4096, 32, "/files/chat-template")
+    assert (big.tensor_parallel_size, big.num_nodes, big.node_rank, big.leader_addr) == (8, 2, 1, "leader:29500")
+    assert json.loads(big.engine_args) == {"max-model-len": 8192, "text": 'it\'s "quoted"'}
+    assert (small.role, small.num_nodes, small.system_port, small.system_host) == ("prefill", 1, 9090, "0.0.0.0")
+    assert (code.python_file, code.python_mode) == ("code.py", "text")
+
+
+def test_environment_and_secrets() -> None:
+    """Connections and the user's variables are plain, secrets are references."""
+    planned = plan(pipeline(FULL), CLUSTER)
+    big = planned.workers[0]
+    assert dict(big.environment) == {
+        "DYN_NAMESPACE": "shared", "ETCD_ENDPOINTS": "http://etcd:2379", "NATS_SERVER": "nats://nats:4222", "A": "b",
+    }  # fmt: skip
+    assert SecretRef("HF_TOKEN", "hf", "TOKEN", "spec.model.tokenSecret") in big.secrets
+    assert [(s.variable, s.secret, s.key) for s in big.secrets][1:] == [("S", "s", "k")]
+
+
+@pytest.mark.parametrize(("environment", "expected"), [(LOCAL, "llama"), (CLUSTER, "serving_llama")])
+def test_the_default_namespace(environment: Environment, expected: str) -> None:
+    """On a laptop the pipeline's name, in a cluster the Kubernetes namespace with it."""
+    assert plan(pipeline(), environment).namespace == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("hf://org/repo@rev", "org/repo"),
+        ("file:///models/a.gguf", "a"),
+        ("models/llama/", "llama"),
+        ("pvc://claim/x/y", "y"),
+        ("package://gemma", "gemma"),
+    ],
+)
+def test_the_model_is_named_after_its_source(source: str, name: str) -> None:
+    """The repository or the file; `model.name` wins."""
+    body = f"  model: {{source: {source}}}\n  components: [{{engine: mocker}}]"
+    assert model_name(pipeline(body)) == name
+    assert model_name(pipeline(body.replace("{source", "{name: mine, source"))) == "mine"
+
+
+def test_without_a_source_the_model_is_named_after_the_pipeline() -> None:
+    """So that two echo pipelines on one etcd serve two models."""
+    assert model_name(pipeline()) == "llama"
+
+
+def component(planned: Plan, name: str = "worker") -> Workload:
+    return next(w for w in planned.workloads if w.component == name)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ("{engine: mocker, replicas: 5}", True),
+        ("{engine: mocker, rollout: {maxSurge: 2}}", True),
+        ("{engine: mocker, name: worker, role: aggregated}", True),
+        ("{engine: mocker, replicasOwner: autoscaler}", True),
+        ("{engine: echo_core}", False),
+        ("{engine: mocker, engineArgs: {a: 1}}", False),
+        ("{engine: mocker, env: [{name: A, value: b}]}", False),
+        ("{engine: mocker, resources: {limits: {cpu: 1}}}", False),
+        ("{engine: mocker, podTemplate: {spec: {}}}", False),
+        ("{engine: mocker, envFrom: [{secretRef: {name: a}}]}", False),
+        ("{engine: mocker, accelerator: {count: 1}}", False),
+    ],
+)
+def test_what_makes_a_new_revision(change: str, same: bool) -> None:
+    """What needs new processes does, how many there are and how they roll doesn't."""
+    before = component(plan(pipeline(), CLUSTER)).revision
+    after = component(plan(pipeline(f"  components: [{change}]"), CLUSTER)).revision
+    assert (before == after) is same
+
+
+def test_restart_rolls_everything_and_a_component_only_itself() -> None:
+    """`restart` is in every hash; one component's change isn't in the other's."""
+    plain = plan(pipeline(), CLUSTER)
+    restarted = plan(pipeline("  restart: again\n  components: [{engine: mocker}]"), CLUSTER)
+    assert all(a.revision != b.revision for a, b in zip(plain.workloads, restarted.workloads, strict=True))
+    two = plan(pipeline("  components: [{engine: mocker}, {name: b, engine: echo_core}]"), CLUSTER)
+    assert component(two).revision == component(plain).revision
+
+
+def test_a_revision_survives_the_api_server() -> None:
+    """Numbers come back as 1 for 1.0 and maps in another order: the same revision."""
+    first = plan(pipeline("  components: [{engine: mocker, engineArgs: {a: 1.0, b: {c: 1, d: 2}}}]"), CLUSTER)
+    second = plan(pipeline("  components: [{engine: mocker, engineArgs: {b: {d: 2, c: 1}, a: 1}}]"), CLUSTER)
+    assert component(first).revision == component(second).revision
+
+
+def test_names_of_revisions_fit_into_kubernetes() -> None:
+    """`<pipeline>-<component>-<revision>-<group>` stays under 53 characters."""
+    revision = component(plan(pipeline(), CLUSTER)).revision
+    assert len("-".join(["x" * 38, revision, "999"])) + 1 < 53
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ("engine: mocker", None),
+        ("engine: vllm", ("nvidia.com/gpu", 1)),
+        ("engine: vllm, tensorParallelSize: 8, nodes: 2", ("nvidia.com/gpu", 4)),
+        ("engine: vllm, accelerator: {count: 0}", None),
+        ("engine: llamacpp, accelerator: {resource: amd.com/gpu}", ("amd.com/gpu", 1)),
+        ("engine: python, python: {file: x}", ("nvidia.com/gpu", 1)),
+        ("engine: vllm, accelerator: {resource: amd.com/gpu, count: 2}", ("amd.com/gpu", 2)),
+    ],
+)
+def test_accelerators_per_pod(facts: str, expected: tuple[str, int] | None) -> None:
+    """tensorParallelSize / nodes, none with a CPU engine, unless `accelerator` says otherwise."""
+    planned = plan(pipeline(f"  model: {{source: x}}\n  components: [{{{facts}}}]"), CLUSTER)
+    assert component(planned).accelerators == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ("replicas: 1", Rollout(1, 0)),
+        ("replicas: 4", Rollout(0, 1)),
+        ("replicas: 10, rollout: {maxSurge: 25%}", Rollout(3, 0)),
+        ("replicas: 10, rollout: {maxUnavailable: 25%}", Rollout(0, 2)),
+        ("replicas: 1, rollout: {maxUnavailable: 25%}", Rollout(0, 1)),
+        ("replicas: 3, rollout: {strategy: Recreate}", Rollout(0, 3, recreate=True)),
+    ],
+)
+def test_rollouts_are_rounded_so_that_they_can_move(facts: str, expected: Rollout) -> None:
+    """A surge rounds up, a gap down, never both to 0."""
+    planned = plan(pipeline(f"  components: [{{engine: mocker, {facts}}}]"), CLUSTER)
+    assert component(planned).rollout == expected
