@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -45,6 +46,8 @@ _AWAY: Final = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
+
+_PREAMBLE: Final = re.compile(r"^(.*last error: )?((UNKNOWN|UNAVAILABLE): )?(ipv[46]:\S+: )?", re.DOTALL)
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +180,8 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str, config: EtcdConfig) ->
 
 
 def _plain(details: str) -> str:
-    """gRPC's sentence without its preamble."""
-    return details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ").removeprefix("UNAVAILABLE: ")
+    """gRPC's sentence without its preamble, the endpoint is named already."""
+    return _PREAMBLE.sub("", details)
 
 
 def _channel(endpoint: str, config: EtcdConfig) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,10 +59,7 @@ class DistributedRuntime:
         config = config or RuntimeConfig.from_env()
         if config.discovery_backend == MEMORY:
             return await cls.in_memory(config=config)
-        from dynamo.runtime._etcd import EtcdStore
-
-        store = EtcdStore(config.etcd)
-        bus = _nats_bus(config)
+        store, bus = _etcd_store(config), _nats_bus(config)
         try:
             await store.connect()
             await bus.connect()
@@ -184,6 +182,14 @@ class DistributedRuntime:
                 await work
         except (DynamoException, TimeoutError) as error:
             log.debug("shutdown: %s did not succeed: %r", what, error)
+
+
+def _etcd_store(config: RuntimeConfig) -> Store:
+    # gRPC writes lines of its own to stderr; read once, when it is first imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from dynamo.runtime._etcd import EtcdStore
+
+    return EtcdStore(config.etcd)
 
 
 def _nats_bus(config: RuntimeConfig) -> Bus:

@@ -72,8 +72,8 @@ def command(
     run: Callable[[T], Any],
     *,
     name: str,
-    help: str,
-    epilog: str = "",  # noqa: A002
+    help: str,  # noqa: A002
+    epilog: str = "",
 ) -> click.Command:
     """A click command that builds `settings` from flags and environment and calls `run` with it."""
 

@@ -173,12 +173,18 @@ def _server(app: Any, listening: Callable[[], None]) -> uvicorn.Server:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    return Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=STOP_LIMIT,
-        )
-    )  # fmt: skip
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_LIMIT,
+    )
+    return Server(config)
 
 
 def _json(status: int, body: Mapping[str, Any]) -> tuple[int, str, bytes]:

@@ -1,0 +1,78 @@
+"""The runtime's configuration from the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynamo.runtime.config import EtcdConfig, NatsConfig, RuntimeConfig
+from dynamo.runtime.errors import InvalidArgument
+
+
+def test_defaults() -> None:
+    """An empty environment means local servers."""
+    config = RuntimeConfig.from_env({})
+    assert config == RuntimeConfig()
+    assert config.etcd.endpoints == ("http://localhost:2379",)
+    assert config.nats.servers == ("nats://localhost:4222",)
+    assert config.etcd.lease_ttl == 10
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    """Every variable lands in its field; spaces and empty values don't matter."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    here = str(file)
+    env = {
+        "ETCD_ENDPOINTS": " http://a:1, https://b:2 ,c:3,", "ETCD_AUTH_USERNAME": "u", "ETCD_AUTH_PASSWORD": "p",
+        "ETCD_AUTH_CA": here, "ETCD_AUTH_CLIENT_CERT": here, "ETCD_AUTH_CLIENT_KEY": here, "ETCD_LEASE_TTL": "3.5",
+        "NATS_SERVER": "nats://n:4222,tls://m", "NATS_AUTH_USERNAME": "u", "NATS_AUTH_PASSWORD": "p",
+        "NATS_AUTH_TOKEN": "t", "NATS_AUTH_NKEY": here, "NATS_AUTH_CREDENTIALS_FILE": here, "NATS_TLS_CA": here,
+        "NATS_TLS_CERT": here, "NATS_TLS_KEY": here, "DYN_DISCOVERY_BACKEND": "mem",
+        "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "7", "UNRELATED": "x",
+    }  # fmt: skip
+    assert RuntimeConfig.from_env(env) == RuntimeConfig(
+        EtcdConfig(("http://a:1", "https://b:2", "c:3"), "u", "p", here, here, here, 3.5),
+        NatsConfig(("nats://n:4222", "tls://m"), "u", "p", "t", here, here, here, here, here),
+        "mem",
+        7.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ETCD_ENDPOINTS", "ftp://a:1"),
+        ("ETCD_ENDPOINTS", "http://a:port"),
+        ("ETCD_ENDPOINTS", "http://a:99999"),
+        ("ETCD_ENDPOINTS", "http://:2379"),
+        ("ETCD_ENDPOINTS", ","),
+        ("ETCD_LEASE_TTL", "soon"),
+        ("ETCD_LEASE_TTL", "0.5"),
+        ("ETCD_LEASE_TTL", "nan"),
+        ("ETCD_LEASE_TTL", "inf"),
+        ("ETCD_AUTH_USERNAME", "alone"),
+        ("ETCD_AUTH_PASSWORD", "alone"),
+        ("ETCD_AUTH_CA", "/nowhere/ca.pem"),
+        ("ETCD_AUTH_CLIENT_CERT", "/nowhere/cert.pem"),
+        ("NATS_SERVER", "http://n:4222"),
+        ("NATS_AUTH_PASSWORD", "alone"),
+        ("NATS_AUTH_CREDENTIALS_FILE", "/nowhere/creds"),
+        ("DYN_DISCOVERY_BACKEND", "zookeeper"),
+        ("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "-1"),
+    ],
+)
+def test_a_malformed_value_names_its_variable(name: str, value: str) -> None:
+    """One sentence that names the variable."""
+    with pytest.raises(InvalidArgument, match=name):
+        RuntimeConfig.from_env({name: value})
+
+
+def test_no_secret_is_shown() -> None:
+    """Neither a representation nor an error holds a password or token."""
+    env = {"ETCD_AUTH_USERNAME": "u", "ETCD_AUTH_PASSWORD": "s3cret", "NATS_AUTH_TOKEN": "s3cret"}
+    assert "s3cret" not in repr(RuntimeConfig.from_env(env))
+    with pytest.raises(InvalidArgument) as caught:
+        RuntimeConfig.from_env({"NATS_SERVER": "http://u:s3cret@h:1"})
+    assert "s3cret" not in caught.value.message
