@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dynamo.cli.asgi import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
 
 Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
+Send = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 class App:
@@ -127,7 +127,13 @@ def test_leaving_early_is_a_disconnect() -> None:
 @pytest.mark.parametrize(("wanted", "found"), [("", "one"), ("two", "two")])
 def test_the_first_model_is_taken_unless_one_is_named(wanted: str, found: str) -> None:
     """Without a name the chat is with the first model that is there."""
-    assert asyncio.run(chat.first_model(Client(App()), wanted, print)) == found
+    assert asyncio.run(chat.first_model(Client(App()), wanted, print, more_may_come=True)) == found
+
+
+def test_a_model_that_cannot_come_is_not_waited_for() -> None:
+    """With its engine in this process, another name is an error at once that says which name there is."""
+    with pytest.raises(RequestError, match="nobody serves three; served are one, two"):
+        asyncio.run(chat.first_model(Client(App()), "three", print, more_may_come=False))
 
 
 @pytest.mark.parametrize(("typed", "code", "out"), [("hi\n", 0, "hi \n"), ("\n", 2, "")])

@@ -9,8 +9,9 @@ import click
 import pytest
 
 from dynamo.cli.grammar import CommandError
-from dynamo.cli.run import Run, command, read, run
+from dynamo.cli.run import command, read, run
 from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
+from dynamo.cli.understood import Run
 from dynamo.runtime.names import EndpointPath
 
 

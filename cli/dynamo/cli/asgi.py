@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Final
 
-Message = MutableMapping[str, Any]
-App = Callable[[Any, Callable[[], Awaitable[Message]], Callable[[Message], Any]], Awaitable[None]]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Coroutine[Any, Any, None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 _WAITING_MESSAGES: Final = 1024
 _LEAVE_SECONDS: Final = 5.0
 

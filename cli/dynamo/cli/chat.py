@@ -103,7 +103,7 @@ def history_file(environ: Any) -> Path:
     return Path(state) / "dynamo" / "history"
 
 
-async def first_model(client: Client, wanted: str, say: Callable[[str], None]) -> str:
+async def first_model(client: Client, wanted: str, say: Callable[[str], None], *, more_may_come: bool) -> str:
     """The model to talk to: `wanted`, or the first one there; waits for it with a line that says so."""
     loop = asyncio.get_running_loop()
     start = said = loop.time()
@@ -112,9 +112,14 @@ async def first_model(client: Client, wanted: str, say: Callable[[str], None]) -
         if wanted in names or (names and not wanted):
             return wanted or names[0]
         now = loop.time()
-        if now - start > _MODEL_SECONDS:
-            raise RequestError(503, f"no worker serves {wanted or 'a model'} after {_MODEL_SECONDS:.0f} s; is one up?")
+        if (names and not more_may_come) or now - start > _MODEL_SECONDS:
+            raise RequestError(404, _no_model(wanted, names))
         if now - said > _SAY_SECONDS:
             said = now
             say(f"waiting for a worker that serves {wanted or 'a model'} ({now - start:.0f} s)")
         await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _no_model(wanted: str, names: list[str]) -> str:
+    there = f"; served are {', '.join(names)}" if names else "; is a worker up?"
+    return f"nobody serves {wanted or 'a model'}{there}"

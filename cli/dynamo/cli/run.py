@@ -127,5 +127,7 @@ def _start(understood: Run) -> int:
         if understood.words.verbosity > 1:
             raise
         return 1
+
+
 if __name__ == "__main__":
     main()

@@ -85,10 +85,14 @@ async def _serve(run: Run, settings: FrontendSettings) -> None:
             sock.close()
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
 def _say_ready(url: str) -> None:
     sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
     sys.stdout.flush()
-    print(f"serving on {url}/v1 (Ctrl-C ends)", file=sys.stderr)
+    _say(f"serving on {url}/v1 (Ctrl-C ends)")
 
 
 async def _talk(run: Run, settings: FrontendSettings) -> int:
@@ -105,7 +109,7 @@ async def _converse(run: Run, runtime: DistributedRuntime, settings: FrontendSet
     async with frontend(runtime, settings) as services:
         client = Client(Application(services), CONNECTION)
         wanted = run.template.get("model") or run.settings.model_name
-        model = await first_model(client, wanted, lambda line: print(line, file=sys.stderr))
+        model = await first_model(client, wanted, _say, more_may_come=run.roles.output == DYN)
         talk = Conversation(model, run.template, ignore_eos=run.roles.output == "echo_core")
         return await (chat if run.roles.input == "text" else answer_pipe)(client, talk)
 
