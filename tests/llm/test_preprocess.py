@@ -127,6 +127,14 @@ def test_stop_conditions_of_all_dialects(model: Preprocessor) -> None:
         chat(model, min_tokens=9, max_tokens=3)
 
 
+def test_stop_strings_are_bounded(model: Preprocessor) -> None:
+    """Each token of an answer is compared with all of them."""
+    with pytest.raises(InvalidArgument, match="stop has 33 strings: at most 32"):
+        chat(model, stop=["x"] * 33)
+    with pytest.raises(InvalidArgument, match="300 characters: at most 256"):
+        chat(model, stop="x" * 300)
+
+
 def test_sampling_fields_arrive(model: Preprocessor) -> None:
     """Each field under its own name; what is absent stays the engine's choice."""
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "presence_penalty": 1.0}

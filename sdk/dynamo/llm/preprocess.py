@@ -158,9 +158,9 @@ def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
     """Open the card's template: its own files, else what the tokenizer's configuration holds, else the plain one."""
     path = card_file(card, files, CHAT_TEMPLATE)
     if path is not None:
-        default: str | None = path.read_text("utf-8")
+        default: str | None = _read(path)
         named = {
-            role.removeprefix(f"{CHAT_TEMPLATE}."): found.read_text("utf-8")
+            role.removeprefix(f"{CHAT_TEMPLATE}."): _read(found)
             for role in card.files
             if role.startswith(f"{CHAT_TEMPLATE}.") and (found := card_file(card, files, role))
         }
@@ -171,6 +171,13 @@ def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
     else:
         default, named = None, {}
     return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the chat template {path.name!r} can't be read: {error}") from error
 
 
 async def load_preprocessor(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Preprocessor:

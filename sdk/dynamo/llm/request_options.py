@@ -15,6 +15,9 @@ from dynamo.runtime.errors import InvalidArgument
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; a chat answer may fill the context."""
 
+MOST_STOPS: Final = 32
+LONGEST_STOP: Final = 256
+
 _SAMPLING: Final = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
     "logit_bias", "best_of",
@@ -41,17 +44,26 @@ def choices(body: Mapping[str, Any]) -> int:
 
 def stop_conditions(body: Mapping[str, Any], max_tokens: int | None) -> StopConditions:
     """Read what ends a text; `max_tokens` was clipped to the context already."""
-    stop = body.get("stop")
     min_tokens = field(body, "min_tokens")
     if min_tokens and max_tokens is not None and min_tokens > max_tokens:
         raise InvalidArgument(f"min_tokens ({min_tokens}) is larger than the {max_tokens} tokens that may be made")
     return StopConditions(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        stop=[stop] if isinstance(stop, str) else list(stop or ()),
+        stop=stop_strings(body.get("stop")),
         stop_token_ids=list(field(body, "stop_token_ids") or ()),
         ignore_eos=bool(field(body, "ignore_eos")),
     )
+
+
+def stop_strings(stop: Any) -> list[str]:
+    """Read one or several stop strings; bounded, since each token of the answer is compared with all of them."""
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if len(stops) > MOST_STOPS:
+        raise InvalidArgument(f"stop has {len(stops)} strings: at most {MOST_STOPS} are taken")
+    if any(len(text) > LONGEST_STOP for text in stops):
+        raise InvalidArgument(f"a stop string has {max(map(len, stops))} characters: at most {LONGEST_STOP} are taken")
+    return stops
 
 
 def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:

@@ -7,21 +7,21 @@ may still turn out to be the beginning of a stop string.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
 class StopMatcher:
     """Feed text, get what may be shown. `matched` is the stop string that ended the text."""
 
-    __slots__ = ("_alphabet", "_held", "_include", "_longest", "_prefixes", "_stops", "matched")
+    __slots__ = ("_beginnings", "_found", "_held", "_include", "_stops", "matched")
 
     def __init__(self, stops: Sequence[str], include: bool = False) -> None:
         self._stops = [stop for stop in dict.fromkeys(stops) if stop]
         self._include = include
         self._held = ""
-        self._prefixes = {stop[:end] for stop in self._stops for end in range(1, len(stop))}
-        self._alphabet = {prefix[-1] for prefix in self._prefixes}
-        self._longest = max((len(stop) for stop in self._stops), default=1) - 1
+        self._found = re.compile("|".join(map(re.escape, self._stops)) or "(?!)").search
+        self._beginnings = _by_last_character(self._stops)
         self.matched: str | None = None
 
     def feed(self, text: str, armed: bool = True) -> str:
@@ -29,16 +29,18 @@ class StopMatcher:
         if not text:
             return ""
         held = self._held
-        whole = held + text
-        if armed:
+        whole = held + text if held else text
+        if armed and self._found(whole) is not None:
             end, stop = self._first(whole, len(held))
             if stop is not None:
                 self.matched, self._held = stop, ""
                 return whole[: end if self._include else end - len(stop)]
-        if text[-1] not in self._alphabet:
+        beginnings = self._beginnings.get(text[-1])
+        if beginnings is not None and whole.endswith(beginnings):
+            return self._hold(whole, beginnings)
+        if held:
             self._held = ""
-            return whole
-        return self._hold(whole)
+        return whole
 
     def flush(self) -> str:
         """Return what was held back: the text ended without a stop string."""
@@ -46,6 +48,7 @@ class StopMatcher:
         return held
 
     def _first(self, whole: str, seen: int) -> tuple[int, str | None]:
+        """Return the end of the first complete match and its stop string."""
         best: tuple[int, int] | None = None
         winner = None
         for stop in self._stops:
@@ -56,11 +59,16 @@ class StopMatcher:
                 best, winner = (start + size, start), stop
         return (best[0] if best else 0), winner
 
-    def _hold(self, whole: str) -> str:
-        size = len(whole)
-        for length in range(min(self._longest, size), 0, -1):
-            if whole[size - length :] in self._prefixes:
-                self._held = whole[size - length :]
-                return whole[: size - length]
-        self._held = ""
-        return whole
+    def _hold(self, whole: str, beginnings: tuple[str, ...]) -> str:
+        beginning = next(prefix for prefix in beginnings if whole.endswith(prefix))
+        self._held = beginning
+        return whole[: len(whole) - len(beginning)]
+
+
+def _by_last_character(stops: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the proper beginnings of all stop strings by their last character, longest first."""
+    found: dict[str, set[str]] = {}
+    for stop in stops:
+        for end in range(1, len(stop)):
+            found.setdefault(stop[end - 1], set()).add(stop[:end])
+    return {last: tuple(sorted(prefixes, key=len, reverse=True)) for last, prefixes in found.items()}
