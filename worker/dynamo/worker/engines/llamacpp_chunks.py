@@ -1,0 +1,122 @@
+"""What llama.cpp's server core is asked and what its chunks say. Pure; `llamacpp.py` is the shell.
+
+A chunk names the token that completed its text. Tokens that ended in the middle of a
+character were held back by llama.cpp and are never named: they are rebuilt from the bytes
+that they must have been (exact for byte-fallback tokens, which are the ones that do so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dynamo.llm.protocols import (
+    CACHED_TOKENS,
+    EOS,
+    LENGTH,
+    LOG_PROBS,
+    TOP_LOGPROBS,
+    PreprocessedRequest,
+    SamplingOptions,
+)
+from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+
+UNKNOWN_LOGPROB: Final = -9999.0
+"""OpenAI's value for a log probability that is not known."""
+_SAMPLING: Final = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
+    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+}  # fmt: skip
+_REASONS: Final = {"stop": EOS, "length": LENGTH}
+
+
+class Phase(NamedTuple):
+    """One call of the server core. A request with `min_tokens` needs two: EOS is off in the first."""
+
+    max_tokens: int
+    ignore_eos: bool
+
+
+def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
+    """How a request is cut; `room` is what the context leaves for the answer."""
+    conditions = request.stop_conditions
+    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
+    floor = min(conditions.min_tokens or 0, wanted)
+    if conditions.ignore_eos or floor == 0:
+        return [Phase(wanted, conditions.ignore_eos)]
+    return [Phase(floor, True)] + ([Phase(wanted - floor, False)] if wanted > floor else [])
+
+
+def completion(request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase) -> dict[str, Any]:
+    """The body of one call."""
+    logprobs = request.output_options.logprobs
+    body = {
+        "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
+        "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0),
+    }  # fmt: skip
+    return body | _sampling(request.sampling_options)
+
+
+def _sampling(options: SamplingOptions) -> dict[str, Any]:
+    given = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
+    body = {name: value for name, value in given.items() if value is not None}
+    if options.logit_bias:
+        body["logit_bias"] = [[int(token), bias] for token, bias in options.logit_bias.items()]
+    if options.guided_decoding:
+        raise InvalidArgument("guided decoding is not there yet for llamacpp")
+    return body
+
+
+def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
+    """The error that a chunk carries."""
+    error = chunk.get("error")
+    if error is None:
+        return None
+    message = str(error.get("message", error))
+    return InvalidArgument(message) if error.get("code") == 400 else EngineError(f"llama.cpp: {message}")
+
+
+class Piece(NamedTuple):
+    """The tokens of one chunk, and the end where it is the last."""
+
+    ids: list[int]
+    extras: dict[str, Any] | None
+    finish: str | None
+
+
+class ChunkReader:
+    """Reads chunks into pieces. `token_bytes` and `byte_ids` are the tokenizer's."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], byte_ids: Mapping[int, int], logprobs: int | None) -> None:
+        self._token_bytes, self._byte_ids, self._logprobs = token_bytes, byte_ids, logprobs
+
+    def read(self, chunk: Mapping[str, Any]) -> Piece:
+        """Return what `chunk` adds; `KeyError`, `IndexError` or `TypeError` where it has another shape."""
+        choice = chunk["choices"][0]
+        finish = choice.get("finish_reason")
+        entries = (choice.get("logprobs") or {}).get("content", [])
+        ids: list[int] = []
+        probs: list[float] = []
+        tops: list[list[list[float]]] = []
+        for entry in entries:
+            held = self._held_back(entry)
+            ids += [*held, entry["id"]]
+            probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
+            best = [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())]
+            tops += [*[[] for _ in held], best[: self._logprobs or 0]]
+        extras: dict[str, Any] = {}
+        if ids and self._logprobs is not None:
+            extras = {LOG_PROBS: probs, TOP_LOGPROBS: tops}
+        if usage := chunk.get("usage"):
+            extras[CACHED_TOKENS] = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        return Piece(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
+
+    def _held_back(self, entry: Mapping[str, Any]) -> list[int]:
+        """Ids of the tokens whose bytes this chunk has besides its own token's."""
+        text = bytes(entry["bytes"])
+        if text.isascii():
+            return []
+        own = self._token_bytes(entry["id"])
+        before = text[: len(text) - len(own)] if own and text.endswith(own) else b""
+        return [self._byte_ids[byte] for byte in before if byte in self._byte_ids]
