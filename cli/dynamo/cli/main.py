@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -97,4 +99,14 @@ def installed_version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
-    dynamo.main(args=argv if argv is None else list(argv), prog_name="dynamo")
+    try:
+        code = dynamo.main(args=argv if argv is None else list(argv), prog_name="dynamo", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

@@ -164,11 +164,18 @@ class Workplace:
         return pid
 
     def _pid(self, part: str, pipeline: str) -> int | None:
+        return next((p["pid"] for p in self.parts(pipeline) if p["name"] == part), None)
+
+    def parts(self, pipeline: str = "test") -> list[dict[str, Any]]:
+        """The parts as `state.json` has them now."""
         try:
-            state = json.loads((self.state / "dynamo" / pipeline / "state.json").read_text())
+            return list(json.loads((self.state / "dynamo" / pipeline / "state.json").read_text())["parts"])
         except (OSError, ValueError):
-            return None
-        return next((p["pid"] for p in state["parts"] if p["name"] == part), None)
+            return []
+
+    def is_ready(self, part: str, restarts: int) -> bool:
+        """Whether the state says that the part serves, after so many restarts."""
+        return any((p["name"], p["state"], p["restarts"]) == (part, "ready", restarts) for p in self.parts())
 
     def close(self) -> None:
         for command in self._running:

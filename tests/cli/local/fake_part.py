@@ -41,6 +41,8 @@ def main(kind: str) -> None:
     if "fail" in plan and plan.get("fail_at", "") in option("--endpoint"):
         sys.stderr.write(f"ERROR {plan['fail']}\n")
         raise SystemExit(plan.get("code", 1))
+    if "raise" in plan:
+        raise ValueError(plan["raise"])
     if plan.get("child"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     over = threading.Event()

@@ -262,3 +262,41 @@ def test_no_permission_on_the_state_folder(place: Workplace) -> None:
     up = place.up(place.write())
     assert "XDG_STATE_HOME" in up.end()
     assert up.process.returncode == 1
+
+
+def test_after_the_end_nothing_is_up_and_the_logs_are_still_there(place: Workplace) -> None:
+    """`ps` is empty, `logs` has the last run."""
+    place.fake()
+    up = place.up(place.write())
+    up.wait_for("curl ")
+    up.signal(signal.SIGTERM)
+    up.end()
+    assert "nothing is up" in place.run("ps").stdout
+    assert json.loads(place.run("ps", "--json").stdout) == []
+    assert "INFO worker ends" in place.run("logs", "worker-0").stdout
+
+
+def test_a_traceback_is_for_the_log(place: Workplace) -> None:
+    """Quietly: one line with the exception; the whole of it in `dynamo logs`."""
+    place.fake(worker={"raise": "the model is a potato", "code": 1})
+    up = place.up(place.write())
+    written = up.end()
+    assert "Traceback" not in written
+    assert "worker-0: will not start: exited with code 1: ValueError: the model is a potato" in written
+    assert "Traceback" in place.run("logs", "worker-0").stdout
+
+
+def test_a_reader_that_leaves_ends_nothing(place: Workplace) -> None:
+    """`dynamo up | head -1`: the pipeline goes on serving, and still ends in order."""
+    place.fake()
+    words = [*place.command(), "up", str(place.write()), "--http-port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=place.environment) as up:
+        assert up.stdout is not None
+        up.stdout.readline()
+        up.stdout.close()
+        place.wait_until(lambda: place.is_ready("worker-0", restarts=0), "it serves")
+        os.kill(place.part_pid("worker-0"), signal.SIGKILL)
+        place.wait_until(lambda: place.is_ready("worker-0", restarts=1), "it serves again")
+        up.send_signal(signal.SIGINT)
+        assert up.wait(20) == 130
+    place.nothing_left()

@@ -7,7 +7,7 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -30,11 +30,11 @@ def reachable_url(url: str) -> str:
     return url.rstrip("/")
 
 
-async def served_model(url: str, expected: str) -> Served:
+async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> Served:
     """The model as `/v1/models` lists it, waiting a moment until it does; else what the plan says."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _LISTED_WITHIN
-    while loop.time() < until:
+    while loop.time() < until and not stopped():
         listed = await asyncio.to_thread(_models, url)
         found = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
         if found is not None:

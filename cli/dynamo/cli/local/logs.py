@@ -6,6 +6,7 @@ older `worker-0.log.1`); each line begins with the time at which it was read.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -35,12 +36,10 @@ _MARKS = (
 _HEAD = 100
 
 
-def severity(line: str, before: Severity = Severity.INFO) -> Severity:
-    """What a line says of itself near its start; one that says nothing goes on where the line before was."""
-    if line.startswith("Traceback "):
-        return Severity.ERROR
+def severity(line: str) -> Severity | None:
+    """What a line says of itself near its start; None for one that goes on with the line before (a traceback)."""
     found = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
-    return min(found)[1] if found else before
+    return min(found)[1] if found else None
 
 
 class LogFile:
@@ -53,7 +52,11 @@ class LogFile:
         self._file: IO[str] = path.open("a", encoding="utf-8", errors="replace", buffering=1)
 
     def write(self, text: str, now: datetime) -> None:
-        """Add a line; the file becomes `.1` when it is full."""
+        """Add a line; the file becomes `.1` when it is full. A full disk must not end what serves."""
+        with contextlib.suppress(OSError):
+            self._write(text, now)
+
+    def _write(self, text: str, now: datetime) -> None:
         self._file.write(f"{now.astimezone(UTC).isoformat(timespec='milliseconds')} {text}\n")
         if self._file.tell() > self._max_bytes:
             self._file.close()

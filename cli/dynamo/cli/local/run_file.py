@@ -239,7 +239,7 @@ class FileRun:
     async def _greet(self, pipeline: _Pipeline) -> None:
         frontend = next(p for p in self._of(pipeline, FRONTEND) if p.state is State.READY)
         url = greeting.reachable_url(str(frontend.announced.get("url", "")))
-        served = await greeting.served_model(url, pipeline.plan.model)
+        served = await greeting.served_model(url, pipeline.plan.model, lambda: bool(self._signals))
         pipeline.record.url, pipeline.record.model = url, served.name
         workers = self._of(pipeline, WORKER)
         counts = (sum(part.state is State.READY for part in workers), len(workers))
@@ -300,6 +300,8 @@ class FileRun:
 
     def _on_change(self, part: Part) -> None:
         self._display.changed(part)
+        if part.state is State.FAILED:
+            self._display.say(f"  its log: dynamo logs {part.label}")
         self._write_soon()
 
     async def _refresh(self) -> None:

@@ -5,6 +5,7 @@ Two displays of the same calls: a live table on a terminal, plain lines elsewher
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Protocol, TextIO
@@ -89,8 +90,9 @@ class PlainDisplay:
         self.say(f"{label} | {text}")
 
     def say(self, text: str) -> None:
-        self._out.write(text + "\n")
-        self._out.flush()
+        with contextlib.suppress(OSError):  # whoever read us is gone; what serves goes on
+            self._out.write(text + "\n")
+            self._out.flush()
 
     def close(self) -> None:
         """Nothing to restore."""
@@ -136,7 +138,8 @@ class LiveDisplay:
         self._print(Text(text))
 
     def _print(self, text: Text) -> None:
-        self._console.print(text, soft_wrap=True)
+        with contextlib.suppress(OSError):  # the terminal is gone; what serves goes on
+            self._console.print(text, soft_wrap=True)
 
     def _end(self) -> None:
         if self._live is not None:

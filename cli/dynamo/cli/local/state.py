@@ -74,6 +74,7 @@ class PipelineState:
     def __init__(self, folder: Path, lock: IO[str]) -> None:
         self.folder = folder
         self._lock = lock
+        self._released = False
 
     @classmethod
     def acquire(cls, home: Path, pipeline: str, file: str) -> PipelineState:
@@ -105,13 +106,16 @@ class PipelineState:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def write(self, state: RunState) -> None:
-        """Replace `state.json`."""
+        """Replace `state.json`; nothing once the run is over."""
+        if self._released:
+            return
         fresh = self.folder / "state.json.new"
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         fresh.replace(self.folder / "state.json")
 
     def release(self) -> None:
         """End of the run: logs stay for `dynamo logs`, the rest goes."""
+        self._released = True
         (self.folder / "state.json").unlink(missing_ok=True)
         for name in ("data", "files"):
             shutil.rmtree(self.folder / name, ignore_errors=True)

@@ -52,7 +52,8 @@ class Part:
 
     @property
     def note(self) -> str:
-        return self.life.reason
+        """Why it doesn't serve, where it doesn't."""
+        return self.life.reason if self.life.state in (State.BACKING_OFF, State.FAILED) else ""
 
     @property
     def last_words(self) -> str:
@@ -84,7 +85,6 @@ class Supervisor:
 
     def start(self, part: Part) -> None:
         """Start it, and again whenever it ends by itself."""
-        part.started = time.monotonic()
         self._feed(part, supervise.Start())
 
     def kill_all(self) -> None:
@@ -166,6 +166,7 @@ class Supervisor:
 
     async def _run(self, part: Part) -> None:
         """One process from its start to its end."""
+        part.started = time.monotonic()
         part.last.clear()
         part.announced = {}
         environment = {**self._environment, **dict(part.spec.environment)}
@@ -205,8 +206,9 @@ class Supervisor:
                 part.announced = dict(json.loads(text.removeprefix("ready ")))
             self._feed(part, supervise.Ready())
             return
-        level = severity(text, part.last[-1][0] if part.last else Severity.INFO)
+        own = severity(text)
+        level = own if own is not None else part.last[-1][0] if part.last else Severity.INFO
         if text.strip():
             part.last.append((level, text))
         part.log.write(text, datetime.now(UTC))
-        self._on_log(part, text, level)
+        self._on_log(part, text, own or Severity.INFO)
