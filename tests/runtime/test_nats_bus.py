@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -182,7 +183,7 @@ def test_a_slow_reader_ends_in_one_clean_error(start_nats: Any, over: Any, reade
     asyncio.run(main())
 
 
-def test_connecting_waits_for_the_server(start_nats: Any, over: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_connecting_waits_for_the_server(start_nats: Any, until: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A server that starts later is waited for, with a line that says where; one that never comes is an error."""
 
     async def main() -> None:
@@ -190,8 +191,7 @@ def test_connecting_waits_for_the_server(start_nats: Any, over: Any, caplog: pyt
         server.kill()
         bus = NatsBus(NatsConfig(servers=(f"nats://user:secret@127.0.0.1:{server.port}",), start_limit=20.0))
         connecting = asyncio.create_task(bus.connect())
-        while "waiting for NATS" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until("the line", lambda: "waiting for NATS" in caplog.text)
         server.start()
         await connecting
         assert bus.connected
@@ -232,8 +232,12 @@ def test_credentials(start_nats: Any) -> None:
         bus = NatsBus(NatsConfig(servers=(server.url,), username="a", password="p w"))
         await bus.connect()
         await bus.close()
-        for wrong in ({}, {"username": "a", "password": "wrongsecret"}, {"token": "wrongsecret"}):
-            stranger = NatsBus(NatsConfig(servers=(server.url,), **wrong))
+        for wrong in (
+            NatsConfig(servers=(server.url,)),
+            NatsConfig(servers=(server.url,), username="a", password="wrongsecret"),
+            NatsConfig(servers=(server.url,), token="wrongsecret"),
+        ):
+            stranger = NatsBus(wrong)
             with pytest.raises(CannotConnect, match="refuses the credentials") as caught:
                 await stranger.connect()
             assert "wrongsecret" not in str(caught.value)
@@ -388,7 +392,7 @@ EXPECTED = [
 def test_however_the_bytes_are_cut(cuts: list[int]) -> None:
     """The same messages come out, whatever pieces the network makes of the stream."""
     edges = [0, *sorted(cuts), len(STREAM)]
-    pieces = [STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [STREAM[a:b] for a, b in itertools.pairwise(edges)]
     got, errors, transport = asyncio.run(parse(pieces))
     assert got == EXPECTED
     assert errors == ["Permissions Violation"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
@@ -48,7 +49,7 @@ def test_heartbeats_repeat_the_last_number() -> None:
             beats.append((now, decode_frame(beat)))
     assert all(beat.heartbeat and beat.seq == 1 and not beat.items for _, beat in beats)
     times = [0.0, *(at for at, _ in beats), 2.0]
-    assert max(b - a for a, b in zip(times, times[1:], strict=False)) <= HEARTBEAT
+    assert max(b - a for a, b in itertools.pairwise(times)) <= HEARTBEAT
     outbox.streams.discard(1)
     assert outbox.heartbeat(50.0) is None
 

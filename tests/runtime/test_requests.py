@@ -35,6 +35,17 @@ async def count(request: int) -> AsyncIterator[int]:
         await asyncio.sleep(0)
 
 
+def spy(bus: Any, published: list[str]) -> None:
+    """Note the subjects of what `bus` publishes from now on."""
+    publish = bus.publish
+
+    def noting(subject: str, data: bytes, reply: str = "") -> None:
+        published.append(subject)
+        publish(subject, data, reply)
+
+    bus.publish = noting
+
+
 class Holding:
     """A handler whose streams the test drives."""
 
@@ -99,8 +110,7 @@ def test_one_step_is_one_message(world: Any, reader: Any, until: Any) -> None:
         await until("acceptance", lambda: len(holding.streams) == 20)
         published: list[str] = []
         bus = server._bus
-        publish = bus.publish
-        bus.publish = lambda subject, data, reply="": (published.append(subject), publish(subject, data, reply))
+        spy(bus, published)
         for incoming in holding.streams:
             incoming.send(incoming.payload)
             incoming.finish()
@@ -209,14 +219,13 @@ def test_many_cancels_are_one_message(world: Any, reader: Any, until: Any) -> No
         calls = [start(caller, instance, None, reader)[1] for _ in range(50)]
         await until("acceptance", lambda: all(call.accepted for call in calls))
         published: list[str] = []
-        publish = caller._bus.publish
-        caller._bus.publish = lambda *a: (published.append(a[0]), publish(*a))
+        spy(caller._bus, published)
         for call in calls:
             call.cancel()
         await until("all freed", lambda: server.active == 0)
         assert len([s for s in published if s.endswith(".ctl")]) == 1
         assert sorted(holding.cancelled) == sorted(incoming.stream for incoming in holding.streams)
-        del caller._bus.publish
+        del world.buses[-1].publish
         await world.close()
 
     asyncio.run(main())
@@ -545,7 +554,7 @@ def test_a_client_that_vanishes_frees_the_worker(world: Any, reader: Any, until:
 
 
 def test_stopping_a_caller_ends_its_streams(world: Any, reader: Any, until: Any) -> None:
-    """`Caller.stop` ends open streams with `Cancelled`, waiting questions with `CannotConnect`, and frees the worker."""
+    """`Caller.stop`: open streams end with `Cancelled`, questions with `CannotConnect`, and the worker is free."""
 
     async def main() -> None:
         holding = Holding()

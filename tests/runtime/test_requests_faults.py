@@ -322,7 +322,7 @@ def test_a_worker_that_dies_is_known_within_two_seconds(memory: Any, reader: Any
 
     async def main() -> None:
         dying, other = Holding(), Holding()
-        server, instance = await memory.worker(dying)
+        _, instance = await memory.worker(dying)
         _, survivor = await memory.worker(other)
         caller = await memory.caller()
         verdicts: list[Any] = []

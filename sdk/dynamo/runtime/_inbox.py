@@ -79,6 +79,10 @@ class OpenStream:
         self.request: list[bytes] | None = None
         """The encoded request, kept until it is accepted."""
 
+    def finish(self, error: DynamoException | None) -> None:
+        """It is over; called once."""
+        self.on_end(error)
+
 
 class _Claim:
     """What a pong said, to be compared with what came once frames had time to settle."""
@@ -349,7 +353,7 @@ class Inbox:
 
 def _call_end(stream: OpenStream, error: DynamoException | None) -> None:
     try:
-        stream.on_end(error)
+        stream.finish(error)
     except Exception:  # one reader's mistake must not reach the others
         _log.exception("stream %d: its end handler failed", stream.stream)
 

@@ -35,7 +35,7 @@ DIAL: Final = 5.0
 """Seconds that one server may take to answer."""
 FLUSH: Final = 10.0
 KEEP_ALIVE: Final = 5.0
-"""Seconds between two pings of the server; a ping that takes as long ends the connection."""
+"""Seconds between two pings of the server; one that takes twice as long ends the connection."""
 BACKOFF: Final = (0.1, 2.0)
 SAY_EVERY: Final = 10.0
 DEFAULT_MAX_PAYLOAD: Final = 1024 * 1024
@@ -128,10 +128,12 @@ class NatsBus:
             await asyncio.wait((protocol.closed,), timeout=KEEP_ALIVE)
             if protocol.closed.done():
                 return
-            try:
-                await asyncio.wait_for(protocol.ping(), KEEP_ALIVE)
-            except (TimeoutError, CannotConnect):
+            pong = protocol.ping() if protocol.open else protocol.closed
+            await asyncio.wait((pong, protocol.closed), timeout=2 * KEEP_ALIVE)
+            if not pong.done():
+                _log.warning("NATS does not answer")
                 protocol.abort()
+                await asyncio.wait((protocol.closed,), timeout=KEEP_ALIVE)
 
     async def _dial_until_there(self, *, first: bool) -> NatsProtocol:
         """Try all servers, again and again."""

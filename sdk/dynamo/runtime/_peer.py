@@ -110,11 +110,13 @@ class Incoming:
         """End well, with a last item where `data` is not None."""
         if self._open:
             self._end((self.stream, data, DONE))
+            self.context.settle()
 
     def fail(self, error: BaseException) -> None:
         """End badly; a `DynamoException` keeps its code."""
         if self._open:
             self._end((self.stream, list(describe(error)), FAILED))
+            self.context.settle()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when the output is no longer wanted; at once where that is so already."""
@@ -128,9 +130,12 @@ class Incoming:
             self.context.kill()
 
     def expire(self) -> None:
-        """The deadline passed: the client is told, and so is the handler."""
+        self.abandon(DeadlineExceeded())
+
+    def abandon(self, error: DynamoException) -> None:
+        """The worker ends it for a reason of its own: the client is told, and so is the handler."""
         if self._open:
-            self.fail(DeadlineExceeded())
+            self._end((self.stream, [error.code, error.message], FAILED))
             self.context.kill()
 
     def _end(self, item: tuple[int, Any, int]) -> None:

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime import _chunks
-from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, OpenStream, Verdict
+from dynamo.runtime._call import Call, encode_request
+from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, Verdict
+from dynamo.runtime._questions import Questions
 from dynamo.runtime._wire import (
     CANCEL,
     PING,
@@ -26,8 +27,6 @@ from dynamo.runtime._wire import (
     VERSION,
     Control,
     ControlReply,
-    Request,
-    decode_control_reply,
     decode_frame,
     decode_pong,
     decode_rejection,
@@ -37,10 +36,7 @@ from dynamo.runtime.context import Context
 from dynamo.runtime.errors import (
     Cancelled,
     CannotConnect,
-    ConnectionTimeout,
-    DeadlineExceeded,
     DynamoException,
-    EngineError,
     InvalidArgument,
     from_code,
 )
@@ -63,52 +59,6 @@ BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """Large requests get that much longer to be accepted."""
 
 
-class Call(OpenStream):
-    """One open stream, client side."""
-
-    __slots__ = ("_caller", "_context", "_tell", "inbox", "instance", "open", "resend_at", "timer")
-
-    def __init__(
-        self, caller: Caller, stream: int, instance: InstanceKey, context: Context, on_item: OnItem, on_end: OnEnd
-    ) -> None:
-        super().__init__(stream, on_item, self._ended)
-        self._caller = caller
-        self._context = context
-        self._tell = on_end
-        self.instance = instance
-        self.inbox: Inbox
-        self.open = True
-        self.resend_at = 0.0
-        self.timer: asyncio.TimerHandle | None = None
-
-    def cancel(self) -> None:
-        """Give it up; idempotent, and `on_end` is not called afterwards."""
-        if self.open:
-            self._close()
-            self._caller.cancelled(self)
-
-    def stop(self) -> None:
-        """The context was stopped: end with `Cancelled`, and tell the worker."""
-        self._caller.end(self, Cancelled())
-
-    def expire(self) -> None:
-        self._caller.end(self, DeadlineExceeded())
-
-    def _ended(self, error: DynamoException | None) -> None:
-        if self.open:
-            self._close()
-            self._tell(error)
-
-    def _close(self) -> None:
-        self.open = False
-        self.request = None
-        self._context.forget(self.stop)
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        self._caller.closed(self)
-
-
 class _Listening:
     """One Dynamo namespace whose inbox this client reads."""
 
@@ -117,9 +67,6 @@ class _Listening:
         self.inboxes: dict[int, Inbox] = {}
         self.subscriptions: list[Subscription] = []
         self.complained = False
-
-
-OnReply = Callable[["ControlReply | DynamoException"], None]
 
 
 class Caller:
@@ -131,9 +78,8 @@ class Caller:
         self._clock = clock
         self._listening: dict[str, _Listening] = {}
         self._calls: dict[int, Call] = {}
-        self._replies: dict[str, OnReply] = {}
+        self._questions = Questions(bus, client_id)
         self._last_stream = 0
-        self._last_reply = 0
         self._verdicts: list[Callable[[InstanceKey, Verdict], None]] = []
         self._batch: list[Callable[[], None]] = []
         self._cancelling: dict[InstanceKey, list[int]] = {}
@@ -178,8 +124,7 @@ class Caller:
         for call in tuple(self._calls.values()):
             self.end(call, Cancelled("this client is shutting down"))
         self._send_cancels()
-        for reply in tuple(self._replies.values()):
-            reply(CannotConnect("this client is shutting down"))
+        self._questions.give_up(CannotConnect("this client is shutting down"))
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -205,7 +150,7 @@ class Caller:
         now = self._clock()
         self._last_stream += 1
         call = Call(self, self._last_stream, instance, context, on_item, on_end)
-        call.request = self._encode(call.stream, payload, context, now)
+        call.request = encode_request(self._client, call.stream, payload, context, now, self._bus.max_payload)
         call.limit = ACCEPTANCE + sum(map(len, call.request)) / BYTES_PER_SECOND
         call.inbox = self._inbox(here, instance, now)
         call.inbox.open(call, now)
@@ -214,18 +159,6 @@ class Caller:
         self._send_request(call, now)
         self._arm(now)
         return call
-
-    def _encode(self, stream: int, payload: Any, context: Context, now: float) -> list[bytes]:
-        left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
-        try:
-            raw = msgspec.Raw(encoder.encode(payload))
-            request = Request(VERSION, self._client, stream, context.id(), left, context.metadata, raw)
-            data = encoder.encode(request)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidArgument(f"the request can't be sent: {error}") from error
-        if len(data) <= self._bus.max_payload:
-            return [data]
-        return _chunks.split(self._client, stream, data, self._bus.max_payload)
 
     def _guard(self, call: Call, context: Context, now: float) -> None:
         """End the call with its context or at its deadline, whichever comes first."""
@@ -250,6 +183,8 @@ class Caller:
                 self._bus.publish(subject, part, reply)
         except CannotConnect:
             call.resend_at = now + RESEND
+        except InvalidArgument as error:  # the bus came back with a smaller limit
+            asyncio.get_running_loop().call_soon(self.end, call, error)
 
     def end(self, call: Call, error: DynamoException) -> None:
         """End a call from this side; the worker hears of it."""
@@ -300,10 +235,7 @@ class Caller:
             return
         before = inbox.verdict
         inbox.receive(frame, self._clock())
-        if inbox.to_cancel:
-            self._collect(inbox)
-        if inbox.verdict is not before:
-            self._tell(inbox)
+        self._act(inbox, before)
 
     def _complain(self, here: _Listening, message: Message, error: Exception) -> None:
         self.garbage += 1
@@ -317,7 +249,7 @@ class Caller:
             if token.isdigit():
                 self._on_refusal(int(token), message)
             else:
-                self._on_reply(token, message)
+                self._questions.on_reply(token, message)
         except UNREADABLE as error:
             self._complain(here, message, error)
 
@@ -336,19 +268,6 @@ class Caller:
             call.inbox.end(call, CannotConnect("the worker takes no requests any more"), now)
             self._ping_inbox(call.inbox, now)
 
-    def _on_reply(self, token: str, message: Message) -> None:
-        reply = self._replies.pop(token, None)
-        if reply is None:
-            return
-        if message.no_responders:
-            reply(CannotConnect("the instance is gone"))
-            return
-        try:
-            reply(decode_control_reply(message.data))
-        except UNREADABLE as error:
-            self.garbage += 1
-            reply(EngineError(f"the instance's answer can't be read: {error}"))
-
     # -- control
 
     async def control(self, instance: InstanceKey, op: str, body: Any, *, timeout: float) -> Any:
@@ -357,24 +276,7 @@ class Caller:
         Raises `CannotConnect` where nobody listens, `ConnectionTimeout`, or the operation's own error.
         """
         await self.listen(instance.path.namespace)
-        answer: asyncio.Future[ControlReply | DynamoException] = asyncio.get_running_loop().create_future()
-
-        def arrived(result: ControlReply | DynamoException) -> None:
-            if not answer.done():
-                answer.set_result(result)
-
-        token = self._ask(instance, op, body, arrived)
-        try:
-            result = await asyncio.wait_for(answer, timeout)
-        except TimeoutError:
-            raise ConnectionTimeout(f"no answer to {op!r} within {timeout:g} s") from None
-        finally:
-            self._replies.pop(token, None)
-        if isinstance(result, DynamoException):
-            raise result
-        if result.code:
-            raise from_code(result.code, result.message)
-        return msgspec.msgpack.decode(result.body)
+        return await self._questions.answer(instance, op, body, timeout)
 
     async def ping(self, instance: InstanceKey, *, timeout: float = 1.0) -> Verdict:
         """Ask whether an instance lives."""
@@ -390,15 +292,6 @@ class Caller:
     def on_verdict(self, listener: Callable[[InstanceKey, Verdict], None]) -> None:
         """`listener(instance, verdict)` whenever traffic changes what is known of an instance."""
         self._verdicts.append(listener)
-
-    def _ask(self, instance: InstanceKey, op: str, body: Any, on_reply: OnReply) -> str:
-        self._last_reply += 1
-        token = f"c{self._last_reply}"
-        data = encoder.encode(Control(VERSION, self._client, op, msgspec.Raw(encoder.encode(body))))
-        reply = reply_subject(instance.path.namespace, self._client, token)
-        self._bus.publish(control_subject(instance), data, reply)
-        self._replies[token] = on_reply
-        return token
 
     def _collect(self, inbox: Inbox) -> None:
         """Put the inbox's cancels beside the others; they leave together, one message per worker."""
@@ -449,10 +342,7 @@ class Caller:
         before = inbox.verdict
         if inbox.tick(now):
             self._ping_inbox(inbox, now)
-        if inbox.to_cancel:
-            self._collect(inbox)
-        if inbox.verdict is not before:
-            self._tell(inbox)
+        self._act(inbox, before)
         return inbox.watched()
 
     def _sit_out(self, inbox: Inbox, now: float) -> None:
@@ -469,7 +359,7 @@ class Caller:
     def _ping_inbox(self, inbox: Inbox, now: float) -> None:
         inbox.pinged(now)
         try:
-            self._ask(inbox.key, PING, None, functools.partial(self._on_pong, inbox, now))
+            self._questions.ping(inbox.key, functools.partial(self._on_pong, inbox, now))
         except CannotConnect:
             _log.debug("a ping could not be sent")
         self._arm(now)
@@ -481,12 +371,14 @@ class Caller:
             inbox.pong(decode_pong(answer.body), asked, now)
         elif isinstance(answer, CannotConnect):
             inbox.no_responders(now, grace=now < self._grace_until)
+        self._act(inbox, before)
+
+    def _act(self, inbox: Inbox, before: Verdict) -> None:
+        """Send and say what the inbox has decided."""
         if inbox.to_cancel:
             self._collect(inbox)
-        if inbox.verdict is not before:
-            self._tell(inbox)
-
-    def _tell(self, inbox: Inbox) -> None:
+        if inbox.verdict is before:
+            return
         _log.info("instance %s %014x is %s", inbox.key.path, inbox.key.id, inbox.verdict.value)
         for listener in tuple(self._verdicts):
             for key in tuple(inbox.keys):

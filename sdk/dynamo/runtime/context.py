@@ -70,6 +70,10 @@ class Context:
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
+    def settle(self) -> None:
+        """The request is over: nobody waits for a stop any more (also frees what the callbacks hold)."""
+        self._callbacks.clear()
+
     async def async_killed_or_stopped(self) -> bool:
         """Return True when the request is stopped or killed."""
         if self._stopped:

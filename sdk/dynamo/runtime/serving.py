@@ -12,11 +12,12 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from dynamo.runtime._operations import ControlHandler, Operations
 from dynamo.runtime._outbox import HEARTBEAT, TICK
 from dynamo.runtime._peer import Incoming, Peer
 from dynamo.runtime._wire import (
@@ -40,7 +41,6 @@ from dynamo.runtime.errors import (
     CannotConnect,
     CapacityExceeded,
     DynamoException,
-    EngineError,
     EngineShutdown,
     InvalidArgument,
     ProtocolMismatch,
@@ -55,12 +55,10 @@ __all__ = ["ControlHandler", "Handler", "Incoming", "RequestServer", "from_gener
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Incoming], None]
-ControlHandler = Callable[[Any], "Any | Awaitable[Any]"]
 
 ACCEPT_WITHIN: Final = 0.01
 """Seconds that an acceptance waits for a step's frame to ride in."""
 MAX_STREAMS: Final = 8192
-MAX_CONTROLS: Final = 64
 PROBE: Final = 1.0
 """Seconds between two looks whether a client still listens."""
 GRACE: Final = 5.0
@@ -95,7 +93,7 @@ class RequestServer:
         self._clock = clock
         self._max_streams = max_streams
         self._served: dict[EndpointPath, _Served] = {}
-        self._operations: dict[tuple[EndpointPath, str], ControlHandler] = {}
+        self._operations = Operations(bus)
         self._peers: dict[tuple[str, int], Peer] = {}
         self._dirty: list[Peer] = []
         self._scheduled = False
@@ -103,7 +101,6 @@ class RequestServer:
         self._ticking: asyncio.TimerHandle | None = None
         self._probe_at = 0.0
         self._grace_until = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self._complained: set[str] = set()
         self.garbage = 0
@@ -130,7 +127,7 @@ class RequestServer:
 
     def on_control(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
         """Answer `Caller.control(instance, op, body)`; `handler` gets the decoded body, sync or async."""
-        self._operations[path, op] = handler
+        self._operations.add(path, op, handler)
 
     async def drain(self, path: EndpointPath | None = None) -> None:
         """Take nothing new (of `path`, or at all): refused retryably from now on; open streams go on."""
@@ -156,8 +153,7 @@ class RequestServer:
         await self.drain()
         for peer in tuple(self._peers.values()):
             for incoming in tuple(peer.streams.values()):
-                incoming.fail(EngineShutdown())
-                incoming.context.kill()
+                incoming.abandon(EngineShutdown())
         self.flush()
         for served in self._served.values():
             for subscription in served.others:
@@ -166,9 +162,7 @@ class RequestServer:
         for timer in (self._accepting, self._ticking):
             if timer is not None:
                 timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._operations.stop()
 
     async def _listen_beside(self, served: _Served) -> None:
         control = await self._listen(served, control_subject(served.key), self._on_control)
@@ -375,7 +369,7 @@ class RequestServer:
         except UNREADABLE as error:
             self._complain(message.subject, error)
         except DynamoException as error:
-            self._answer(message.reply, ControlReply(error.code, error.message))
+            self._operations.reply(message.reply, ControlReply(error.code, error.message))
 
     def _control(self, served: _Served, control: Control, reply: str) -> None:
         peer = self._peers.get((served.key.path.namespace, control.client))
@@ -385,7 +379,7 @@ class RequestServer:
             if peer is not None:
                 peer.cancel_these(msgspec.msgpack.decode(control.body, type=list[int]))
         else:
-            self._operate(served, control, reply)
+            self._operations.run(served.key.path, control, reply)
 
     def _pong(self, peer: Peer | None, reply: str) -> None:
         if peer is None:
@@ -394,37 +388,4 @@ class RequestServer:
             peer.missing = 0
             self._send(peer)  # a pong speaks of frames that left before it
             pong = Pong(peer.outbox.seq, list(peer.streams))
-        self._answer(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))
-
-    def _operate(self, served: _Served, control: Control, reply: str) -> None:
-        handler = self._operations.get((served.key.path, control.op))
-        if handler is None:
-            raise InvalidArgument(f"this instance has no operation {control.op!r}")
-        if len(self._tasks) >= MAX_CONTROLS:
-            raise CapacityExceeded("too many operations at once")
-        task = asyncio.get_running_loop().create_task(self._run(handler, control, reply))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, handler: ControlHandler, control: Control, reply: str) -> None:
-        try:
-            result = handler(msgspec.msgpack.decode(control.body))
-            if isinstance(result, Awaitable):
-                result = await result
-            answer = ControlReply(body=msgspec.Raw(encoder.encode(result)))
-        except DynamoException as error:
-            answer = ControlReply(error.code, error.message)
-        except Exception as error:  # an operation's failure is its caller's to hear, nobody else's
-            _log.warning("operation %s failed: %s: %s", control.op, type(error).__name__, error)
-            answer = ControlReply(EngineError.code, f"{type(error).__name__}: {error}")
-        self._answer(reply, answer)
-
-    def _answer(self, reply: str, answer: ControlReply) -> None:
-        if not reply:
-            return
-        data = encoder.encode(answer)
-        if len(data) > self._bus.max_payload:
-            data = encoder.encode(
-                ControlReply("bad_request", f"the answer of {len(data)} bytes is over the bus's limit")
-            )
-        self._publish(reply, data)
+        self._operations.reply(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))

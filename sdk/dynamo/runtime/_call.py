@@ -1,0 +1,85 @@
+"""One open stream, client side: what `Caller.open` gives back.
+
+It closes itself exactly once, whichever comes first: the worker's end, `cancel`, the
+context's stop, the deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import msgspec
+
+from dynamo.runtime._chunks import split
+from dynamo.runtime._inbox import Inbox, OnEnd, OnItem, OpenStream
+from dynamo.runtime._wire import VERSION, Request, encoder
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, InvalidArgument
+from dynamo.runtime.names import InstanceKey
+
+
+class CallOwner(Protocol):
+    """What a call needs of its caller."""
+
+    def cancelled(self, call: Call) -> None: ...
+
+    def closed(self, call: Call) -> None: ...
+
+    def end(self, call: Call, error: DynamoException) -> None: ...
+
+
+class Call(OpenStream):
+    """One open stream, client side."""
+
+    __slots__ = ("_caller", "_context", "inbox", "instance", "open", "resend_at", "timer")
+
+    def __init__(
+        self, caller: CallOwner, stream: int, instance: InstanceKey, context: Context, on_item: OnItem, on_end: OnEnd
+    ) -> None:
+        super().__init__(stream, on_item, on_end)
+        self._caller = caller
+        self._context = context
+        self.instance = instance
+        self.inbox: Inbox
+        self.open = True
+        self.resend_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Give it up; idempotent, and `on_end` is not called afterwards."""
+        if self.open:
+            self._close()
+            self._caller.cancelled(self)
+
+    def stop(self) -> None:
+        """The context was stopped: end with `Cancelled`, and tell the worker."""
+        self._caller.end(self, Cancelled())
+
+    def expire(self) -> None:
+        self._caller.end(self, DeadlineExceeded())
+
+    def finish(self, error: DynamoException | None) -> None:
+        if self.open:
+            self._close()
+            self.on_end(error)
+
+    def _close(self) -> None:
+        self.open = False
+        self.request = None
+        self._context.forget(self.stop)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self._caller.closed(self)
+
+
+def encode_request(client: int, stream: int, payload: Any, context: Context, now: float, limit: int) -> list[bytes]:
+    """A request as messages of at most `limit` bytes."""
+    left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
+    try:
+        raw = msgspec.Raw(encoder.encode(payload))
+        data = encoder.encode(Request(VERSION, client, stream, context.id(), left, context.metadata, raw))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(f"the request can't be sent: {error}") from error
+    return [data] if len(data) <= limit else split(client, stream, data, limit)

@@ -1,0 +1,78 @@
+"""What an instance does when it is asked on its control subject, beside pings and cancels.
+
+`RequestServer.on_control` registers operations (a snapshot of the KV cache, a card's
+files, ...); each question runs in a task of its own, bounded in number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.runtime._wire import Control, ControlReply, encoder
+from dynamo.runtime.errors import CannotConnect, CapacityExceeded, DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.ports import Bus
+
+_log = logging.getLogger(__name__)
+
+ControlHandler = Callable[[Any], "Any | Awaitable[Any]"]
+MAX_AT_ONCE: Final = 64
+
+
+class Operations:
+    """The operations of all endpoints of one process."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._handlers: dict[tuple[EndpointPath, str], ControlHandler] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
+        self._handlers[path, op] = handler
+
+    def run(self, path: EndpointPath, control: Control, reply: str) -> None:
+        """Begin to answer one question; raises where it can't be."""
+        handler = self._handlers.get((path, control.op))
+        if handler is None:
+            raise InvalidArgument(f"this instance has no operation {control.op!r}")
+        if len(self._tasks) >= MAX_AT_ONCE:
+            raise CapacityExceeded("too many operations at once")
+        task = asyncio.get_running_loop().create_task(self._run(handler, control, reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, handler: ControlHandler, control: Control, reply: str) -> None:
+        try:
+            result = handler(msgspec.msgpack.decode(control.body))
+            if isinstance(result, Awaitable):
+                result = await result
+            answer = ControlReply(body=msgspec.Raw(encoder.encode(result)))
+        except DynamoException as error:
+            answer = ControlReply(error.code, error.message)
+        except Exception as error:  # an operation's failure is its caller's to hear, nobody else's
+            _log.warning("operation %s failed: %s: %s", control.op, type(error).__name__, error)
+            answer = ControlReply(EngineError.code, f"{type(error).__name__}: {error}")
+        self.reply(reply, answer)
+
+    def reply(self, subject: str, answer: ControlReply) -> None:
+        """Send an answer, where one is wanted; one over the bus's limit becomes an error that says so."""
+        if not subject:
+            return
+        data = encoder.encode(answer)
+        if len(data) > self._bus.max_payload:
+            text = f"the answer of {len(data)} bytes is over the bus's limit of {self._bus.max_payload}"
+            data = encoder.encode(ControlReply(InvalidArgument.code, text))
+        try:
+            self._bus.publish(subject, data)
+        except CannotConnect:
+            _log.debug("an answer could not be sent")
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
