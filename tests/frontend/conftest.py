@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 import uvloop
+from prometheus_client.parser import text_string_to_metric_families
 
 from dynamo.frontend.server import Leaving, serve_http
 from dynamo.frontend.settings import FrontendSettings
@@ -169,12 +170,14 @@ class Site:
         host, port = self.url.removeprefix("http://").split(":")
         return socket.create_connection((host, int(port)), timeout=10)
 
-    def metric(self, line: str) -> float:
-        """The value of one line of `/metrics`, given without it; 0 where it is not there."""
-        for found in httpx.get(f"{self.url}/metrics").text.splitlines():
-            if found.startswith(f"dynamo_frontend_{line} "):
-                return float(found.rpartition(" ")[2])
-        return 0.0
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of that name that have these labels."""
+        found = 0.0
+        for family in text_string_to_metric_families(httpx.get(f"{self.url}/metrics").text):
+            for sample in family.samples:
+                if sample.name == f"dynamo_frontend_{name}" and labels.items() <= sample.labels.items():
+                    found += sample.value
+        return found
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):

@@ -81,8 +81,8 @@ class Choice:
 
     __slots__ = (
         "_attempts", "_call", "_closed", "_desk", "_detokenizer", "_failing_since", "_listener", "_logprobs",
-        "_produced", "_request", "_seat", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens", "stop_reason",
-        "tokens",
+        "_produced", "_request", "_seat", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens",
+        "stop_reason", "tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:

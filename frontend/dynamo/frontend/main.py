@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from dynamo.frontend.server import open_port, serve_http
+from dynamo.frontend.server import Leaving, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
 from dynamo.runtime.config import RuntimeConfig
@@ -67,10 +67,26 @@ async def _serve(settings: FrontendSettings) -> None:
         for sock in sockets:
             sock.close()
         raise
+    leaving = Leaving()
     try:
-        await serve_http(runtime, settings, on_ready=_ready, sockets=sockets)
+        with leaving.handling():
+            if CHILD_SOCKET in os.environ:
+                _leave_with_supervisor(leaving)
+            await serve_http(runtime, settings, on_ready=_ready, sockets=sockets, leaving=leaving)
     finally:
         await runtime.shutdown(_CLOSE_SECONDS)
+
+
+def _leave_with_supervisor(leaving: Leaving) -> None:
+    """A child's stdin is a pipe that ends when the supervisor is gone, however it went."""
+    loop = asyncio.get_running_loop()
+
+    def gone() -> None:
+        if not os.read(0, 1024):
+            loop.remove_reader(0)
+            leaving.signal()
+
+    loop.add_reader(0, gone)
 
 
 def _sockets(settings: FrontendSettings) -> list[socket.socket]:
@@ -89,8 +105,9 @@ def _sockets(settings: FrontendSettings) -> list[socket.socket]:
     return [shared, unix]
 
 
-def _ready(url: str) -> None:
-    sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
+def _ready(url: str, system_url: str | None = None) -> None:
+    said = {"url": url} | ({"system_url": system_url} if system_url else {})
+    sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
 
 

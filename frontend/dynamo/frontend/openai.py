@@ -153,8 +153,6 @@ def decode(raw: bytes) -> dict[str, Any]:
         raise _unreadable(raw) from None
     if not isinstance(body, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
-    if b"\\u0000" in raw:
-        _refuse_nul(body)
     return body
 
 
@@ -171,14 +169,8 @@ def _unreadable(raw: bytes) -> ApiError:
     for path, text in _strings(body):
         if any("\ud800" <= c <= "\udfff" for c in text):
             message = f"{path}: the text holds half of a surrogate pair (\\ud800..\\udfff)."
-            return bad_request(message, path, code="invalid_string")
+            return bad_request(message, code="invalid_string")
     return bad_request("The request body is not valid JSON: a number in it is not allowed.", code="invalid_json")
-
-
-def _refuse_nul(body: dict[str, Any]) -> None:
-    for path, text in _strings(body):
-        if "\0" in text:
-            raise bad_request(f"{path}: the text holds a NUL character.", path, code="invalid_string")
 
 
 def _strings(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -307,8 +299,8 @@ def prompts(prompt: Any) -> list[str | list[int]]:
         return [prompt]
     for index, item in enumerate(prompt):
         if not isinstance(item, str) and not (isinstance(item, list) and item and _are_ids(item)):
-            where = f"prompt[{index}]"
-            raise bad_request(f"{where}: expected a string or a list of token ids.", where, "invalid_type")
+            text = f"prompt: expected strings or lists of token ids, but item {index} is neither."
+            raise bad_request(text, "prompt", "invalid_type")
     return prompt
 
 

@@ -10,6 +10,7 @@ to one task, what comes meanwhile is merged, and past a limit the client is cut 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from dynamo.frontend.errors import ApiError
 
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 Headers = list[tuple[bytes, bytes]]
+log = logging.getLogger(__name__)
 BUFFER_LIMIT: Final = 4 * 1024 * 1024
 """Bytes that may wait for a slow client before it is cut off."""
 _DONE: Final = object()
@@ -74,7 +76,7 @@ class Output:
         if self._writer is not None:
             self._size += len(data)
             if self._size > BUFFER_LIMIT:
-                self._cut_off()
+                self.cut_off()
 
     def end(self) -> None:
         """Nothing comes after what was appended so far."""
@@ -115,14 +117,15 @@ class Output:
                     await pending
                 pending = self._send(self._body()) if self._left_over() else None
         except (TimeoutError, OSError):
-            self._cut_off()
+            self.cut_off()
         finally:
             self._writer = None
 
     def _left_over(self) -> bool:
         return not self._finished and bool(self._parts or self._ended)
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
+        """Write nothing more and have the connection cut."""
         self._parts, self._size, self._finished = [], 0, True
         self._cut()
 
@@ -151,6 +154,7 @@ class BatchWriter:
         self._dirty.append(output)
 
     def _flush(self) -> None:
+        """Write to everybody; one client's failure is that client's."""
         dirty, self._dirty = self._dirty, []
         now = self._clock()
         gaps: dict[tuple[Any, float], int] = {}
@@ -159,7 +163,11 @@ class BatchWriter:
             if last:
                 key = (output.meter, last)
                 gaps[key] = gaps.get(key, 0) + 1
-            output.flush()
+            try:
+                output.flush()
+            except Exception:  # whatever a transport raises must not take the other clients' tokens with it
+                log.warning("a client can't be written to", exc_info=True)
+                output.cut_off()
         for (meter, last), count in gaps.items():
             if meter is not None:
                 meter.gap(now - last, count)

@@ -82,7 +82,7 @@ class Child:
         self._path.unlink(missing_ok=True)
         env = {**os.environ, CHILD_SOCKET: str(self._path), CHILD_PORT: str(self._port)}
         self._process = await asyncio.create_subprocess_exec(
-            *self._argv, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            *self._argv, env=env, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
         reader = asyncio.get_running_loop().create_task(self._read(self._process))
@@ -172,8 +172,8 @@ class SystemApp:
         return 404, b'{"error":{"message":"Unknown route","type":"invalid_request_error"}}', b"application/json"
 
 
-async def supervise(settings: FrontendSettings, on_ready: Callable[[str], None]) -> None:
-    """Run the children until a signal; `on_ready(url)` once all of them serve."""
+async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | None], None]) -> None:
+    """Run the children until a signal; `on_ready(url, system_url)` once all of them serve."""
     with contextlib.ExitStack() as stack:
         # Exclusive first: with SO_REUSEPORT alone, somebody else's server would go unnoticed.
         open_port(settings).close()
@@ -184,20 +184,23 @@ async def supervise(settings: FrontendSettings, on_ready: Callable[[str], None])
         children = [Child(index, argv, port, folder) for index in range(settings.workers)]
         leaving = Leaving()
         with leaving.handling():
-            await _run(settings, children, leaving, lambda: on_ready(url_of(reserved)))
+            await _run(settings, children, leaving, lambda system: on_ready(url_of(reserved), system))
 
 
 async def _run(
-    settings: FrontendSettings, children: list[Child], leaving: Leaving, on_ready: Callable[[], None]
+    settings: FrontendSettings, children: list[Child], leaving: Leaving, on_ready: Callable[[str | None], None]
 ) -> None:
     system = HttpServer(SystemApp(children), Limits())
+    system_url: str | None = None
     try:
         if settings.system_port is not None:
-            await system.start([_system_socket(settings)])
+            sock = _system_socket(settings)
+            system_url = url_of(sock)
+            await system.start([sock])
         async with asyncio.TaskGroup() as group:
             for child in children:
                 group.create_task(child.run(leaving))
-            announcing = group.create_task(_announce(children, on_ready))
+            announcing = group.create_task(_announce(children, lambda: on_ready(system_url)))
             polling = group.create_task(_poll(children))
             await leaving.asked.wait()
             announcing.cancel()

@@ -1,0 +1,168 @@
+"""Bad input: the right status, one sentence, the field's name, a string code; and nothing else is disturbed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+USER = [{"role": "user", "content": "hi"}]
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": USER, **fields}
+
+
+def text(**fields: Any) -> dict[str, Any]:
+    return {"model": "m", "prompt": "hi", **fields}
+
+
+CASES: list[tuple[str, Any, int, str | None, str]] = [
+    (CHAT, {"messages": USER}, 400, "model", "missing_required_parameter"),
+    (CHAT, {"model": "m"}, 400, "messages", "missing_required_parameter"),
+    (CHAT, chat(messages=[]), 400, "messages", "invalid_value"),
+    (CHAT, chat(messages="hi"), 400, "messages", "invalid_type"),
+    (CHAT, chat(messages=[{"content": "x"}]), 400, "messages[0].role", "missing_required_parameter"),
+    (CHAT, chat(messages=[{"role": "user", "content": 3}]), 400, "messages[0].content", "invalid_type"),
+    (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content[0]",
+     "unsupported_value"),
+    (CHAT, chat(model=3), 400, "model", "invalid_type"),
+    (CHAT, chat(model="n"), 404, "model", "model_not_found"),
+    (CHAT, chat(temperature=9), 400, "temperature", "invalid_value"),
+    (CHAT, chat(temperature="hot"), 400, "temperature", "invalid_type"),
+    (CHAT, chat(top_p=-0.1), 400, "top_p", "invalid_value"),
+    (CHAT, chat(top_k=-2), 400, "top_k", "invalid_value"),
+    (CHAT, chat(min_p=1.1), 400, "min_p", "invalid_value"),
+    (CHAT, chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value"),
+    (CHAT, chat(presence_penalty=3), 400, "presence_penalty", "invalid_value"),
+    (CHAT, chat(seed=2**64), 400, "seed", "invalid_value"),
+    (CHAT, chat(max_tokens=0), 400, "max_tokens", "invalid_value"),
+    (CHAT, chat(max_tokens=1.5), 400, "max_tokens", "invalid_type"),
+    (CHAT, chat(max_completion_tokens=-1), 400, "max_completion_tokens", "invalid_value"),
+    (CHAT, chat(n=0), 400, "n", "invalid_value"),
+    (CHAT, chat(n=129), 400, "n", "invalid_value"),
+    (CHAT, chat(stop=[""]), 400, "stop", "invalid_value"),
+    (CHAT, chat(stop=[1]), 400, "stop[0]", "invalid_type"),
+    (CHAT, chat(stop=["a"] * 65), 400, "stop", "invalid_value"),
+    (CHAT, chat(stop_token_ids=[-1]), 400, "stop_token_ids[0]", "invalid_value"),
+    (CHAT, chat(logit_bias={"x": 1}), 400, "logit_bias", "invalid_value"),
+    (CHAT, chat(stream="yes"), 400, "stream", "invalid_type"),
+    (CHAT, chat(stream_options={"include_usage": True}), 400, "stream_options", "invalid_value"),
+    (CHAT, chat(top_logprobs=2), 400, "top_logprobs", "invalid_value"),
+    (CHAT, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value"),
+    (CHAT, chat(min_tokens=5, max_tokens=4), 400, "min_tokens", "invalid_value"),
+    (CHAT, chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported_value"),
+    (CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_value"),
+    (CHAT, chat(messages=[{"role": "user", "content": "x" * 2000}]), 400, "messages", "context_length_exceeded"),
+    (TEXT, {"model": "m"}, 400, "prompt", "missing_required_parameter"),
+    (TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),
+    (TEXT, text(prompt={"a": 1}), 400, "prompt", "invalid_value"),
+    (TEXT, text(prompt=[1, "a"]), 400, "prompt", "invalid_type"),
+    (TEXT, text(prompt=[1, -1]), 400, "prompt", "invalid_type"),
+    (TEXT, text(prompt=[1, 99_999_999]), 400, "prompt", "invalid_value"),
+    (TEXT, text(prompt=""), 400, "prompt", "invalid_value"),
+    (TEXT, text(prompt="x" * 2000), 400, "prompt", "context_length_exceeded"),
+    (TEXT, text(best_of=3), 400, "best_of", "unsupported_value"),
+    (TEXT, text(suffix="x"), 400, "suffix", "unsupported_parameter"),
+    (TEXT, text(logprobs=True), 400, "logprobs", "invalid_type"),
+    (CHAT, b"{", 400, None, "invalid_json"),
+    (CHAT, b"", 400, None, "invalid_json"),
+    (CHAT, b"[]", 400, None, "invalid_json"),
+    (CHAT, b'{"model": NaN}', 400, None, "invalid_json"),
+    (CHAT, b'{"model":"\xff"}', 400, None, "invalid_json"),
+    (CHAT, b"[" * 100_000, 400, None, "invalid_json"),
+    (TEXT, b'{"model":"m","prompt":"a\\ud800b"}', 400, None, "invalid_string"),
+    ("/tokenize", {"model": "m"}, 400, "prompt", "invalid_value"),
+    ("/detokenize", {"model": "m", "tokens": ["a"]}, 400, "tokens[0]", "invalid_type"),
+    ("/detokenize", {"model": "m", "tokens": [99_999_999]}, 400, "tokens", "invalid_value"),
+    ("/v1/nope", {}, 404, None, "unknown_url"),
+    ("/v1/models", {}, 405, None, "method_not_allowed"),
+]  # fmt: skip
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    """The error of an answer that has OpenAI's form."""
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert answer.headers["x-request-id"]
+    assert answer.headers["content-type"] == "application/json"
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_table(served: Any, stream: bool) -> None:
+    """Every wrong request is answered by its status, field and code, streaming or not."""
+    wrong = []
+    with httpx.Client(base_url=served.url) as client:
+        for path, body, status, param, code in CASES:
+            if isinstance(body, dict) and path in (CHAT, TEXT) and "stream" not in body:
+                body = {**body, "stream": stream} if "stream_options" not in body else body
+            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+            answer = client.post(path, content=raw, headers={"content-type": "application/json"})
+            error = error_of(answer)
+            if (answer.status_code, error["param"], error["code"]) != (status, param, code):
+                wrong.append((path, raw[:80], answer.status_code, error))
+            if error["type"] != "invalid_request_error" or len(error["message"]) < 10:
+                wrong.append((path, raw[:80], error))
+    assert not wrong
+    assert served.post(TEXT, text(max_tokens=2)).json()["choices"][0]["text"] == "hi"
+
+
+def test_over_long_prompt_names_both_lengths(served: Any) -> None:
+    """The sentence says how long the prompt is and how long it may be."""
+    message = error_of(served.post(TEXT, text(prompt="x" * 2000)))["message"]
+    assert "1024" in message
+    assert "2000" in message
+
+
+def test_nul_is_a_character(served: Any) -> None:
+    """A NUL is text like any other."""
+    assert served.post(TEXT, text(prompt="a\0b", max_tokens=3)).json()["choices"][0]["text"] == "a\0b"
+
+
+def test_wrong_content_type(served: Any) -> None:
+    """Another content type is 415; none at all counts as JSON."""
+    answer = httpx.post(served.url + CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    assert (answer.status_code, error_of(answer)["code"]) == (415, "unsupported_media_type")
+    bare = httpx.post(served.url + TEXT, content=json.dumps(text(max_tokens=1)).encode())
+    assert bare.status_code == 200
+
+
+def test_wrong_method_on_a_hot_route(served: Any) -> None:
+    """GET on a POST route is 405 and says what is allowed."""
+    answer = httpx.get(served.url + CHAT)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert error_of(answer)["code"] == "method_not_allowed"
+
+
+def test_unknown_model_suggests_the_near_one(site: Any, echo: Any) -> None:
+    """A typo in the model's name gets a hint."""
+    site.worker(echo, "org/llama-3")
+    error = error_of(site.post(TEXT, text(model="org/lama-3")))
+    assert "Did you mean 'org/llama-3'?" in error["message"]
+
+
+def test_unknown_fields_are_ignored_or_refused(served: Any, make_site: Any, engines: Any) -> None:
+    """Unknown fields are ignored; with strict fields they are refused by name, with a hint."""
+    assert served.post(TEXT, text(max_tokens=1, temprature=1)).status_code == 200
+    strict = make_site(strict_fields=True)
+    strict.worker(engines())
+    error = error_of(strict.post(TEXT, text(temprature=1, nvext={"foo": 1})))
+    assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
+    assert "did you mean temperature?" in error["message"]
+    assert "nvext.foo" in error["message"]
+
+
+def test_request_id_is_echoed_or_made(served: Any) -> None:
+    """A usable x-request-id comes back on answers and errors; others are replaced."""
+    for path, status in (("/health", 200), ("/nope", 404)):
+        answer = httpx.get(served.url + path, headers={"x-request-id": "my-id-7"})
+        assert (answer.status_code, answer.headers.get_list("x-request-id")) == (status, ["my-id-7"])
+    answer = served.post(TEXT, text(max_tokens=1), headers={"x-request-id": "bad id"})
+    assert len(answer.headers["x-request-id"]) == 32

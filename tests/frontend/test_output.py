@@ -1,0 +1,197 @@
+"""`Output` and `BatchWriter` alone, against a scripted `send`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from dynamo.frontend.stream import BUFFER_LIMIT, BatchWriter, Output
+
+
+class Client:
+    """An ASGI send that can be told to suspend."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.gate: asyncio.Event | None = None
+        self.cut = 0
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        self.got.append(message)
+
+    def cut_off(self) -> None:
+        self.cut += 1
+
+    def output(self, stall: float = 5.0) -> Output:
+        return Output(self.send, cut=self.cut_off, stall_seconds=stall)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(m.get("body", b"") for m in self.got)
+
+
+def run(case: Callable[[Client], Any]) -> None:
+    async def main() -> None:
+        await case(Client())
+
+    asyncio.run(main())
+
+
+def test_writes_without_a_task_switch() -> None:
+    """Where the client has room, head and body are written inside `flush`, all parts as one body."""
+
+    async def case(client: Client) -> None:
+        output = client.output()
+        output.head(200, [(b"a", b"b")])
+        output.append(b"x")
+        output.append(b"y")
+        assert client.got == []
+        output.flush()
+        assert [m["type"] for m in client.got] == ["http.response.start", "http.response.body"]
+        assert client.got[1] == {"type": "http.response.body", "body": b"xy", "more_body": True}
+        output.end()
+        output.flush()
+        assert client.got[2] == {"type": "http.response.body", "body": b"", "more_body": False}
+        output.flush()
+        assert len(client.got) == 3
+
+    run(case)
+
+
+def test_slow_client_gets_the_rest_merged() -> None:
+    """While a write waits for the client, what comes is merged into the next one."""
+
+    async def case(client: Client) -> None:
+        output = client.output()
+        output.flush()
+        client.gate = asyncio.Event()
+        for part in (b"1", b"2", b"3"):
+            output.append(part)
+            output.flush()
+        await asyncio.sleep(0)
+        assert client.body == b""
+        output.end()
+        client.gate.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [m.get("body") for m in client.got[1:]] == [b"1", b"23"]
+        assert client.got[-1]["more_body"] is False
+        assert client.cut == 0
+
+    run(case)
+
+
+def test_slow_from_the_head_on() -> None:
+    """A client that is slow before the first byte gets head and body in order."""
+
+    async def case(client: Client) -> None:
+        client.gate = asyncio.Event()
+        output = client.output()
+        output.append(b"a")
+        output.end()
+        output.flush()
+        client.gate.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [m["type"] for m in client.got] == ["http.response.start", "http.response.body"]
+        assert client.body == b"a"
+
+    run(case)
+
+
+def test_buffer_is_bounded() -> None:
+    """Past the limit the client is cut off and nothing is kept."""
+
+    async def case(client: Client) -> None:
+        client.gate = asyncio.Event()
+        output = client.output()
+        output.flush()
+        for _ in range(5):
+            output.append(b"x" * (BUFFER_LIMIT // 4 + 1))
+        assert client.cut >= 1
+        await output.close()
+
+    run(case)
+
+
+def test_stall_is_bounded() -> None:
+    """A client that takes nothing for too long is cut off."""
+
+    async def case(client: Client) -> None:
+        client.gate = asyncio.Event()
+        output = client.output(stall=0.01)
+        output.flush()
+        async with asyncio.timeout(5):
+            while not client.cut:
+                await asyncio.sleep(0.005)
+        await output.close()
+
+    run(case)
+
+
+def test_close_gives_the_pending_write_up() -> None:
+    """`close` leaves no task behind, whatever the client does."""
+
+    async def case(client: Client) -> None:
+        client.gate = asyncio.Event()
+        output = client.output()
+        output.flush()
+        await output.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(case)
+
+
+def test_one_flush_per_client_and_batch() -> None:
+    """However often a client is touched in a batch, it is flushed once; gaps are counted per batch."""
+
+    class Meter:
+        def __init__(self) -> None:
+            self.gaps: list[tuple[float, int]] = []
+
+        def gap(self, value: float, count: int) -> None:
+            self.gaps.append((value, count))
+
+    async def case(client: Client) -> None:
+        pending: list[Callable[[], None]] = []
+        now = [10.0]
+        meter = Meter()
+        writer = BatchWriter(pending.append, lambda: now[0])
+        other = Client()
+        outputs = [Output(c.send, cut=c.cut_off, stall_seconds=1, meter=meter) for c in (client, other)]
+        for _ in range(2):
+            for output in outputs:
+                for _ in range(3):
+                    output.append(b"t")
+                    writer.touch(output)
+            assert len(pending) == 1
+            pending.pop()()
+            now[0] += 0.5
+        assert [m.get("body") for m in client.got] == [None, b"ttt", b"ttt"]
+        assert meter.gaps == [(0.5, 2)]
+
+    run(case)
+
+
+def test_one_broken_client_harms_no_other() -> None:
+    """A send that raises cuts its own client off; the others get their bytes."""
+
+    async def case(client: Client) -> None:
+        async def broken(message: dict[str, Any]) -> None:
+            raise RuntimeError("no")
+
+        pending: list[Callable[[], None]] = []
+        writer = BatchWriter(pending.append, lambda: 1.0)
+        bad = Output(broken, cut=client.cut_off, stall_seconds=1)
+        good = client.output()
+        for output in (bad, good):
+            output.append(b"t")
+            writer.touch(output)
+        pending.pop()()
+        assert client.body == b"t"
+        assert client.cut == 1
+
+    run(case)

@@ -1,0 +1,57 @@
+"""The selection of an instance, as pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamo.frontend.routing import SELECTORS, Candidate, Turn, least_loaded, load, power_of_two, round_robin
+
+candidates = st.lists(
+    st.builds(
+        Candidate, id=st.integers(1, 2**53), open_streams=st.integers(0, 9), running=st.integers(0, 9),
+        waiting=st.integers(0, 9), capacity=st.sampled_from([0, 4, 16]),
+    ),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+@given(candidates, st.sampled_from(sorted(SELECTORS)), st.integers(0, 2**32))
+def test_every_mode_picks_a_candidate(found: list[Candidate], mode: str, seed: int) -> None:
+    """Whatever the loads, the choice is one of the candidates."""
+    assert SELECTORS[mode](found, Turn(), Random(seed)) in found
+
+
+def test_round_robin_is_even() -> None:
+    """Each candidate has its turn."""
+    found, turn = [Candidate(i) for i in range(3)], Turn()
+    counts = Counter(round_robin(found, turn, Random(1)).id for _ in range(30))
+    assert counts == {0: 10, 1: 10, 2: 10}
+
+
+@given(candidates, st.integers(0, 2**32))
+def test_least_loaded_is_least(found: list[Candidate], seed: int) -> None:
+    """Nobody is less busy than the chosen one."""
+    chosen = least_loaded(found, Turn(), Random(seed))
+    assert load(chosen) == min(load(c) for c in found)
+
+
+def test_equals_take_turns() -> None:
+    """Idle instances share the requests."""
+    found, turn = [Candidate(0), Candidate(1), Candidate(2, open_streams=1)], Turn()
+    assert {least_loaded(found, turn, Random(1)).id for _ in range(4)} == {0, 1}
+
+
+def test_power_of_two_avoids_the_busy_one() -> None:
+    """The busiest of three is never the less busy of two."""
+    found = [Candidate(0), Candidate(1), Candidate(2, open_streams=5)]
+    assert {power_of_two(found, Turn(), Random(seed)).id for seed in range(50)} == {0, 1}
+
+
+def test_load_counts_slots() -> None:
+    """A large engine with some streams is less busy than a small full one."""
+    assert load(Candidate(1, running=8, capacity=64)) < load(Candidate(2, running=4, capacity=4))
+    assert load(Candidate(1, open_streams=3, running=1, waiting=1)) == 3

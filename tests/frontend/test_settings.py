@@ -1,0 +1,73 @@
+"""Flags, environment, and the argv that the supervisor makes of settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dynamo.frontend.main import make_command
+from dynamo.frontend.settings import FrontendSettings, problem, to_argv
+from dynamo.runtime.settings import parse
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FrontendSettings(),
+        FrontendSettings(http_port=0, cors_origin=["https://a", "b"], strict_fields=True, use_kv_events=False),
+        FrontendSettings(namespace="x", hold_seconds=1.5, busy_threshold=0.5, system_port=9090, workers=3),
+    ],
+)
+def test_argv_gives_the_settings_back(settings: FrontendSettings) -> None:
+    """What the supervisor passes on is what it was given."""
+    assert parse(FrontendSettings, to_argv(settings)) == settings
+
+
+def test_changes_and_verbosity_travel() -> None:
+    """Changes are applied; `-v` is repeated."""
+    argv = to_argv(FrontendSettings(workers=4, verbose=2), workers=1)
+    assert "--workers=1" in argv
+    assert argv[-2:] == ["-v", "-v"]
+
+
+def test_environment_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag wins over its variable, which wins over the default."""
+    monkeypatch.setenv("DYN_HTTP_PORT", "81")
+    monkeypatch.setenv("DYN_ROUTER_MODE", "random")
+    found = parse(FrontendSettings, ["--http-port", "82"])
+    assert (found.http_port, found.router_mode, found.http_host) == (82, "random", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"router_mode": "kv"}, "--router-mode kv is not there yet"),
+        ({"workers": 0}, "--workers"),
+        ({"http_port": 70000}, "--http-port"),
+        ({"migration_limit": -1}, "--migration-limit"),
+        ({"body_limit_mb": 0}, "--body-limit-mb"),
+        ({"hold_seconds": -1}, "--hold-seconds"),
+    ],
+)
+def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:
+    """Settings that can't be served are refused by flag name."""
+    assert words in (problem(replace(FrontendSettings(), **changes)) or "")
+
+
+def test_usage_errors_have_exit_code_2() -> None:
+    """A wrong value, an unknown flag and kv mode end with code 2 and no traceback."""
+    for argv in (["--router-mode", "x"], ["--nope"], ["--router-mode", "kv"]):
+        result = CliRunner().invoke(make_command(), argv)
+        assert (result.exit_code, "Traceback" in result.output) == (2, False)
+
+
+def test_help_names_variables() -> None:
+    """`--help` shows each flag with its variable."""
+    text = CliRunner().invoke(make_command(), ["--help"]).output
+    assert isinstance(make_command(), click.Command)
+    for name in ("DYN_HTTP_PORT", "DYN_ROUTER_MODE", "DYN_FRONTEND_WORKERS", "--verbose"):
+        assert name in text
