@@ -98,7 +98,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_table(served: Any, stream: bool) -> None:
     """Every wrong request is answered by its status, field and code, streaming or not."""
-    wrong = []
+    wrong: list[Any] = []
     with httpx.Client(base_url=served.url) as client:
         for path, body, status, param, code in CASES:
             if isinstance(body, dict) and path in (CHAT, TEXT) and "stream" not in body:

@@ -292,9 +292,7 @@ def test_500_streams_are_exact(site: Any, engines: Any) -> None:
     site.worker(engines(delay=0.001))
 
     async def run() -> None:
-        limits = httpx.Limits(max_connections=500)
-        async with httpx.AsyncClient(limits=limits, timeout=60) as http:
-            api = openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="x", max_retries=0, http_client=http)
+        async with openai.AsyncOpenAI(base_url=f"{site.url}/v1", api_key="x", max_retries=0, timeout=60) as api:
 
             async def one(prompt: str) -> str:
                 opened = await api.completions.create(model="m", prompt=prompt, max_tokens=len(prompt), stream=True)

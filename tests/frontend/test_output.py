@@ -16,6 +16,7 @@ class Client:
         self.got: list[dict[str, Any]] = []
         self.gate: asyncio.Event | None = None
         self.cut = 0
+        self.was_cut = asyncio.Event()
 
     async def send(self, message: dict[str, Any]) -> None:
         if self.gate is not None:
@@ -24,6 +25,7 @@ class Client:
 
     def cut_off(self) -> None:
         self.cut += 1
+        self.was_cut.set()
 
     def output(self, stall: float = 5.0) -> Output:
         return Output(self.send, cut=self.cut_off, stall_seconds=stall)
@@ -124,9 +126,7 @@ def test_stall_is_bounded() -> None:
         client.gate = asyncio.Event()
         output = client.output(stall=0.01)
         output.flush()
-        async with asyncio.timeout(5):
-            while not client.cut:
-                await asyncio.sleep(0.005)
+        await asyncio.wait_for(client.was_cut.wait(), 5)
         await output.close()
 
     run(case)
