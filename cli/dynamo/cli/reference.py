@@ -51,8 +51,14 @@ CONNECTIONS: Final = {
 OTHERS: Final = {
     "DYN_LOG": ("info", "What is logged: a level, or per module `warn,dynamo.runtime=debug`."),
     "DYN_LOGGING_JSONL": ("", "1: one JSON object per log line."),
+    "NO_COLOR": ("", "Anything: log lines without colours."),
+    "DYN_SDK_DISABLE_ANSI_LOGGING": ("", "1: log lines without colours."),
+    "DYN_CACHE_DIR": ("~/.cache/dynamo", "Where model files that came from workers are kept, by digest."),
     "DYN_TOKEN_ECHO_DELAY_MS": ("10", "Pause of the echo engines between two tokens."),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
+    "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
+    "DYN_FRONTEND_CHILD_PORT": ("", "Set by `dynamo-frontend --workers` for its processes; not for users."),
+    "DYN_FRONTEND_CHILD_SOCKET": ("", "The same."),
 }
 
 

@@ -26,8 +26,8 @@ TRUE_FALSE: Final = ("true", "false")
 class RunSettings:
     """What follows in=, out= and the model."""
 
-    model_path: str = setting("", "The model; the same as MODEL.", env="DYN_MODEL_PATH")
-    model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.", env="DYN_MODEL_NAME")
+    model_path: str = setting("", "The model; the same as MODEL.")
+    model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.")
     http_port: int = setting(8080, "Port of in=http; 0 picks a free one and prints it.", env="DYN_HTTP_PORT")
     http_host: str = setting("127.0.0.1", "Address of in=http; 0.0.0.0 opens it to the network.", env="DYN_HTTP_HOST")
     router_mode: str = setting(
