@@ -323,10 +323,12 @@ def test_a_taken_id_gives_way(play: Play) -> None:
         await one.endpoint(site.path).start(lambda incoming: incoming.finish("one"))
         two.id = one.id
         two.server.worker_id = one.id
+        two.server.on_control(two.endpoint(site.path).path, "who", lambda body: two.id)
         served = await two.endpoint(site.path).start(lambda incoming: incoming.finish("two"))
         assert served.instance_id == two.id != one.id
         client = await one.endpoint(site.path).client()
         await until("both are known", lambda: client.instance_ids() == sorted([one.id, two.id]))
+        assert await one.caller.control(client.instances()[0].key._replace(id=two.id), "who", None, timeout=5) == two.id
         assert [i async for i in client.direct(0, two.id, annotated=False)] == ["two"]
         assert [i async for i in client.direct(0, one.id, annotated=False)] == ["one"]
 

@@ -143,6 +143,11 @@ class Membership:
         """Neither draining nor gone; `unconfirmed` and `suspended` ones are among them."""
         return {key: known.instance for key, known in self._known.items() if not known.instance.draining}
 
+    def serves(self, key: InstanceKey) -> bool:
+        """Is it one of `instances`?"""
+        known = self._known.get(key)
+        return known is not None and not known.instance.draining
+
     def routable(self, path: EndpointPath) -> list[InstanceKey]:
         """The instances of one endpoint that may be picked, in order of their ids."""
         found = [
@@ -165,8 +170,7 @@ class Membership:
         for key, known in list(self._known.items()):
             if known.vanished is None and instance_key(key) not in listed:
                 effects += self._vanished(key, now)
-        self.version += 1
-        return effects
+        return self._noted(effects)
 
     def change(self, changes: Iterable[Change], now: float) -> list[Effect]:
         """Apply changes in order."""
@@ -177,8 +181,7 @@ class Membership:
             else:
                 effects += self._removed(change.key, now)
             self.revision = max(self.revision, change.revision)
-        self.version += 1
-        return effects
+        return self._noted(effects)
 
     def verdict(self, key: InstanceKey, verdict: Verdict | None, now: float) -> list[Effect]:
         """What a ping or traffic said; None: the question could not be asked."""
@@ -229,6 +232,7 @@ class Membership:
         old, before.instance = before.instance, instance
         if before.vanished is not None:
             before.vanished, before.silent_since, before.ping_at, before.suspended = None, None, None, False
+            self.version += 1
         return _difference(old, instance)
 
     def _removed(self, entry_key: str, now: float) -> list[Effect]:
@@ -253,6 +257,10 @@ class Membership:
             return self._drop(key)
         known.ping_at = now + (PING_ALIVE_AGAIN if verdict is Verdict.ALIVE else PING_AGAIN)
         return []
+
+    def _noted(self, effects: list[Effect]) -> list[Effect]:
+        self.version += any(isinstance(effect, Joined | Left) for effect in effects)
+        return effects
 
     def _drop(self, key: InstanceKey) -> list[Effect]:
         known = self._known.pop(key)

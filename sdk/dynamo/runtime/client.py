@@ -211,7 +211,7 @@ class Client:
     ) -> ItemStream:
         """Send to one instance, whatever traffic says of it."""
         key = InstanceKey(self.path, instance_id)
-        if key not in self._view.instances:
+        if not self._view.serves(key):
             raise NoInstances(f"instance_id={instance_id} not found for endpoint {self.path}")
         return self._open(key, request, context, annotated)
 

@@ -43,9 +43,12 @@ class DistributedRuntime:
         self.config = config or RuntimeConfig()
         self.id = instance_id or new_id()
         self.store, self.bus = store, bus
-        self.caller = Caller(bus, self.id)
+        self.client_id = new_id()
+        self.caller = Caller(bus, self.client_id)
         self.server = RequestServer(bus, self.id)
-        self.registry = Registry(store, self._ping, self.id, lease_ttl=self.config.etcd.lease_ttl, transport=transport)
+        self.registry = Registry(
+            store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=transport
+        )
         self.closing = asyncio.Event()
         """Set when the shutdown begins."""
         self.health: bool | None = None
@@ -155,8 +158,7 @@ class DistributedRuntime:
             raise IdTaken(f"another process serves {path} under the id of this one; restart this one")
         log.warning("another process serves %s under id %d; this one takes a new id", path, self.id)
         await self.server.stop()
-        self.id = new_id()
-        self.server = RequestServer(self.bus, self.id)
+        self.id = self.server.worker_id = new_id()
 
     def _forget(self, served: Served) -> None:
         if served in self._served:

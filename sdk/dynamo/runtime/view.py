@@ -75,6 +75,10 @@ class InstanceView:
         """The first list is applied and the client's key written: requests may be sent."""
         return bool(self._known.epoch) and self.leased.written is not None
 
+    def serves(self, key: InstanceKey) -> bool:
+        """Is it one of `instances`? Cheaper than to ask for all of them."""
+        return self._known.serves(key)
+
     def routable(self, path: EndpointPath) -> list[InstanceKey]:
         """The instances of an endpoint that may be picked: those that traffic doesn't call dead or silent."""
         return self._known.routable(path)
