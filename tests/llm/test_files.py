@@ -165,6 +165,14 @@ def test_the_server_bounds_a_chunk_and_names_a_vanished_file(original: Path) -> 
         server.answer({"digest": "d"})
 
 
+def test_chunks_follow_the_peer(original: Path, cache: FileCache) -> None:
+    """A worker whose server takes small messages only sends small chunks."""
+    peer = Peer(original)
+    peer.server = FileServer({file_ref(original).digest: original}, chunk=100_000)
+    assert fetch(peer, {"x": file_ref(original)}, cache)["x"].read_bytes() == original.read_bytes()
+    assert len(peer.asked) == 11
+
+
 def test_an_unusable_cache_folder_is_one_sentence(tmp_path: Path, original: Path) -> None:
     """Where the cache is no folder (or not writable), the sentence names it and the variable."""
     blocker = tmp_path / "blocked"

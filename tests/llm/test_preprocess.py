@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,32 @@ def test_stop_conditions_of_all_dialects(model: Preprocessor) -> None:
 
 def test_stop_strings_are_bounded(model: Preprocessor) -> None:
     """Each token of an answer is compared with all of them."""
-    with pytest.raises(InvalidArgument, match="stop has 33 strings: at most 32"):
-        chat(model, stop=["x"] * 33)
+    with pytest.raises(InvalidArgument, match="stop has 65 strings: at most 64"):
+        chat(model, stop=["x"] * 65)
     with pytest.raises(InvalidArgument, match="300 characters: at most 256"):
         chat(model, stop="x" * 300)
+
+
+def test_a_stop_string_that_is_a_special_token_stops_by_id(model: Preprocessor) -> None:
+    """Special tokens are hidden, so their name never shows up in the text."""
+    ends = chat(model, stop=["<|endoftext|>", "fox", "END"], stop_token_ids=[7])[0].stop_conditions
+    assert (ends.stop, ends.stop_token_ids) == (["<|endoftext|>", "fox", "END"], [7, 2])
+
+
+def test_large_chats_are_rendered_in_a_thread(model: Preprocessor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering megabytes would hold up other streams."""
+    threads: list[Any] = []
+
+    async def to_thread(function: Any, *args: Any) -> Any:
+        threads.append(function)
+        return function(*args)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    parts = [{"type": "text", "text": "word " * 200_000}]
+    for content in ("Hello", "word " * 200_000, parts):
+        with contextlib.suppress(ContextLengthExceeded):
+            chat(model, messages=[{"role": "user", "content": content}])
+    assert threads.count(model.chat_prompt) == 2
 
 
 def test_sampling_fields_arrive(model: Preprocessor) -> None:

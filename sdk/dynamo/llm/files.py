@@ -55,8 +55,12 @@ def default_root(environment: Mapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     if own := environment.get("DYN_CACHE_DIR"):
         return Path(own).expanduser()
-    base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dynamo"
+    if base := environment.get("XDG_CACHE_HOME"):
+        return Path(base) / "dynamo"
+    try:
+        return Path.home() / ".cache" / "dynamo"
+    except RuntimeError:  # a container's user without an entry of its own
+        return Path(tempfile.gettempdir()) / f"dynamo-{os.getuid()}"
 
 
 class FileCache:
@@ -117,14 +121,15 @@ class FileCache:
 class FileServer:
     """Worker side: answers the control operation `file` for the files of its model."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
+    def __init__(self, files: Mapping[str, Path], chunk: int = CHUNK) -> None:
         self._files = dict(files)
+        self._chunk = chunk
 
     def answer(self, body: Any) -> dict[str, Any]:
         """Return one chunk."""
         if not isinstance(body, Mapping):
             raise InvalidArgument("the operation 'file' needs an object with digest, offset and length")
-        digest, offset, length = body.get("digest"), body.get("offset", 0), body.get("length", CHUNK)
+        digest, offset, length = body.get("digest"), body.get("offset", 0), body.get("length", self._chunk)
         path = self._files.get(digest) if isinstance(digest, str) else None
         if path is None:
             raise InvalidArgument(f"this instance has no file with digest {str(digest)[:64]!r}")
@@ -133,7 +138,7 @@ class FileServer:
         try:
             with path.open("rb") as file:
                 file.seek(offset)
-                return {"data": file.read(min(length, CHUNK)), "size": path.stat().st_size}
+                return {"data": file.read(min(length, self._chunk)), "size": path.stat().st_size}
         except OSError as error:
             raise EngineError(f"file {path.name!r} can't be read on the worker: {error.strerror}") from error
 
@@ -161,12 +166,14 @@ async def fetch_files(
             return await asyncio.to_thread(cache.store, ref, await _fetch(control, ref))
 
     try:
-        async with asyncio.timeout(timeout):
-            paths = await asyncio.gather(*(one(ref) for ref in refs.values()))
+        async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+            tasks = {role: group.create_task(one(ref)) for role, ref in refs.items()}
     except TimeoutError as error:
         names = ", ".join(sorted(ref.name for ref in refs.values()))
         raise DeadlineExceeded(f"the model's files ({names}) did not arrive within {timeout:g} s") from error
-    return dict(zip(refs, paths, strict=True))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return {role: task.result() for role, task in tasks.items()}
 
 
 async def _fetch(control: Control, ref: FileRef) -> bytes:

@@ -23,6 +23,12 @@ _FAR: Final = 4
 nothing. Not 1, since a tokenizer may drop spaces before it counts."""
 
 
+_LARGE_CHAT: Final = 1 << 19
+"""Rendering more characters than this takes milliseconds: in a thread."""
+_PER_MESSAGE: Final = 500
+"""What a message costs to render beside its text, in characters."""
+
+
 class ContextLengthExceeded(InvalidArgument):
     """The prompt is longer than the model's context."""
 
@@ -52,7 +58,9 @@ class Preprocessor:
 
     async def chat(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
         """Return one request per choice of a chat body."""
-        ids = await self._encode(self.chat_prompt(body), add_special=False)
+        large = content_size(body.get("messages")) > _LARGE_CHAT
+        prompt = await asyncio.to_thread(self.chat_prompt, body) if large else self.chat_prompt(body)
+        ids = await self._encode(prompt, add_special=False)
         return self._requests(body, [ids], chat=True)
 
     async def completion(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
@@ -95,6 +103,7 @@ class Preprocessor:
     async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
             return await self._encode(prompt, add_special=True)
+        clip_tokens(len(prompt), None, self.card.context_length)  # before looking at each
         limit = self.card.vocab_size or self.tokenizer.vocab_size
         if prompt and (max(prompt) >= limit or min(prompt) < 0):
             wrong = next(token for token in prompt if not 0 <= token < limit)
@@ -109,6 +118,7 @@ class Preprocessor:
         made = []
         for ids in prompts:
             conditions = options.stop_conditions(body, clip_tokens(len(ids), wanted, self.card.context_length))
+            conditions.stop_token_ids += self._special_stops(conditions.stop)
             made += [
                 PreprocessedRequest(
                     model=self.card.name,
@@ -123,6 +133,25 @@ class Preprocessor:
                 for choice in range(options.choices(body))
             ]
         return made
+
+    def _special_stops(self, stops: Sequence[str]) -> list[int]:
+        """Return the ids of stop strings that are special tokens: those never show up in the text."""
+        found = (self.tokenizer.token_id(stop) for stop in stops)
+        return [token_id for token_id in found if token_id is not None and self.tokenizer.decode([token_id]) == ""]
+
+
+def content_size(messages: Any) -> int:
+    """Estimate the work of rendering, from the lengths alone."""
+    if not isinstance(messages, list):
+        return 0
+    size = _PER_MESSAGE * len(messages)
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            size += sum(len(part.get("text") or "") for part in content if isinstance(part, dict))
+        elif isinstance(content, str):
+            size += len(content)
+    return size
 
 
 def clip_tokens(prompt: int, wanted: int | None, context: int | None) -> int | None:
@@ -141,17 +170,14 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, list) and prompt:
-        if all(_is_id(item) for item in prompt):
+        kinds = set(map(type, prompt))
+        if kinds == {int}:
             return [prompt]
-        if all(isinstance(item, str) for item in prompt):
+        if kinds == {str}:
             return list(prompt)
-        if all(isinstance(item, list) and item and all(map(_is_id, item)) for item in prompt):
+        if kinds == {list} and all(set(map(type, item)) == {int} for item in prompt):
             return list(prompt)
     raise InvalidArgument("prompt must be a string, a list of strings, a list of token ids or a list of such lists")
-
-
-def _is_id(item: Any) -> bool:
-    return type(item) is int
 
 
 def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:

@@ -15,7 +15,7 @@ from dynamo.runtime.errors import InvalidArgument
 COMPLETION_MAX_TOKENS: Final = 16
 """OpenAI's default for completions; a chat answer may fill the context."""
 
-MOST_STOPS: Final = 32
+MOST_STOPS: Final = 64
 LONGEST_STOP: Final = 256
 
 _SAMPLING: Final = (

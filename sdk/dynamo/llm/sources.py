@@ -50,7 +50,10 @@ def open_model(
     `context_length`, `chat_template` (a Jinja file) and any other field of `ModelCard` override what the model says.
     """
     cache = cache or FileCache()
-    model = _open(source, cache)
+    try:
+        model = _open(source, cache)
+    except OSError as error:
+        raise InvalidArgument(f"the model at {str(source)!r} can't be read: {error.strerror or error}") from error
     changes: dict[str, Any] = {key: value for key, value in card_fields.items() if value is not None}
     if name:
         changes["name"] = name
