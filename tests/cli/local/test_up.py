@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import select
 import shlex
 import signal
 import socket
 import subprocess
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
@@ -300,3 +304,41 @@ def test_a_reader_that_leaves_ends_nothing(place: Workplace) -> None:
         up.send_signal(signal.SIGINT)
         assert up.wait(20) == 130
     place.nothing_left()
+
+
+def test_on_a_terminal_ctrl_c_ends_in_order(place: Workplace) -> None:
+    """A real terminal: a moving status, the greeting, and Ctrl-C typed there; children don't get it, we do."""
+    place.fake()
+    master, slave = pty.openpty()
+    words = [*place.command(), "up", str(place.write()), "--http-port", "0"]
+    environment = {**place.environment, "TERM": "xterm-256color", "COLUMNS": "200"}
+    with subprocess.Popen(
+        words, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as up:  # fmt: skip
+        os.close(slave)
+        seen = read_until(master, b"curl ")
+        os.write(master, b"\x03")
+        seen += read_until(master, None)
+        assert up.wait(20) == 130
+    os.close(master)
+    assert b"worker-0" in seen
+    assert b"waiting for frontend" in seen
+    assert b"Traceback" not in seen
+    place.nothing_left()
+
+
+def read_until(fd: int, text: bytes | None) -> bytes:
+    """What a terminal shows until `text`, or until its end."""
+    seen = b""
+    while text is None or text not in seen:
+        ready, _, _ = select.select([fd], [], [], 30)
+        assert ready, seen
+        try:
+            data = os.read(fd, 65_536)
+        except OSError:  # Linux's way to say that the other side is closed
+            return seen
+        if not data:
+            return seen
+        seen += data
+    return seen

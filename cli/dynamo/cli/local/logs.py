@@ -25,6 +25,9 @@ class Severity(IntEnum):
     ERROR = 2
 
 
+_OWN_LINE = re.compile(r"^\d\d:\d\d:\d\d (?:[A-Z]+ )?[\w.]+: ")
+"""How our own processes begin a line; without a level it is an INFO."""
+
 _MARKS = (
     (
         Severity.ERROR,
@@ -32,6 +35,9 @@ _MARKS = (
     ),
     (Severity.WARNING, re.compile(r'"level": ?"warn(ing)?"|\bWARN(ING)?\b|\[WRN\]', re.I)),
     (Severity.INFO, re.compile(r'"level": ?"(info|debug|trace)"|\b(INFO|DEBUG|TRACE)\b|\[(INF|DBG|TRC)\]')),
+    (Severity.INFO, re.compile(r"^\d\d:\d\d:\d\d [a-z_][\w.]*: ")),
+    (Severity.ERROR, re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} E ")),  # llama.cpp, whose warnings are for its developers
+    (Severity.INFO, re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} [WIDT] ")),
 )
 _HEAD = 100
 
@@ -40,6 +46,12 @@ def severity(line: str) -> Severity | None:
     """What a line says of itself near its start; None for one that goes on with the line before (a traceback)."""
     found = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
     return min(found)[1] if found else None
+
+
+def message(line: str) -> str | None:
+    """What a line of our own processes says, without its head; None for others' lines."""
+    match = _OWN_LINE.match(line)
+    return line[match.end() :] if match else None
 
 
 class LogFile:

@@ -34,6 +34,8 @@ class Row(Protocol):
     def seconds(self) -> float: ...
     @property
     def note(self) -> str: ...
+    @property
+    def doing(self) -> str: ...
 
 
 class Display(Protocol):
@@ -80,7 +82,7 @@ class PlainDisplay:
             due = int(row.seconds // _REMIND_EVERY)
             if due > self._told.get(row.label, 0):
                 self._told[row.label] = due
-                self.say(f"{row.label}: still starting ({row.seconds:.0f} s)")
+                self.say(f"{row.label}: still starting ({row.seconds:.0f} s){f': {row.doing}' if row.doing else ''}")
 
     def changed(self, row: Row) -> None:
         if row.state is not State.STOPPING:  # the run says what it stops
@@ -121,7 +123,8 @@ class LiveDisplay:
         table = Table.grid(padding=(0, 1))
         for row in moving:
             mark: RenderableType = Text("x", "red") if row.state is State.FAILED else self._spinner
-            table.add_row(mark, row.label, f"{sentence(row)} ({row.seconds:.0f} s)")
+            doing = f": {row.doing}" if row.doing else ""
+            table.add_row(mark, row.label, Text(f"{sentence(row)} ({row.seconds:.0f} s){doing}", overflow="ellipsis"))
         return Group(table)
 
     def changed(self, row: Row) -> None:

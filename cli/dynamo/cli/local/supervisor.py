@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dynamo.cli.local import supervise
-from dynamo.cli.local.logs import LogFile, Severity, severity
+from dynamo.cli.local.logs import LogFile, Severity, message, severity
 from dynamo.cli.local.parts import PartSpec
 from dynamo.cli.local.processes import Child, Watchdog, spawn
 from dynamo.cli.local.supervise import Life, Policy, State
@@ -27,6 +27,7 @@ OnChange = Callable[["Part"], None]
 
 _PROBE_EVERY = 0.05
 _REMEMBERED_LINES = 30
+_DOING = 60
 
 
 class Part:
@@ -54,6 +55,12 @@ class Part:
     def note(self) -> str:
         """Why it doesn't serve, where it doesn't."""
         return self.life.reason if self.life.state in (State.BACKING_OFF, State.FAILED) else ""
+
+    @property
+    def doing(self) -> str:
+        """What it said last, while it starts."""
+        said = (message(text) for _, text in reversed(self.last))
+        return next((text for text in said if text), "")[:_DOING] if self.life.state is State.STARTING else ""
 
     @property
     def last_words(self) -> str:
@@ -141,6 +148,7 @@ class Supervisor:
     def _carry_out(self, part: Part, effect: supervise.Effect) -> None:
         match effect:
             case supervise.Spawn():
+                part.started = time.monotonic()
                 self._own(self._run(part), f"run {part.label}")
             case supervise.Terminate() if part.child is not None:
                 part.child.terminate()
@@ -166,7 +174,6 @@ class Supervisor:
 
     async def _run(self, part: Part) -> None:
         """One process from its start to its end."""
-        part.started = time.monotonic()
         part.last.clear()
         part.announced = {}
         environment = {**self._environment, **dict(part.spec.environment)}
