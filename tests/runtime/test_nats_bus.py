@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -418,3 +419,60 @@ def test_large_messages_in_small_pieces_are_not_copied_again_and_again() -> None
     pieces = [data[i : i + 65536] for i in range(0, len(data), 65536)]
     got, _, _ = asyncio.run(parse([*pieces, b"MSG a 1 1\r\nx\r\n"]))
     assert [len(m.data) for m in got] == [1 << 20, 1]
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> dict[str, str]:
+    """A certificate authority's certificate, a server's and a client's, as files."""
+    authority = trustme.CA()
+    names = ("ca", "other", "server", "server_key", "client", "client_key")
+    paths = {name: str(tmp_path / f"{name}.pem") for name in names}
+    authority.cert_pem.write_to_path(paths["ca"])
+    trustme.CA().cert_pem.write_to_path(paths["other"])
+    for who, leaf in (("server", authority.issue_cert("127.0.0.1")), ("client", authority.issue_cert("client"))):
+        leaf.cert_chain_pems[0].write_to_path(paths[who])
+        leaf.private_key_pem.write_to_path(paths[f"{who}_key"])
+    return paths
+
+
+def test_tls(start_nats: Any, certificates: dict[str, str], over: Any, reader: Any) -> None:
+    """Over TLS with a client certificate requests work, large ones too; an unknown authority is refused in words."""
+    files = certificates
+    server = start_nats(
+        f'tls {{ cert_file: "{files["server"]}", key_file: "{files["server_key"]}", '
+        f'ca_file: "{files["ca"]}", verify: true }}'
+    )
+
+    async def main() -> None:
+        config = NatsConfig(
+            servers=(server.url.replace("nats://", "tls://"),),
+            tls_ca=files["ca"], tls_cert=files["client"], tls_key=files["client_key"],
+        )  # fmt: skip
+        bus = NatsBus(config)
+        await bus.connect()
+        got: list[Message] = []
+        await bus.subscribe("a", got.append, lambda: None)
+        bus.publish("a", b"x" * bus.max_payload)
+        bus.publish("a", b"y")
+        await bus.flush()
+        assert [len(message.data) for message in got] == [bus.max_payload, 1]
+        await bus.close()
+        stranger = NatsBus(NatsConfig(servers=config.servers, tls_ca=files["other"]))
+        with pytest.raises(CannotConnect, match="NATS_TLS_CA does not vouch"):
+            await stranger.connect()
+        await stranger.close()
+
+    asyncio.run(main())
+
+
+def test_tls_is_not_given_up_silently(start_nats: Any) -> None:
+    """A `tls://` address of a server without TLS is refused: nobody should send tokens in the clear unawares."""
+
+    async def main() -> None:
+        server = start_nats()
+        bus = NatsBus(NatsConfig(servers=(server.url.replace("nats://", "tls://"),)))
+        with pytest.raises(CannotConnect, match="does not speak TLS"):
+            await bus.connect()
+        await bus.close()
+
+    asyncio.run(main())

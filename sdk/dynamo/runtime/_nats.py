@@ -173,6 +173,9 @@ class NatsBus:
         except BaseException:
             await _discard(client)
             raise
+        if "tls" in options and not client._server_info.get("tls_required"):
+            await _discard(client)
+            raise _Refused(f"NATS at {_plain(server)} does not speak TLS, which the address or NATS_TLS_* asks for")
         self._max_payload = client.max_payload
         self._client = client  # it owns the stream objects around the transport
         protocol = NatsProtocol(self._handlers, self._on_error, self._on_info)
@@ -292,9 +295,7 @@ class NatsBus:
 
 def _take_over(client: Client, protocol: NatsProtocol) -> None:
     """Put `protocol` where nats-py's own reader was. Pinned by tests/runtime/test_nats_bus.py."""
-    for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
-        if task is not None:
-            task.cancel()
+    _stop_tasks(client)
     transport = cast("TcpTransport", client._transport)
     reader, writer = transport._io_reader, transport._io_writer
     if reader is None or writer is None:
@@ -305,10 +306,21 @@ def _take_over(client: Client, protocol: NatsProtocol) -> None:
         protocol.abort()
 
 
+def _stop_tasks(client: Client) -> None:
+    for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
+        if task is not None:
+            task.cancel()
+
+
 async def _discard(client: Client) -> None:
-    """Close what a failed attempt left open."""
-    with contextlib.suppress(Exception):  # it failed already; only its socket matters now
-        await client.close()
+    """Close what a failed attempt left open; nats-py's own close waits for ever where TLS failed."""
+    _stop_tasks(client)
+    transport = client._transport
+    if isinstance(transport, TcpTransport):
+        for writer in (transport._io_writer, transport._bare_io_writer):
+            if writer is not None:
+                writer.transport.abort()
+    await asyncio.sleep(0)
 
 
 def _collector(failures: list[Exception]) -> Any:
