@@ -257,6 +257,40 @@ def test_a_store_that_is_emptied_silently() -> None:
     play(case)
 
 
+def test_a_record_that_somebody_deletes() -> None:
+    """A key deleted by hand is written again, and nobody stops routing to the instance."""
+
+    async def case(site: Site) -> None:
+        view = await watching(site.registry(1))
+        await site.registry(5).register(KEY)
+        await until("joined", lambda: KEY in view.instances)
+        site.world.delete(instance_key(KEY))
+        await until("pinged", lambda: site.pings == [KEY])
+        await until("written again", lambda: site.world.get(instance_key(KEY)) is not None)
+        assert view.routable(PATH) == [KEY]
+
+    play(case)
+
+
+def test_a_frontend_that_lags_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """A frontend that stopped following no longer counts after ten seconds, and a log line says so once."""
+
+    async def case(site: Site) -> None:
+        stuck = msgspec.json.encode({"kind": "frontend", "epoch": "older", "revision": 1})
+        site.world.put(client_key("ns", 9), stuck, 0)
+        worker = site.registry(5)
+        registration = await worker.register(KEY)
+        await until("seen", lambda: "has not seen" in str(registration.readiness().reasons))
+        later = registration._clock() + 11
+        registration._clock = lambda: later
+        assert registration.readiness().ready
+        assert registration.readiness().ready
+
+    with caplog.at_level(logging.WARNING, "dynamo"):
+        play(case)
+    assert caplog.text.count("frontend 00000000000009 has not seen this instance yet; it lags more than 10 s") == 1
+
+
 def test_an_outage_changes_nothing() -> None:
     """While the store is away views keep what they know, updates wait, and all is written when it is back."""
 

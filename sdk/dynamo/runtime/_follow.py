@@ -70,6 +70,9 @@ class Follower:
                 log.debug("the store is away (%s); %s is followed again when it is back", error, self._prefix)
             except DynamoException as error:
                 log.warning("%s can't be followed: %s", self._prefix, error)
+            except Exception:  # a mistake of a listener must not end membership
+                log.exception("%s is listed again after a mistake", self._prefix)
+                self._position = None
             await asyncio.sleep(delay)
             delay = min(2 * delay, RETRY_MOST)
 

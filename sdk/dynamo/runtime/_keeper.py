@@ -50,6 +50,11 @@ class LeasedKey:
     def dirty(self) -> bool:
         return self.value != self._stored
 
+    @property
+    def stored(self) -> bool:
+        """As far as we know."""
+        return self._stored is not None
+
     def forget(self) -> None:
         """The store lost it, or may have."""
         self._stored = None
@@ -175,6 +180,9 @@ class Keeper:
         except DynamoException as error:
             self._gone(error)
             return RETRY
+        except Exception:  # a mistake in here must not take the process out of service
+            log.exception("the keys in the store could not be kept; trying again")
+            return RETRY
         return max(self._renew_at - self._clock(), 0.0) if self._keys else self._ttl
 
     async def _renew(self) -> None:
@@ -187,7 +195,16 @@ class Keeper:
             self._lease = None
         if self._lease is None:
             self._lease = await self._store.grant(self._ttl)
+        else:
+            await self._look_for_lost_keys()
         self._renew_at = now + self._ttl / 3
+
+    async def _look_for_lost_keys(self) -> None:
+        """Somebody may have deleted a key by hand."""
+        for key in list(self._keys.values()):
+            if key.stored and not (await self._store.read(key.key)).entries:
+                log.warning("%s was deleted from the store by somebody else; writing it again", key.key)
+                key.forget()
 
     async def _check_epoch(self) -> None:
         epoch, revision = await read_epoch(self._store)

@@ -37,6 +37,8 @@ __all__ = ["IdTaken", "Instance", "InstanceListener", "InstanceView", "Readiness
 FIRST_WRITE: Final = 120.0
 """Seconds that a registration may take before the process gives up."""
 UPDATE_WAIT: Final = 2.0
+AWAY_WAIT: Final = 0.3
+"""Seconds that an update waits for the store; less where that is known to be away."""
 
 Ping = Callable[[InstanceKey], Awaitable[Verdict]]
 
@@ -104,14 +106,12 @@ class Registration:
         given = {name: value for name, value in changes.items() if value is not None}
         self._instance = msgspec.structs.replace(self._instance, **given)
         self.leased.value = encode_instance(self._instance)
-        self._keeper.wake()
-        return await self.leased.settled(UPDATE_WAIT)
+        return await self._written()
 
     async def withdraw(self) -> None:
         """Take the record out of the store; where that is away, the lease's end does it."""
         self.leased.value = None
-        self._keeper.wake()
-        await self.leased.settled(UPDATE_WAIT)
+        await self._written()
         self._keeper.discard(self.leased)
 
     def readiness(self) -> Readiness:
@@ -126,6 +126,10 @@ class Registration:
         self._report(found)
         self._ready = found.ready
         return found
+
+    async def _written(self) -> bool:
+        self._keeper.wake()
+        return await self.leased.settled(AWAY_WAIT if self._keeper.away else UPDATE_WAIT)
 
     def _report(self, found: Readiness) -> None:
         for line in set(found.lagging) - self._told:
