@@ -12,7 +12,7 @@ PUBLIC = """
     Disconnected DistributedRuntime DynamoException Endpoint EndpointPath EngineError EngineShutdown EtcdConfig
     Instance InstanceKey InstanceView InvalidArgument ItemStream MemoryWorld Namespace NatsConfig NoInstances
     ProtocolMismatch Readiness RouterMode RuntimeConfig Served StreamIncomplete UnaryClient Unknown
-    WorkerUnavailable configure_logging
+    WorkerUnavailable configure_logging dynamo_endpoint dynamo_worker
 """
 
 

@@ -8,6 +8,7 @@ from dynamo.runtime.client import Annotated, Client, ItemStream, UnaryClient
 from dynamo.runtime.component import Component, Endpoint, Namespace, Served
 from dynamo.runtime.config import EtcdConfig, NatsConfig, RuntimeConfig
 from dynamo.runtime.context import Context
+from dynamo.runtime.decorators import dynamo_endpoint, dynamo_worker
 from dynamo.runtime.errors import (
     Cancelled,
     CannotConnect,
@@ -69,4 +70,6 @@ __all__ = [
     "Unknown",
     "WorkerUnavailable",
     "configure_logging",
+    "dynamo_endpoint",
+    "dynamo_worker",
 ]
