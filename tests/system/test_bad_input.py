@@ -114,9 +114,8 @@ def connect(url: str) -> socket.socket:
 def test_announced_oversize_is_refused_unread(served: Any) -> None:
     """A content-length over the limit is answered before a byte of the body is sent."""
     with connect(served.url) as raw:
-        raw.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99999999\r\n\r\n"
-        )
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        raw.sendall(head + b"content-length: 99999999\r\n\r\n")
         assert b" 413 " in raw.recv(4096).split(b"\r\n")[0]
 
 

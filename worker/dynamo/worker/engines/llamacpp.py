@@ -85,7 +85,7 @@ class LlamaCpp:
             asyncio.to_thread(load_tokenizer, self._model.card, self._model.files),
         )
         self._token_bytes = tokenizer.token_bytes
-        self._byte_ids = await asyncio.to_thread(_byte_ids, tokenizer)
+        self._byte_ids = _ByteIds(tokenizer)
         slots = self._given["n_parallel"]
         for number in range(slots):
             thread = threading.Thread(target=self._work, name=f"llamacpp-{number}", daemon=True)
@@ -243,11 +243,18 @@ def _arguments(given: dict[str, Any]) -> dict[str, int]:
     return {**_ARGUMENTS, **given}
 
 
-def _byte_ids(tokenizer: Any) -> dict[int, int]:
-    """The tokens that stand for one byte that is no character by itself."""
-    found: dict[int, int] = {}
-    for token in range(tokenizer.vocab_size):
-        text = tokenizer.token_bytes(token)
-        if len(text) == 1 and text[0] >= 0x80:
-            found.setdefault(text[0], token)
-    return found
+class _ByteIds(dict[int, int]):
+    """The token of a byte that is no character by itself, looked for when it first occurs."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, byte: int) -> int:
+        wanted = bytes([byte])
+        vocabulary = range(self._tokenizer.vocab_size)
+        found = next((token for token in vocabulary if self._tokenizer.token_bytes(token) == wanted), None)
+        if found is None:
+            raise EngineError(f"the model has no token for the byte 0x{byte:02X}")
+        self[byte] = found
+        return found

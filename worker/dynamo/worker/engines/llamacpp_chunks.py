@@ -119,4 +119,4 @@ class ChunkReader:
             return []
         own = self._token_bytes(entry["id"])
         before = text[: len(text) - len(own)] if own and text.endswith(own) else b""
-        return [self._byte_ids[byte] for byte in before if byte in self._byte_ids]
+        return [self._byte_ids[byte] for byte in before]

@@ -1,0 +1,82 @@
+"""What llama.cpp's chunks say, and what they leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynamo.llm.protocols import EOS, LENGTH, PreprocessedRequest, SamplingOptions, StopConditions
+from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.worker.engines.llamacpp_chunks import (
+    UNKNOWN_LOGPROB,
+    ChunkReader,
+    Phase,
+    completion,
+    error_of,
+    phases,
+)
+
+VOCABULARY = {1: b"\xf0", 2: b"\x93", 3: b"\x80", 9: b" Berlin"}
+BYTE_IDS = {0xF0: 1, 0x93: 2, 0x80: 3}
+
+
+def reader(logprobs: int | None = None) -> ChunkReader:
+    return ChunkReader(lambda token: VOCABULARY.get(token, b""), BYTE_IDS, logprobs)
+
+
+def chunk(entries: list[dict[str, Any]], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"text": "", "index": 0, "logprobs": {"content": entries}, "finish_reason": finish}], **more}
+
+
+def request(**stop: Any) -> PreprocessedRequest:
+    return PreprocessedRequest(model="m", token_ids=[1, 2], stop_conditions=StopConditions(**stop))
+
+
+def test_a_token_is_its_id() -> None:
+    """An ordinary chunk names its one token."""
+    piece = reader().read(chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}]))
+    assert (piece.ids, piece.extras, piece.finish) == ([9], None, None)
+
+
+def test_held_back_bytes_are_rebuilt() -> None:
+    """The tokens inside a character, which llama.cpp never names, come before the one that completes it."""
+    entry = {"id": 3, "bytes": [0xF0, 0x93, 0x80, 0x80], "logprob": -0.5, "top_logprobs": [{"id": 3, "logprob": -0.5}]}
+    piece = reader(logprobs=1).read(chunk([entry]))
+    assert piece.ids == [1, 2, 3, 3]
+    assert piece.extras is not None
+    assert piece.extras["log_probs"] == [UNKNOWN_LOGPROB] * 3 + [-0.5]
+    assert piece.extras["top_logprobs"] == [[], [], [], [[3, -0.5]]]
+
+
+@pytest.mark.parametrize(("said", "reason"), [("stop", EOS), ("length", LENGTH)])
+def test_the_last_chunk(said: str, reason: str) -> None:
+    """The last chunk has the finish reason and the tokens that came from the cache."""
+    last = chunk([], said, usage={"prompt_tokens_details": {"cached_tokens": 7}})
+    assert reader().read(last) == ([], {"cached_tokens": 7}, reason)
+
+
+def test_min_tokens_is_a_phase_without_eos() -> None:
+    """`min_tokens` runs first with EOS off; without it there is one call."""
+    assert phases(request(max_tokens=10), 100) == [Phase(10, False)]
+    assert phases(request(max_tokens=10, min_tokens=4), 100) == [Phase(4, True), Phase(6, False)]
+    assert phases(request(max_tokens=3, min_tokens=4), 100) == [Phase(3, True)]
+    assert phases(request(max_tokens=10, min_tokens=4, ignore_eos=True), 100) == [Phase(10, True)]
+    assert phases(request(), 100) == [Phase(100, False)]
+
+
+def test_sampling_is_passed_under_their_names() -> None:
+    """What the client gave is passed, what it did not is left to llama.cpp."""
+    asked = request(max_tokens=5)
+    asked.sampling_options = SamplingOptions(temperature=0.5, repetition_penalty=1.1, logit_bias={"7": -3.0})
+    body = completion(asked, [1, 2, 3], Phase(5, False))
+    assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 5)
+    assert (body["temperature"], body["repeat_penalty"], body["logit_bias"]) == (0.5, 1.1, [[7, -3.0]])
+    assert "top_p" not in body
+
+
+def test_errors_keep_their_kind() -> None:
+    """A 400 is the caller's mistake, anything else the engine's."""
+    assert isinstance(error_of({"error": {"code": 400, "message": "too long"}}), InvalidArgument)
+    assert isinstance(error_of({"error": {"code": 500, "message": "oops"}}), EngineError)
+    assert error_of({"choices": []}) is None
