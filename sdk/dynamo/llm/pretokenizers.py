@@ -27,14 +27,14 @@ _GPT4O: Final = _CASED % (_CONTRACTIONS + "?", _CONTRACTIONS + "?") + r"|\p{N}{1
 _GPT2: Final = "gpt2"
 _DIGITS: Final = "digits"
 _KINDS: Final = {
-    **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo", "gigachat", "roberta-bpe"), _GPT2),
+    **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo", "gigachat"), _GPT2),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), _QWEN2),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "dbrx", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _QWEN2),
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
 }
-_NFC: Final = ("qwen2", "deepseek-r1-qwen", "megrez")
+_NFC: Final = ("qwen2", "deepseek-r1-qwen")
 
 
 def pre_tokenizer(name: str | None) -> tuple[dict[str, Any] | None, dict[str, Any]]:

@@ -7,6 +7,7 @@ files that frontends may fetch by digest, and the path that the engine loads.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ BUILT_IN_CONTEXT: Final = 131_072
 _HF: Final = "hf://"
 _PACKAGE: Final = "package://"
 _FILE: Final = "file://"
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _TEMPLATE_LIMIT: Final = 1 << 20
 
 
@@ -118,11 +120,13 @@ def find_path(source: str) -> Path:
         raise InvalidArgument(f"no permission to read {str(path)!r}") from error
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{source!r} is no usable path: {error}") from error
-    raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(path)}")
+    raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(source, path)}")
 
 
-def _hint(path: Path) -> str:
+def _hint(source: str, path: Path) -> str:
     folder = path.parent
+    if _HUB_NAME.fullmatch(source) and not folder.is_dir():
+        return ": if a Hugging Face model is meant, download it and give its folder (downloads are not there yet)"
     if not folder.is_dir():
         return f": the folder {str(folder)!r} does not exist either"
     try:
