@@ -57,7 +57,7 @@ def _etcd(server: EtcdServer) -> Subject:
     return Subject(lambda: EtcdStore(server.config()), compact)
 
 
-@pytest.fixture(params=["memory", "etcd"])
+@pytest.fixture(params=["memory", pytest.param("etcd", marks=pytest.mark.servers)])
 def subject(request: pytest.FixtureRequest) -> Subject:
     if request.param == "memory":
         return _memory()

@@ -123,7 +123,6 @@ class _Known:
     vanished: float | None = None
     suspended: bool = False
     silent_since: float | None = None
-    ping_at: float | None = None
 
 
 class Membership:
@@ -137,6 +136,7 @@ class Membership:
         self.pending: set[InstanceKey] = set()
         self.failed: dict[InstanceKey, str] = {}
         self._known: dict[InstanceKey, _Known] = {}
+        self._pings: dict[InstanceKey, float] = {}
 
     @property
     def instances(self) -> Mapping[InstanceKey, Instance]:
@@ -198,19 +198,22 @@ class Membership:
             known.silent_since = None
         if known.vanished is not None:
             return self._judge_vanished(key, known, verdict, now)
-        known.ping_at = now + PING_AGAIN if suspended else None
+        if suspended:
+            self._pings[key] = now + PING_AGAIN
+        else:
+            self._pings.pop(key, None)
         return []
 
     def due_pings(self, now: float) -> list[InstanceKey]:
         """The instances to ask now; each is asked again later unless an answer settles it."""
-        due = [key for key, known in self._known.items() if known.ping_at is not None and known.ping_at <= now]
+        due = [key for key, at in self._pings.items() if at <= now]
         for key in due:
-            self._known[key].ping_at = now + PING_AGAIN
+            self._pings[key] = now + PING_AGAIN
         return due
 
     def next_ping(self) -> float | None:
         """When `due_pings` has something to do next."""
-        return min((known.ping_at for known in self._known.values() if known.ping_at is not None), default=None)
+        return min(self._pings.values(), default=None)
 
     def acknowledgement(self, kind: str) -> ClientRecord:
         """What this client has applied, for its own key in the store."""
@@ -231,7 +234,8 @@ class Membership:
             return [] if instance.draining else [Joined(instance)]
         old, before.instance = before.instance, instance
         if before.vanished is not None:
-            before.vanished, before.silent_since, before.ping_at, before.suspended = None, None, None, False
+            before.vanished, before.silent_since, before.suspended = None, None, False
+            self._pings.pop(instance.key, None)
             self.version += 1
         return _difference(old, instance)
 
@@ -247,7 +251,7 @@ class Membership:
         if known.instance.draining:
             return self._drop(key)
         if known.vanished is None:
-            known.vanished, known.ping_at = now, now
+            known.vanished = self._pings[key] = now
         return []
 
     def _judge_vanished(self, key: InstanceKey, known: _Known, verdict: Verdict | None, now: float) -> list[Effect]:
@@ -255,7 +259,7 @@ class Membership:
         silent = known.silent_since is not None and now - known.silent_since >= SILENCE_IS_DEATH
         if verdict is Verdict.DEAD or silent or now - known.vanished >= KEEP_UNCONFIRMED:
             return self._drop(key)
-        known.ping_at = now + (PING_ALIVE_AGAIN if verdict is Verdict.ALIVE else PING_AGAIN)
+        self._pings[key] = now + (PING_ALIVE_AGAIN if verdict is Verdict.ALIVE else PING_AGAIN)
         return []
 
     def _noted(self, effects: list[Effect]) -> list[Effect]:
@@ -264,6 +268,7 @@ class Membership:
 
     def _drop(self, key: InstanceKey) -> list[Effect]:
         known = self._known.pop(key)
+        self._pings.pop(key, None)
         self.pending.discard(key)
         self.failed.pop(key, None)
         self.version += 1

@@ -181,7 +181,8 @@ class InstanceView:
         self._settle(effects)
         self.publish()
         self._news.set()
-        self._pings_due.set()
+        if self._known.next_ping() is not None:
+            self._pings_due.set()
 
     def _tell(self, listener: InstanceListener, effect: Effect) -> None:
         try:
