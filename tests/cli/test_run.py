@@ -135,6 +135,15 @@ def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Installed without its extra, dynamo-run says which one to install."""
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    for name in [name for name in sys.modules if name.startswith(("dynamo.frontend.app", "dynamo.cli.session"))]:
+        monkeypatch.delitem(sys.modules, name)
+    assert run(["out=echo_full"]) == 1
+    assert capsys.readouterr().err == 'error: fastapi is not installed: pip install "dynamo-pipelines[cli]"\n'
+
+
 def test_paths_without_an_endpoint_get_the_local_one() -> None:
     """A process-local worker serves a fixed endpoint that nobody else sees."""
     asked = understood("in=http out=mocker")

@@ -111,8 +111,11 @@ def run(argv: list[str]) -> int:
 
 
 def _start(understood: Run) -> int:
-    from dynamo.cli import session
-
+    try:
+        from dynamo.cli import session
+    except ModuleNotFoundError as error:  # installed without what it composes
+        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
+        return 1
     for sentence in notices(understood.settings):
         print(f"note: {sentence}", file=sys.stderr)
     try:
