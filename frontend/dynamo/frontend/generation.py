@@ -80,9 +80,9 @@ class Choice:
     """See the module."""
 
     __slots__ = (
-        "_attempts", "_call", "_closed", "_desk", "_detokenizer", "_failing_since", "_listener", "_logprobs",
-        "_produced", "_request", "_seat", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens",
-        "stop_reason", "tokens",
+        "_attempts", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_failing_since", "_listener",
+        "_logprobs", "_produced", "_request", "_seat", "_stop_reason", "_timer", "_tried", "cached",
+        "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
@@ -98,9 +98,9 @@ class Choice:
         self._produced: list[int] = []
         self._detokenizer: Detokenizer | None = None
         self._logprobs = False
-        self.tokens = self.cached = self.prompt_tokens = 0
+        self._counted = self.cached = self.prompt_tokens = 0
         self.finish_reason: str | None = None
-        self.stop_reason: str | int | None = None
+        self._stop_reason: str | int | None = None
         if isinstance(request, PreprocessedRequest):
             model = desk.models.model
             assert model is not None
@@ -108,6 +108,16 @@ class Choice:
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens produced so far."""
+        return self._counted if self._detokenizer is None else self._detokenizer.tokens
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or token id that ended it."""
+        return self._stop_reason if self._detokenizer is None else self._detokenizer.stop_reason
 
     def start(self) -> None:
         """Open a stream on some instance; failures come through the listener."""
@@ -177,8 +187,8 @@ class Choice:
         if self._logprobs:
             self._with_logprobs(detokenizer, ids, finish, extras)
             return
-        text, self.finish_reason, self.stop_reason = detokenizer.push(ids, finish)
-        self.tokens = detokenizer.tokens
+        text = detokenizer.push_one(ids[0]) if finish is None and len(ids) == 1 else detokenizer.push(ids, finish)[0]
+        self.finish_reason = detokenizer.finish_reason
         if text:
             self._listener.text(self, text)
 
@@ -192,8 +202,7 @@ class Choice:
             offsets.append(detokenizer.length)
             text += detokenizer.push_one(token)
             used.append(token)
-        rest, self.finish_reason, self.stop_reason = detokenizer.push((), finish)
-        self.tokens = detokenizer.tokens
+        rest, self.finish_reason, _ = detokenizer.push((), finish)
         if used or rest or extras:
             self._listener.tokens(self, text + rest, used, offsets, extras)
 
@@ -202,12 +211,12 @@ class Choice:
             raise ValueError("token ids, from an engine that makes text")
         if text:
             self._attempts.produced = True
-            self.tokens += 1
+            self._counted += 1
         if extras:
             self.cached = extras.get(CACHED_TOKENS, self.cached)
             self.prompt_tokens = extras.get(PROMPT_TOKENS, self.prompt_tokens)
-            self.tokens = extras.get(COMPLETION_TOKENS, self.tokens)
-            self.stop_reason = extras.get(STOP_REASON)
+            self._counted = extras.get(COMPLETION_TOKENS, self._counted)
+            self._stop_reason = extras.get(STOP_REASON)
         if text:
             self._listener.text(self, text)
         if finish is not None:

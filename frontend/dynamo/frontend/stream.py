@@ -116,7 +116,10 @@ class Output:
                 async with asyncio.timeout(self._stall_seconds):
                     await pending
                 pending = self._send(self._body()) if self._left_over() else None
-        except (TimeoutError, OSError):
+        except TimeoutError:
+            self.cut_off()
+        except Exception:  # nobody awaits this task: whatever the transport raises ends here
+            log.warning("a client can't be written to", exc_info=True)
             self.cut_off()
         finally:
             self._writer = None
@@ -157,20 +160,26 @@ class BatchWriter:
         """Write to everybody; one client's failure is that client's."""
         dirty, self._dirty = self._dirty, []
         now = self._clock()
-        gaps: dict[tuple[Any, float], int] = {}
+        meter, last, count = None, 0.0, 0
         for output in dirty:
-            last, output.last_write = output.last_write, now
-            if last:
-                key = (output.meter, last)
-                gaps[key] = gaps.get(key, 0) + 1
+            # Streams of one engine step were written together before, so they come in runs with one gap.
+            if output.last_write != last or output.meter is not meter:
+                _count_gap(meter, now, last, count)
+                meter, last, count = output.meter, output.last_write, 0
+            count += 1
+            output.last_write = now
             try:
                 output.flush()
             except Exception:  # whatever a transport raises must not take the other clients' tokens with it
                 log.warning("a client can't be written to", exc_info=True)
                 output.cut_off()
-        for (meter, last), count in gaps.items():
-            if meter is not None:
-                meter.gap(now - last, count)
+        _count_gap(meter, now, last, count)
+
+
+def _count_gap(meter: Any, now: float, last: float, count: int) -> None:
+    """Note the time between two tokens for `count` streams; a first token has none."""
+    if meter is not None and last and count:
+        meter.gap(now - last, count)
 
 
 async def respond(send: Send, status: int, body: bytes, headers: Headers) -> None:
