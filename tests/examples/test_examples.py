@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -45,11 +46,10 @@ def test_all_that_the_readme_promises_are_there() -> None:
 
 
 class Served:
-    """`dynamo up` of an example, on free ports."""
+    """`dynamo up` of a file, on free ports."""
 
-    def __init__(self, name: str, state: Path) -> None:
+    def __init__(self, file: Path, state: Path) -> None:
         environment = {k: v for k, v in os.environ.items() if k not in ("ETCD_ENDPOINTS", "NATS_SERVER")}
-        file = next(f for f in EXAMPLES if f.stem == name)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dynamo.cli", "up", str(file), "--http-port", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -94,7 +94,7 @@ class Served:
 @pytest.fixture
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     """The example named by the test's parameter."""
-    up = Served(request.param, tmp_path)
+    up = Served(next(f for f in EXAMPLES if f.stem == request.param), tmp_path)
     yield up
     up.close()
 
@@ -150,3 +150,36 @@ def test_two_models_are_apart(served: Served) -> None:
     for model, url in urls.items():
         with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
             assert [m["id"] for m in json.load(answer)["data"]] == [model]
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+def test_kill_9_leaves_nothing_of_real_parts(tmp_path: Path) -> None:
+    """A frontend of two processes, two workers, etcd and NATS: all gone after kill -9 of `dynamo up`."""
+    file = tmp_path / "many.yaml"
+    file.write_text(
+        "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: many}\n"
+        "spec: {replicas: 2, frontend: {workers: 2}, components: [{engine: mocker}]}\n"
+    )
+    up = Served(file, tmp_path)
+    try:
+        model, url, _ = up.greeting()
+        assert post(f"{url}/completions", {"model": model, "prompt": "x", "max_tokens": 2})["choices"]
+        assert len(living(tmp_path)) >= 9  # up, watchdog, etcd, NATS, supervisor and two frontends, two workers
+        up.process.kill()
+        deadline = time.monotonic() + DEADLINE
+        while left := living(tmp_path):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+    finally:
+        up.close()
+
+
+def living(state: Path) -> list[str]:
+    """Command lines of the processes that were started with this state folder."""
+    mark, found = f"XDG_STATE_HOME={state}".encode(), []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdecimal() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+    return found

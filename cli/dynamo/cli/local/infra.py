@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import re
 import shutil
 import sysconfig
 from collections.abc import Awaitable, Callable, Mapping
@@ -68,7 +69,7 @@ async def check_reachable(what: str, remote: Remote, default_port: int) -> None:
             await _connect(host, port)
             return
         except (OSError, ValueError, TimeoutError) as error:
-            reasons.append(f"{_without_password(url)} ({_why(error)})")
+            reasons.append(f"{without_password(url)} ({_why(error)})")
     raise InfraError(
         f"can't reach {what} at {', '.join(reasons)}, which {remote.said_by} names: "
         f"start it there, or remove {remote.said_by} and dynamo up starts its own"
@@ -81,9 +82,9 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://{tail}" if at else url
+def without_password(urls: str) -> str:
+    """URLs (with commas between them) as they may be shown."""
+    return re.sub(r"(?<=://)[^/@,]*@", "", urls)
 
 
 async def _connect(host: str, port: int) -> None:

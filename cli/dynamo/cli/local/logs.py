@@ -7,6 +7,7 @@ older `worker-0.log.1`); each line begins with the time at which it was read.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -140,7 +141,7 @@ class Follower:
         if self._file is None:
             return True
         try:
-            return self._path.stat().st_ino != Path(f"/dev/fd/{self._file.fileno()}").stat().st_ino
+            return self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino
         except OSError:
             return False
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dynamo.cli.local import greeting, infra
 from dynamo.cli.local.footing import Footing, UpError, assign_ports, demand_port, find_footing
+from dynamo.cli.local.infra import without_password
 from dynamo.cli.local.logs import LogFile, Severity
 from dynamo.cli.local.parts import FRONTEND, INFRA, WORKER, Ground, PartSpec, files_of, local_problems, parts_of
 from dynamo.cli.local.ports import free_port, is_free
@@ -182,16 +183,27 @@ class FileRun:
         for wanted, state, http_ports in zip(self._wanted, states, ports, strict=True):
             shared = wanted.model_copy(update={"spec": wanted.spec.model_copy(update={"runtime": RuntimeSpec()})})
             planned = plan(shared, environment)
-            record = RunState(
-                self._id, os.getpid(), time.time(), str(self._options.file.resolve()), wanted.name,
-                planned.namespace, planned.model, etcd=self._footing.etcd, nats=self._footing.nats,
-            )  # fmt: skip
+            record = self._record(wanted, planned)
             self._pipelines.append(_Pipeline(wanted, planned, state, record))
             ground = Ground(http_ports, state.folder / "files", free_port)
             self._write_files(planned, ground.files)
             for spec in parts_of(planned, ground):
                 label = spec.name if len(self._wanted) == 1 else f"{wanted.name}/{spec.name}"
                 self._start(spec, label, state, None)
+
+    def _record(self, wanted: DynamoPipeline, planned: Plan) -> RunState:
+        """What `dynamo ps` shows of a pipeline, before its parts."""
+        return RunState(
+            run=self._id,
+            pid=os.getpid(),
+            started=time.time(),
+            file=str(self._options.file.resolve()),
+            pipeline=wanted.name,
+            namespace=planned.namespace,
+            model=planned.model,
+            etcd=without_password(self._footing.etcd),
+            nats=without_password(self._footing.nats),
+        )
 
     def _write_files(self, planned: Plan, folder: Path) -> None:
         for name, content in files_of(planned).items():
@@ -291,12 +303,12 @@ class FileRun:
     # -- telling
 
     def _on_log(self, part: Part, text: str, level: Severity) -> None:
-        if self._options.verbose or (level > Severity.INFO and self._worth_showing(part)):
+        if self._options.verbose or (level > Severity.INFO and self._worth_showing(part, text)):
             self._display.log(part.label, text, level)
 
-    def _worth_showing(self, part: Part) -> bool:
-        """While things end, and of the servers, only we speak unless asked for more."""
-        return not self._signals and part.spec.kind != INFRA
+    def _worth_showing(self, part: Part, text: str) -> bool:
+        """While things end, and of the servers, only we speak unless asked for more; last words stand in the status."""
+        return not self._signals and part.spec.kind != INFRA and not text.startswith("Error: ")
 
     def _on_change(self, part: Part) -> None:
         self._display.changed(part)

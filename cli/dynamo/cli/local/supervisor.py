@@ -48,8 +48,10 @@ class Part:
 
     @property
     def seconds(self) -> float:
-        """How long it has been starting; once ready, how long that took."""
-        return (self.life.since if self.life.state is State.READY else time.monotonic()) - self.started
+        """How long it has been in its state; once ready, how long that took."""
+        if self.life.state is State.READY:
+            return self.life.since - self.started
+        return time.monotonic() - self.life.since
 
     @property
     def note(self) -> str:
