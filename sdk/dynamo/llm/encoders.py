@@ -30,29 +30,29 @@ _PROBES: Final = (
 )  # fmt: skip
 
 
-def fast_encoder(path: Path, native: Native, layout: Layout, mode: Mode) -> Encode | None:
-    """Return fastokens' encoder where wanted, installed and equal; `InvalidArgument` where it was insisted on."""
-    if mode == "default":
-        return None
-    encode, reason = _checked(path, native, layout)
-    if encode is None and mode == "fastokens":
-        raise InvalidArgument(f"fastokens can't be used: {reason}; --tokenizer auto does without")
-    return encode
-
-
-def _checked(path: Path, native: Native, layout: Layout) -> tuple[Encode | None, str]:
+def load_fast(path: Path) -> Any:
+    """Load fastokens' tokenizer; takes seconds, in which it holds no GIL. A sentence where that can't be."""
     try:
         from fastokens import Tokenizer as FastTokenizer
     except ImportError:
-        return None, "it is not installed (pip install fastokens)"
+        return "it is not installed (pip install fastokens)"
     try:
-        encode = _fast(FastTokenizer.from_file(str(path)))
-        probes = probe_texts(layout)
-        if encode(probes) == encode_batch(native, probes, add_special=False):
-            return encode, ""
+        return FastTokenizer.from_file(str(path))
     except Exception as error:  # it raises many types for what it does not support
-        return None, f"it does not take this model's tokenizer ({error})"
-    return None, "it gives other ids than this model's own tokenizer"
+        return f"it does not take this model's tokenizer ({error})"
+
+
+def fast_encoder(loaded: Any, native: Native, layout: Layout, mode: Mode) -> Encode | None:
+    """Return fastokens' encoder where it is equal to `native`; `InvalidArgument` where it was insisted on."""
+    reason = loaded if isinstance(loaded, str) else ""
+    if not reason:
+        encode, probes = _fast(loaded), probe_texts(layout)
+        if encode(probes) == encode_batch(native, probes, add_special=False):
+            return encode
+        reason = "it gives other ids than this model's own tokenizer"
+    if mode == "fastokens":
+        raise InvalidArgument(f"fastokens can't be used: {reason}; --tokenizer auto does without")
+    return None
 
 
 def _fast(tokenizer: Any) -> Encode:

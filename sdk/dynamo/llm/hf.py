@@ -10,12 +10,13 @@ import asyncio
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dynamo.llm.encoders import Encode, encode_batch, fast_encoder, probe_texts
+from dynamo.llm.encoders import Encode, encode_batch, fast_encoder, load_fast, probe_texts
 from dynamo.llm.piece_tables import PieceTable, build_table
 from dynamo.llm.segments import Layout, SegmentCache, cutter_for, whole
 from dynamo.llm.tokenizer import Mode, TextStream
@@ -170,6 +171,17 @@ class NativeStream:
 
 def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
     """Load a `tokenizer.json`; `InvalidArgument` where it is none. Slow: call it in a thread."""
+    with ThreadPoolExecutor(1, "fastokens") as pool:
+        fast = pool.submit(load_fast, path) if mode != "default" else None
+        native, layout, tokens = _load_native(path)
+        encoder = fast_encoder(fast.result(), native, layout, mode) if fast else None
+    tokenizer = HfTokenizer(native, layout, tokens, encoder)
+    del tokens
+    _return_memory()
+    return tokenizer
+
+
+def _load_native(path: Path) -> tuple[Native, Layout, list[str | None]]:
     from tokenizers import Tokenizer as NativeTokenizer
 
     try:
@@ -183,10 +195,7 @@ def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
         raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {error}") from error
     native.no_truncation()
     native.no_padding()
-    tokenizer = HfTokenizer(native, layout, tokens, fast_encoder(path, native, layout, mode))
-    del data, tokens
-    _return_memory()
-    return tokenizer
+    return native, layout, tokens
 
 
 def _return_memory() -> None:
