@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,36 @@ def test_a_first_segment_that_is_special_is_not_cut(byte_level_file: Path, tmp_p
 
     tokenizer = open_hf_tokenizer(changed(byte_level_file, tmp_path, change), "default")
     assert not tokenizer.cuts
+
+
+def test_an_odd_post_processor_is_left_to_the_library(byte_level_file: Path, tmp_path: Path) -> None:
+    """What is put around a text is only taken over where it is the same for every text."""
+
+    def change(data: dict[str, Any]) -> None:
+        twice = {"Sequence": {"id": "A", "type_id": 0}}
+        data["post_processor"]["single"] = [twice, {"SpecialToken": {"id": "<s>", "type_id": 0}}, twice]
+
+    path = changed(byte_level_file, tmp_path, change)
+    tokenizer = open_hf_tokenizer(path)
+    expected = Native.from_file(str(path)).encode("fox <|im_end|>dog").ids
+    assert tokenizer.encode("fox <|im_end|>dog") == expected
+    assert asyncio.run(tokenizer.encode_async("fox <|im_end|>dog")) == expected
+
+
+def test_fastokens_is_only_used_where_it_is_equal(byte_level_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another id anywhere in the probes, or no installation, and the model's own tokenizer is taken."""
+
+    class Wrong:
+        def encode(self, text: str) -> Any:
+            return types.SimpleNamespace(ids=[0])
+
+    for loaded, reason in ((Wrong(), "other ids"), ("it is not installed", "not installed")):
+        monkeypatch.setattr(hf, "load_fast", lambda path, loaded=loaded: loaded)
+        assert not open_hf_tokenizer(byte_level_file).uses_fastokens
+        with pytest.raises(InvalidArgument, match=f"fastokens can't be used: .*{reason}"):
+            open_hf_tokenizer(byte_level_file, "fastokens")
+    monkeypatch.undo()
+    assert open_hf_tokenizer(byte_level_file).uses_fastokens
 
 
 def test_truncation_and_padding_of_the_file_are_off(byte_level_file: Path, tmp_path: Path) -> None:
