@@ -19,7 +19,7 @@ def free_port() -> int:
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether a server could listen there now; raises `PermissionError` where it never may."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dynamo.cli.local import greeting, infra
 from dynamo.cli.local.footing import Footing, UpError, assign_ports, demand_port, find_footing
@@ -90,12 +91,13 @@ class FileRun:
 
     async def _run(self, held: contextlib.ExitStack) -> int:
         self._check()
+        ports = self._ports()
         states = [held.enter_context(self._hold(pipeline.name)) for pipeline in self._wanted]
         refresh = asyncio.ensure_future(self._refresh())
         try:
             environment = await self._stand_up_infra(states[0])
             if not self._signals:
-                self._start_pipelines(states, environment)
+                self._start_pipelines(states, ports, environment)
                 await self._serve()
             await self._stop_in_order()
             return self._exit_code
@@ -114,6 +116,13 @@ class FileRun:
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
             raise UpError("\n".join(f"{self._options.file}: {problem}" for problem in problems))
+
+    def _ports(self) -> list[tuple[int, ...]]:
+        host = self._options.http_host
+        ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
+        for port in (port for group in ports for port in group):
+            demand_port(host, port)
+        return ports
 
     @contextlib.contextmanager
     def _hold(self, name: str) -> Iterator[PipelineState]:
@@ -175,11 +184,9 @@ class FileRun:
 
     # -- pipelines
 
-    def _start_pipelines(self, states: Sequence[PipelineState], environment: Environment) -> None:
-        host = self._options.http_host
-        ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
-        for port in (port for group in ports for port in group):
-            demand_port(host, port)
+    def _start_pipelines(
+        self, states: Sequence[PipelineState], ports: Sequence[tuple[int, ...]], environment: Environment
+    ) -> None:
         for wanted, state, http_ports in zip(self._wanted, states, ports, strict=True):
             shared = wanted.model_copy(update={"spec": wanted.spec.model_copy(update={"runtime": RuntimeSpec()})})
             planned = plan(shared, environment)
@@ -281,7 +288,9 @@ class FileRun:
     @contextlib.contextmanager
     def _signals_handled(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        handled = {signal.SIGINT: 130, signal.SIGTERM: 0, signal.SIGHUP: 0}
+        handled = {signal.SIGINT: 130, signal.SIGTERM: 0}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            handled[signal.SIGHUP] = 0
         for number, code in handled.items():
             loop.add_signal_handler(number, self._on_signal, code)
         try:
@@ -342,6 +351,8 @@ def _part_state(part: Part) -> PartState:
     ports = {name: number for name, number in part.spec.ports if number}
     if isinstance(system := part.announced.get("system_port"), int):
         ports["system"] = system
+    if http := urlsplit(str(part.announced.get("url", ""))).port:
+        ports["http"] = http
     return PartState(
         part.spec.name, part.spec.kind, part.spec.component, part.state.value, since, part.life.pid,
         part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports,
