@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,15 +24,16 @@ from dynamo.runtime.config import EtcdConfig
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody had a moment ago."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Ports that nobody listens on, below those that the system hands out by itself: they stay free while a
+    server is down (else another process, or a client's own retries, may get them)."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            if port not in found:
+                found.append(port)
+    return found
 
 
 def _binary() -> str:
@@ -75,6 +78,8 @@ class EtcdServer:
         """Return when it takes connections."""
         deadline = time.monotonic() + within
         while True:
+            assert self._process is not None
+            assert self._process.poll() is None, f"etcd ended: {(self.folder / 'log').read_text()[-2000:]}"
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
             except OSError:

@@ -21,7 +21,7 @@ from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.ports import Lease, LeaseLost, Store
 
 GAP: Final = 0.1
-"""Seconds between two rounds of writes at least."""
+"""Seconds between two writes of what changes often, at least."""
 RETRY: Final = 0.5
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class Keeper:
         self._lease: Lease | None = None
         self._renew_at = 0.0
         self._wake = asyncio.Event()
+        self._hurry = False
         self.epoch = ""
         self._revision = 0
         self.away = ""
@@ -133,13 +134,14 @@ class Keeper:
 
     def add(self, key: LeasedKey) -> None:
         self._keys[key.key] = key
-        self._wake.set()
+        self.wake(now=True)
 
     def discard(self, key: LeasedKey) -> None:
         self._keys.pop(key.key, None)
 
-    def wake(self) -> None:
-        """Some key's value has changed."""
+    def wake(self, *, now: bool = False) -> None:
+        """Some key's value has changed; `now`: somebody waits for it to be written."""
+        self._hurry |= now
         self._wake.set()
 
     def recheck(self) -> None:
@@ -151,11 +153,18 @@ class Keeper:
         """Keep the keys until cancelled."""
         while True:
             self._wake.clear()
+            self._hurry = False
+            began = self._clock()
             delay = await self._round()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._wake.wait()
-            await asyncio.sleep(GAP)
+            await self._woken(delay)
+            while not self._hurry and (rest := began + GAP - self._clock()) > 0:
+                self._wake.clear()
+                await self._woken(rest)
+
+    async def _woken(self, within: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._wake.wait()
 
     async def release(self, timeout: float) -> None:
         """Give the lease back: all keys vanish at once."""

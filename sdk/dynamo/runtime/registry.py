@@ -128,7 +128,7 @@ class Registration:
         return found
 
     async def _written(self) -> bool:
-        self._keeper.wake()
+        self._keeper.wake(now=True)
         return await self.leased.settled(AWAY_WAIT if self._keeper.away else UPDATE_WAIT)
 
     def _report(self, found: Readiness) -> None:
@@ -238,14 +238,14 @@ class Registry:
                 self._spawn(follower.run(), f"follow clients of {namespace}")
         return found
 
-    def _settle(self, effects: list[Effect]) -> None:
-        """Effects of a view that concern the whole process."""
+    def _settle(self, effects: list[Effect], now: bool) -> None:
+        """Effects of a view that concern the whole process, and a key of its own to be written (`now`)."""
         for effect in effects:
             if isinstance(effect, Replaced):
                 self._keeper.recheck()
             elif isinstance(effect, Malformed):
                 log.warning("the record %s is left out: %s", effect.key, effect.reason)
-        self._keeper.wake()
+        self._keeper.wake(now=now)
 
     def _replaced(self) -> None:
         for follower in self._followers:

@@ -47,7 +47,7 @@ class InstanceView:
         client_id: int,
         clock: Callable[[], float],
         ping: Callable[[InstanceKey], Awaitable[Verdict]],
-        settle: Callable[[list[Effect]], None],
+        settle: Callable[[list[Effect], bool], None],
     ) -> None:
         self.kind = "other"
         self._clock, self._ping, self._settle = clock, ping, settle
@@ -133,7 +133,7 @@ class InstanceView:
         value = msgspec.json.encode(self._known.acknowledgement(self.kind))
         if value != self.leased.value:
             self.leased.value = value
-            self._settle([])
+            self._settle([], self.leased.written is None)
 
     def observe(self, key: InstanceKey, verdict: Verdict | None) -> None:
         """What a ping or traffic said of an instance."""
@@ -178,7 +178,7 @@ class InstanceView:
         for effect in effects:
             for listener in list(self._listeners):
                 self._tell(listener, effect)
-        self._settle(effects)
+        self._settle(effects, False)
         self.publish()
         self._news.set()
         if self._known.next_ping() is not None:
