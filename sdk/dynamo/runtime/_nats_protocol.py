@@ -25,6 +25,7 @@ MAX_UNSENT: Final = 64 * 1024 * 1024
 """Bytes that may wait for the server to read them; beyond, publishing raises."""
 _COPY_BELOW: Final = 64 * 1024
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
+_MESSAGES: Final = frozenset((b"MSG", b"HMSG"))
 _MAX_LINE: Final = 64 * 1024
 
 
@@ -141,35 +142,24 @@ class NatsProtocol(asyncio.Protocol):
                 if size - position > _MAX_LINE:
                     raise ValueError("a line without end")
                 return position, 1
-            if not data.startswith((b"MSG ", b"HMSG "), position):
+            words = data[position:line_end].split()
+            if not words or words[0] not in _MESSAGES:
                 self._operation(data[position:line_end])
                 position = line_end + 2
                 continue
-            words = data[position:line_end].split()
             start = line_end + 2
             end = start + int(words[-1])
             if end + 2 > size:
                 return position, end + 2 - size
             handler = handlers.get(int(words[2]))
             if handler is not None:
-                self._handle(handler, words, data, start, end)
+                message = _read(words, data, start, end)
+                try:
+                    handler(message)
+                except Exception:  # a listener's mistake must not lose the messages behind it
+                    _log.exception("a listener of %s failed", message.subject)
             position = end + 2
         return position, 0
-
-    @staticmethod
-    def _handle(handler: OnMessage, words: list[bytes], data: bytes, start: int, end: int) -> None:
-        if words[0] == b"MSG":
-            reply = words[3].decode() if len(words) == 5 else ""
-            message = Message(words[1].decode(), data[start:end], reply)
-        else:
-            body = start + int(words[-2])
-            reply = words[3].decode() if len(words) == 6 else ""
-            nobody = data.startswith(_NO_RESPONDERS, start)
-            message = Message(words[1].decode(), data[body:end], reply, nobody)
-        try:
-            handler(message)
-        except Exception:  # a listener's mistake must not lose the messages behind it
-            _log.exception("a listener of %s failed", message.subject)
 
     def _operation(self, line: bytes) -> None:
         word = line[:4].upper()
@@ -186,3 +176,13 @@ class NatsProtocol(asyncio.Protocol):
             self._on_info(json.loads(line[4:]))
         elif word[:3] != b"+OK":
             raise ValueError(repr(line[:40]))
+
+
+def _read(words: list[bytes], data: bytes, start: int, end: int) -> Message:
+    """`MSG subject number [reply] size` or `HMSG subject number [reply] header-size size`, and what follows."""
+    if words[0] == b"MSG":
+        reply = words[3].decode() if len(words) == 5 else ""
+        return Message(words[1].decode(), data[start:end], reply)
+    reply = words[3].decode() if len(words) == 6 else ""
+    body = start + int(words[-2])
+    return Message(words[1].decode(), data[body:end], reply, data.startswith(_NO_RESPONDERS, start))
