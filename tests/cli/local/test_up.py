@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import termios
+import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -342,3 +343,25 @@ def read_until(fd: int, text: bytes | None) -> bytes:
             return seen
         seen += data
     return seen
+
+
+def test_a_restarted_frontend_keeps_its_url(place: Workplace) -> None:
+    """Also where the port was picked: what a client was told stays true."""
+    place.fake()
+    up = place.up(place.write(), "--http-port", "0")
+    url = up.wait_for("url ").split()[1]
+    up.wait_for("curl ")
+    os.kill(place.part_pid("frontend"), signal.SIGKILL)
+    up.wait_for("frontend: ready")
+    with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+        assert json.load(answer)["data"]
+
+
+def test_what_a_laptop_passes_over_is_said(place: Workplace) -> None:
+    """envFrom and the runtime's secrets."""
+    place.fake()
+    text = place.write().read_text().replace("{engine: mocker}", "{engine: mocker, envFrom: [{secretRef: {name: a}}]}")
+    up = place.up(place.write(text=text + "  runtime: {nats: {secret: x}}\n"))
+    up.wait_for("note: spec.runtime.nats.secret is for a cluster; here NATS_AUTH_*")
+    up.wait_for("note: spec.components[0].envFrom is for a cluster")
+    up.wait_for("curl ")

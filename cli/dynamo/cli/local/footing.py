@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.cli.local import infra
-from dynamo.cli.local.ports import free_port, holder, is_free
+from dynamo.cli.local.ports import holder, is_free
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 
 
@@ -30,7 +30,9 @@ class Footing:
     """What to tell the user about those that run already."""
 
 
-async def find_footing(pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path) -> Footing:
+async def find_footing(
+    pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path, pick_port: Callable[[], int]
+) -> Footing:
     """Own servers, or those that the environment or the file names (checked); raises `UpError`."""
     spec = shared_runtime(pipelines)
     etcd, nats = infra.remote_etcd(spec, environment), infra.remote_nats(spec, environment)
@@ -38,8 +40,8 @@ async def find_footing(pipelines: Sequence[DynamoPipeline], environment: Mapping
         for what, remote, port in (("NATS", nats, 4222), ("etcd", etcd, 2379)):
             if remote is not None:
                 await infra.check_reachable(what, remote, port)
-        own_nats = infra.local_nats(free_port()) if nats is None else None
-        own_etcd = infra.local_etcd(free_port(), free_port(), folder / "etcd") if etcd is None else None
+        own_nats = infra.local_nats(pick_port()) if nats is None else None
+        own_etcd = infra.local_etcd(pick_port(), pick_port(), folder / "etcd") if etcd is None else None
     except infra.InfraError as error:
         raise UpError(str(error)) from None
     named = (("nats", nats), ("etcd", etcd))

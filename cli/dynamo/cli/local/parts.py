@@ -110,6 +110,17 @@ def local_problems(pipeline: DynamoPipeline, plan: Plan, environment: Mapping[st
     return [*_cluster_only(pipeline), *_missing_secrets(plan, environment), *_nobody_answers(pipeline)]
 
 
+def local_notes(pipeline: DynamoPipeline) -> Iterator[str]:
+    """What is passed over here, where that could surprise."""
+    runtime = pipeline.spec.runtime
+    for name, secret in (("etcd", runtime.etcd.secret), ("nats", runtime.nats.secret)):
+        if secret:
+            yield f"spec.runtime.{name}.secret is for a cluster; here {name.upper()}_AUTH_* of your environment count"
+    for index, component in enumerate(pipeline.spec.components):
+        if component.env_from:
+            yield f"spec.components[{index}].envFrom is for a cluster; here your whole environment is passed on"
+
+
 def _cluster_only(pipeline: DynamoPipeline) -> Iterator[str]:
     source = pipeline.spec.model.source or ""
     if source.startswith("pvc://"):

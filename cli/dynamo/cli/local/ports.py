@@ -17,6 +17,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class PortPicker:
+    """Free ports, each given once: two in a row must not be the same one."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def __call__(self) -> int:
+        port = free_port()
+        while port in self._given:
+            port = free_port()
+        self._given.add(port)
+        return port
+
+
 def is_free(port: int, host: str = LOOPBACK) -> bool:
     """Whether a server could listen there now; raises `PermissionError` where it never may."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

@@ -22,8 +22,18 @@ from dynamo.cli.local import greeting, infra
 from dynamo.cli.local.footing import Footing, UpError, assign_ports, demand_port, find_footing
 from dynamo.cli.local.infra import without_password
 from dynamo.cli.local.logs import LogFile, Severity
-from dynamo.cli.local.parts import FRONTEND, INFRA, WORKER, Ground, PartSpec, files_of, local_problems, parts_of
-from dynamo.cli.local.ports import free_port, is_free
+from dynamo.cli.local.parts import (
+    FRONTEND,
+    INFRA,
+    WORKER,
+    Ground,
+    PartSpec,
+    files_of,
+    local_notes,
+    local_problems,
+    parts_of,
+)
+from dynamo.cli.local.ports import PortPicker, is_free
 from dynamo.cli.local.processes import Watchdog
 from dynamo.cli.local.show import Display
 from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
@@ -35,7 +45,7 @@ from dynamo.operator.workload import Plan
 
 INFRA_READY_WITHIN = 30.0
 GREET_WITHIN = 3.0
-_REFRESH_EVERY = 0.1
+_REFRESH_EVERY, _REST_EVERY = 0.1, 0.5
 _SHOW_ORDER = (INFRA, FRONTEND, WORKER)
 
 
@@ -68,6 +78,7 @@ class FileRun:
 
     def __init__(self, options: Options, pipelines: Sequence[DynamoPipeline], display: Display) -> None:
         self._options, self._wanted, self._display = options, pipelines, display
+        self._pick_port = PortPicker()
         self._id = secrets.token_hex(8)
         self._pipelines: list[_Pipeline] = []
         self._supervisor: Supervisor
@@ -116,13 +127,16 @@ class FileRun:
             problems.append("metadata.name: two pipelines have one name, and there are no Kubernetes namespaces here")
         if problems:
             raise UpError("\n".join(f"{self._options.file}: {problem}" for problem in problems))
+        for note in (note for pipeline in self._wanted for note in local_notes(pipeline)):
+            self._display.say(f"note: {note}")
 
     def _ports(self) -> list[tuple[int, ...]]:
         host = self._options.http_host
         ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
         for port in (port for group in ports for port in group):
             demand_port(host, port)
-        return ports
+        # Picked here and not by the frontend, so that its URL outlives a restart.
+        return [tuple(port or self._pick_port() for port in group) for group in ports]
 
     @contextlib.contextmanager
     def _hold(self, name: str) -> Iterator[PipelineState]:
@@ -147,7 +161,9 @@ class FileRun:
 
     async def _stand_up_infra(self, state: PipelineState) -> Environment:
         """Start what nobody names, check what somebody does."""
-        self._footing = await find_footing(self._wanted, self._options.environment, state.folder / "data")
+        self._footing = await find_footing(
+            self._wanted, self._options.environment, state.folder / "data", self._pick_port
+        )
         for note in self._footing.notes:
             self._display.say(note)
         (state.folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -192,7 +208,7 @@ class FileRun:
             planned = plan(shared, environment)
             record = self._record(wanted, planned)
             self._pipelines.append(_Pipeline(wanted, planned, state, record))
-            ground = Ground(http_ports, state.folder / "files", free_port)
+            ground = Ground(http_ports, state.folder / "files", self._pick_port)
             self._write_files(planned, ground.files)
             for spec in parts_of(planned, ground):
                 label = spec.name if len(self._wanted) == 1 else f"{wanted.name}/{spec.name}"
@@ -330,7 +346,8 @@ class FileRun:
             self._display.parts(self._supervisor.parts)
             if any(p.servable_since and not p.greeted for p in self._pipelines):
                 self._supervisor.wake()
-            await asyncio.sleep(_REFRESH_EVERY)
+            settled = all(part.life.settled for part in self._supervisor.parts)
+            await asyncio.sleep(_REST_EVERY if settled else _REFRESH_EVERY)
 
     def _write_soon(self) -> None:
         if not self._write_due:
