@@ -15,7 +15,7 @@ class Client:
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
         self.gate: asyncio.Event | None = None
-        self.cut = 0
+        self.cut = self.held = 0
         self.was_cut = asyncio.Event()
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -23,12 +23,19 @@ class Client:
             await self.gate.wait()
         self.got.append(message)
 
-    def cut_off(self) -> None:
+    def hold(self) -> list[bytes]:
+        self.held += 1
+        return []
+
+    def release(self, held: list[bytes]) -> None:
+        self.held -= 1
+
+    def abort(self) -> None:
         self.cut += 1
         self.was_cut.set()
 
     def output(self, stall: float = 5.0) -> Output:
-        return Output(self.send, cut=self.cut_off, stall_seconds=stall)
+        return Output(self.send, self, stall_seconds=stall)
 
     @property
     def body(self) -> bytes:
@@ -161,7 +168,7 @@ def test_one_flush_per_client_and_batch() -> None:
         meter = Meter()
         writer = BatchWriter(pending.append, lambda: now[0])
         other = Client()
-        outputs = [Output(c.send, cut=c.cut_off, stall_seconds=1, meter=meter) for c in (client, other)]
+        outputs = [Output(c.send, c, stall_seconds=1, meter=meter) for c in (client, other)]
         for _ in range(2):
             for output in outputs:
                 for _ in range(3):
@@ -185,13 +192,13 @@ def test_one_broken_client_harms_no_other() -> None:
 
         pending: list[Callable[[], None]] = []
         writer = BatchWriter(pending.append, lambda: 1.0)
-        bad = Output(broken, cut=client.cut_off, stall_seconds=1)
+        bad = Output(broken, Client(), stall_seconds=1)
         good = client.output()
         for output in (bad, good):
             output.append(b"t")
             writer.touch(output)
         pending.pop()()
         assert client.body == b"t"
-        assert client.cut == 1
+        assert client.held == 0
 
     run(case)

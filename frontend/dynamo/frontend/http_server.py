@@ -59,12 +59,24 @@ class _State(ServerState):
 
 
 class _LingeringTransport:
-    """A transport whose `close` lets a client that still sends read the answer first."""
+    """What an answer is written to: `close` lets a client that still sends read it first, and writes can be held."""
 
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
         self._transport, self._connection = transport, connection
-        self.write = transport.write
+        self.write: Callable[[bytes], object] = transport.write
         self.is_closing = transport.is_closing
+
+    def hold(self) -> list[bytes]:
+        """Collect what is written from now on."""
+        held: list[bytes] = []
+        self.write = held.append
+        return held
+
+    def release(self, held: list[bytes]) -> None:
+        """Write what was collected, at once."""
+        self.write = self._transport.write
+        if held:
+            self._transport.write(b"".join(held))
 
     def close(self) -> None:
         self._connection.close_gently()
@@ -77,7 +89,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._gentle = cast("asyncio.Transport", _LingeringTransport(transport, self))
+        self._gentle = _LingeringTransport(transport, self)
+        # Head and first bytes of an answer leave in one segment: one system call, and no wait for an acknowledgement.
+        self.hold, self.release = self._gentle.hold, self._gentle.release
         self._phase = _Phase.HEADERS
         self._lingering = False
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +121,7 @@ class Connection(HttpToolsProtocol):
         self._phase = _Phase.BODY
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
-        self.cycle.transport = self._gentle
+        self.cycle.transport = cast("asyncio.Transport", self._gentle)
         if self.server_state.draining:
             self.cycle.keep_alive = False
 
@@ -200,7 +214,7 @@ class HttpServer:
     def __init__(self, app: AsgiApp, limits: Limits) -> None:
         self._config = Config(
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
-            timeout_keep_alive=cast("int", limits.keep_alive), ws="none",
+            timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
         )  # fmt: skip
         self._state = _State(limits)
         self._servers: list[asyncio.Server] = []

@@ -11,6 +11,7 @@ from dynamo.frontend.errors import ApiError, bad_request, too_large
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
+_HEADERS: Final = "dynamo.headers"
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 
@@ -20,11 +21,11 @@ class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+    """A header by its lower-case name."""
+    found: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    if found is None:
+        found = scope[_HEADERS] = dict(scope["headers"])
+    return found.get(name)
 
 
 def request_id(scope: Scope) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from dynamo.frontend.errors import ApiError
 
@@ -22,6 +22,19 @@ log = logging.getLogger(__name__)
 BUFFER_LIMIT: Final = 4 * 1024 * 1024
 """Bytes that may wait for a slow client before it is cut off."""
 _DONE: Final = object()
+
+
+class Wire(Protocol):
+    """The connection under a `send`, as `http_server.Connection` is one."""
+
+    def hold(self) -> list[bytes]:
+        """Collect what is written from now on."""
+
+    def release(self, held: list[bytes]) -> None:
+        """Write what was collected, at once."""
+
+    def abort(self) -> None:
+        """Cut the connection."""
 
 
 class _Rest:
@@ -51,12 +64,12 @@ class Output:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_cut", "_ended", "_finished", "_head", "_parts", "_send", "_size", "_stall_seconds", "_writer",
+        "_connection", "_ended", "_finished", "_head", "_parts", "_send", "_size", "_stall_seconds", "_writer",
         "dirty", "last_write", "meter", "started",
     )  # fmt: skip
 
-    def __init__(self, send: Send, *, cut: Callable[[], None], stall_seconds: float, meter: Any = None) -> None:
-        self._send, self._cut, self._stall_seconds = send, cut, stall_seconds
+    def __init__(self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None) -> None:
+        self._send, self._connection, self._stall_seconds = send, connection, stall_seconds
         self._head: tuple[int, Headers] | None = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -88,12 +101,21 @@ class Output:
         if self._writer is not None or self._finished:
             return
         if not self.started:
-            self.started = True
-            status, headers = self._head or (200, [])
-            if self._begin({"type": "http.response.start", "status": status, "headers": headers}):
-                return
-        if self._parts or self._ended:
+            self._start()
+        elif self._parts or self._ended:
             self._begin(self._body())
+
+    def _start(self) -> None:
+        """Send the head and what is there, in one write."""
+        self.started = True
+        status, headers = self._head or (200, [])
+        held = self._connection.hold()
+        try:
+            slow = self._begin({"type": "http.response.start", "status": status, "headers": headers})
+            if not slow and (self._parts or self._ended):
+                self._begin(self._body())
+        finally:
+            self._connection.release(held)
 
     def _body(self) -> dict[str, Any]:
         parts, self._parts, self._size = self._parts, [], 0
@@ -129,8 +151,9 @@ class Output:
 
     def cut_off(self) -> None:
         """Write nothing more and have the connection cut."""
+        log.info("a client that does not read is cut off")
         self._parts, self._size, self._finished = [], 0, True
-        self._cut()
+        self._connection.abort()
 
     async def close(self) -> None:
         """Give up what is unsent (the client is gone)."""

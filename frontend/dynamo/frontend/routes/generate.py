@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 from dynamo.frontend import openai
@@ -105,10 +104,7 @@ class _Job:
         models = await self._find(request.model, deadline)
         self._admit(models, bool(request.stream))
         requests, shape = await self._prepare(models, request, body)
-        connection = scope.get(CONNECTION)
-        self.output = Output(
-            send, cut=_cutter(connection), stall_seconds=services.policy.stall_seconds, meter=self._meter,
-        )  # fmt: skip
+        self.output = Output(send, scope[CONNECTION], stall_seconds=services.policy.stall_seconds, meter=self._meter)
         self._start(models, requests, shape, bool(request.stream), deadline)
         try:
             await self._wait(receive)
@@ -242,14 +238,3 @@ class _Job:
             self._meter.gauges["inflight_requests"] -= 1
             self._meter.observe("request_duration_seconds", took)
         log.debug("[%s] %s %s %d in %.3f s", self._rid, self._endpoint, self._model, status, took)
-
-
-def _cutter(connection: Any) -> Callable[[], None]:
-    """How a client that reads nothing is got rid of."""
-
-    def cut() -> None:
-        if connection is not None:
-            log.warning("a client that does not read is cut off")
-            connection.abort()
-
-    return cut
