@@ -20,7 +20,7 @@ up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real 
 
 test: $(VENV)/.dev ## install, then lint, types, import contract and all tests with a real etcd and NATS
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
 
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
