@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 import subprocess
@@ -14,13 +13,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nkeys  # type: ignore[import-untyped]
 import pytest
 import trustme
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dynamo.runtime._nats import NatsBus
-from dynamo.runtime._nats_protocol import NatsProtocol
 from dynamo.runtime.calling import Verdict
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.context import Context
@@ -249,7 +246,6 @@ def test_credentials(start_nats: Any) -> None:
 
 def test_tokens_and_nkeys(start_nats: Any, tmp_path: Path) -> None:
     """A token, and an nkey seed read from a file."""
-    nkeys = pytest.importorskip("nkeys")
     seed = b"SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
     public = nkeys.from_seed(bytearray(seed)).public_key.decode()
     path = tmp_path / "seed"
@@ -331,94 +327,6 @@ def test_the_handshake_is_nats_py_s_and_the_rest_is_ours(nats_server: Any) -> No
         await bus.close()
 
     asyncio.run(main())
-
-
-# -- the protocol by itself
-
-
-class FakeTransport:
-    def __init__(self) -> None:
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def writelines(self, parts: Any) -> None:
-        self.written += b"".join(parts)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def abort(self) -> None:
-        self.closed = True
-
-
-async def parse(pieces: list[bytes]) -> tuple[list[Message], list[str], FakeTransport]:
-    got: list[Message] = []
-    errors: list[str] = []
-    transport: Any = FakeTransport()
-    protocol = NatsProtocol({1: got.append}, errors.append, lambda _: None)
-    protocol.connection_made(transport)
-    for piece in pieces:
-        protocol.data_received(piece)
-    return got, errors, transport
-
-
-STREAM = (
-    b'INFO {"server_id": "x"}\r\n'
-    b"MSG a.b 1 5\r\nhello\r\n"
-    b"PING\r\n"
-    b"MSG a.b 2 3\r\nxyz\r\n"
-    b"MSG a.c 1 back.1 0\r\n\r\n"
-    b"+OK\r\nPONG\r\n"
-    b"HMSG back.1 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
-    b"HMSG back.1 1 back.2 22 25\r\nNATS/1.0\r\nfoo: bar\r\n\r\nabc\r\n"
-    b"-ERR 'Permissions Violation'\r\n"
-    b"MSG a.d 1 12\r\nMSG a 1 1\r\nx\r\n"
-)
-EXPECTED = [
-    Message("a.b", b"hello"),
-    Message("a.c", b"", "back.1"),
-    Message("back.1", b"", "", True),
-    Message("back.1", b"abc", "back.2"),
-    Message("a.d", b"MSG a 1 1\r\nx"),
-]
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_however_the_bytes_are_cut(cuts: list[int]) -> None:
-    """The same messages come out, whatever pieces the network makes of the stream."""
-    edges = [0, *sorted(cuts), len(STREAM)]
-    pieces = [STREAM[a:b] for a, b in itertools.pairwise(edges)]
-    got, errors, transport = asyncio.run(parse(pieces))
-    assert got == EXPECTED
-    assert errors == ["Permissions Violation"]
-    assert transport.written == b"PONG\r\n"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"HELLO\r\n", b"MSG a\r\n", b"MSG a 1 x\r\n", b"MSG a b 1\r\nx\r\n", b"INFO {\r\n", b"x" * 70_000],
-    ids=["unknown word", "short", "no size", "no number", "half JSON", "endless line"],
-)
-def test_nonsense_ends_the_connection(data: bytes) -> None:
-    """Bytes that are not NATS's protocol: the connection is dropped, and made anew by the bus."""
-    _, errors, transport = asyncio.run(parse([data]))
-    assert len(errors) == 1
-    assert transport.closed
-
-
-def test_large_messages_in_small_pieces_are_not_copied_again_and_again() -> None:
-    """A message of 1 MB in reads of 64 KB is put together once."""
-    body = bytes(1 << 20)
-    data = b"MSG a 1 %d\r\n%b\r\n" % (len(body), body)
-    pieces = [data[i : i + 65536] for i in range(0, len(data), 65536)]
-    got, _, _ = asyncio.run(parse([*pieces, b"MSG a 1 1\r\nx\r\n"]))
-    assert [len(m.data) for m in got] == [1 << 20, 1]
 
 
 @pytest.fixture
