@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import random
 import shutil
@@ -53,7 +54,7 @@ class EtcdServer:
         self.pick_ports()
 
     def pick_ports(self) -> None:
-        self.port, self._peer_port = free_ports(2)
+        self.port, self._peer_port, self._health_port = free_ports(3)
 
     @property
     def url(self) -> str:
@@ -70,23 +71,32 @@ class EtcdServer:
         argv = [_binary(), "--data-dir", str(self.folder / f"data-{self._lives}"), "--unsafe-no-fsync"]
         argv += ["--log-level", "error", "--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        argv += ["--listen-metrics-urls", f"http://127.0.0.1:{self._health_port}"]
         argv += ["--initial-cluster", f"default={peer}", *self._flags]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
-    def wait(self, within: float = 15.0) -> None:
-        """Return when it takes connections."""
+    def wait(self, within: float = 20.0) -> None:
+        """Return when it serves: one that is killed before has half a data directory, and never serves again."""
         deadline = time.monotonic() + within
-        while True:
+        while not self._healthy():
             assert self._process is not None
-            assert self._process.poll() is None, f"etcd ended: {(self.folder / 'log').read_text()[-2000:]}"
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                assert time.monotonic() < deadline, f"etcd did not start: {(self.folder / 'log').read_text()[-2000:]}"
-                time.sleep(0.02)
-            else:
-                return
+            assert self._process.poll() is None, f"etcd ended: {self.log()}"
+            assert time.monotonic() < deadline, f"etcd did not start: {self.log()}"
+            time.sleep(0.02)
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return b'"true"' in connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()[-2000:]
 
     def signal(self, number: int) -> None:
         assert self._process is not None
