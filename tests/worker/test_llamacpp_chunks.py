@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm.protocols import EOS, LENGTH, PreprocessedRequest, SamplingOptions, StopConditions
+from dynamo.llm.protocols import EOS, LENGTH, STOP, PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines.llamacpp_chunks import (
     UNKNOWN_LOGPROB,
@@ -15,6 +15,7 @@ from dynamo.worker.engines.llamacpp_chunks import (
     completion,
     error_of,
     phases,
+    stop_reasons,
 )
 
 VOCABULARY = {1: b"\xf0", 2: b"\x93", 3: b"\x80", 9: b" Berlin"}
@@ -73,6 +74,34 @@ def test_sampling_is_passed_under_their_names() -> None:
     assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 5)
     assert (body["temperature"], body["repeat_penalty"], body["logit_bias"]) == (0.5, 1.1, [[7, -3.0]])
     assert "top_p" not in body
+
+
+def test_cached_tokens_are_told_once_with_the_first_token() -> None:
+    """The count is known before any output, and a second phase doesn't count the first one's answer as prompt."""
+    stream = reader()
+    token = {"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}
+    assert stream.read(chunk([], prompt_progress={"total": 9, "cache": 5, "processed": 5})).extras is None
+    assert stream.read(chunk([token])).extras == {"cached_tokens": 5}
+    assert stream.read(chunk([], "length", usage={"prompt_tokens_details": {"cached_tokens": 5}})).extras is None
+    assert stream.read(chunk([], prompt_progress={"total": 12, "cache": 11, "processed": 11})).extras is None
+    assert stream.read(chunk([token])).extras is None
+
+
+def test_stop_ids_have_their_reasons() -> None:
+    """EOS ids end unless ignored; a stop id ends always, and wins where it is both."""
+    asked = request(stop_token_ids=[5, 6])
+    asked.eos_token_ids = [6, 7]
+    assert stop_reasons(asked) == {5: STOP, 6: STOP, 7: EOS}
+    asked.stop_conditions.ignore_eos = True
+    assert stop_reasons(asked) == {5: STOP, 6: STOP}
+
+
+def test_logit_bias_must_name_tokens() -> None:
+    """A key that is no token id is the caller's mistake, refused before any output."""
+    asked = request(max_tokens=1)
+    asked.sampling_options = SamplingOptions(logit_bias={"Paris": 1.0})
+    with pytest.raises(InvalidArgument, match="'Paris'"):
+        completion(asked, [1], Phase(1, False))
 
 
 def test_errors_keep_their_kind() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.protocols import STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
-from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of, phases
+from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of, phases, stop_reasons
 from dynamo.worker.settings import unknown_name
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ _ARGUMENTS: Final = {
     "n_parallel": 8,
     "n_ctx": 0,
     "n_threads": 0,
-    "n_batch": 2048,
+    "n_batch": 512,
     "n_gpu_layers": -1,
     "max_waiting": 256,
 }
+_QUIET: Final = 1
+"""llama.cpp's verbosity for errors only; it has several lines for each request otherwise."""
 _SLOT_CONTEXT: Final = 4096
 """Tokens per slot where neither the model nor the user says less or more."""
 _JOIN_SECONDS: Final = 10.0
@@ -54,8 +56,8 @@ class _Job:
 
 
 class LlamaCpp:
-    """See the module. Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch`,
-    `n_gpu_layers`, `max_waiting`."""
+    """See the module. Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch`
+    (prompt tokens in a step, which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or model.path.is_dir():
@@ -106,6 +108,8 @@ class LlamaCpp:
         params.n_gpu_layers = self._given["n_gpu_layers"]
         params.cpuparams.n_threads = self._given["n_threads"] or os.cpu_count() or 1
         params.api_keys = [secrets.token_hex(16)]
+        if not log.isEnabledFor(logging.DEBUG):
+            params.verbosity = _QUIET
         try:
             return xllamacpp.Server(params)
         except Exception as error:  # the extension raises bare exceptions
@@ -137,8 +141,7 @@ class LlamaCpp:
             raise InvalidArgument(
                 f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
             )
-        if len(self._open) >= self._given["n_parallel"] + self._given["max_waiting"]:
-            raise CapacityExceeded(f"{len(self._open)} requests are here already")
+        self._check_room()
         steps = phases(request, room)
         completion(request, (), steps[0])  # refuses what can't be asked, now
         reader = ChunkReader(self._token_bytes, self._byte_ids, request.output_options.logprobs)
@@ -152,6 +155,12 @@ class LlamaCpp:
             self._open.discard(job)
 
         return abort
+
+    def _check_room(self) -> None:
+        # The queue itself is counted: what was aborted stays in it until a thread comes by.
+        here = self._jobs.qsize() + self._running
+        if here >= self._given["n_parallel"] + self._given["max_waiting"]:
+            raise CapacityExceeded(f"{here} requests are here already")
 
     # -- in the threads
 
@@ -169,7 +178,7 @@ class LlamaCpp:
     def _answer(self, job: _Job) -> None:
         """Run a request's phases; each continues with what the ones before produced."""
         tokens = list(job.request.token_ids)
-        stops = frozenset(job.request.stop_conditions.stop_token_ids)
+        stops = stop_reasons(job.request)
         floor = len(tokens) + (job.request.stop_conditions.min_tokens or 0)
         for number, phase in enumerate(job.steps):
             last = number == len(job.steps) - 1
@@ -182,7 +191,7 @@ class LlamaCpp:
                 return
 
     def _heard_chunk(
-        self, job: _Job, chunk: dict[str, Any], tokens: list[int], stops: frozenset[int], floor: int, last: bool
+        self, job: _Job, chunk: dict[str, Any], tokens: list[int], stops: dict[int, str], floor: int, last: bool
     ) -> bool:
         """Take one chunk; True cancels at llama.cpp."""
         if not job.wanted:
@@ -197,7 +206,8 @@ class LlamaCpp:
             self._tell(self._push, job, ids, extras)
         if ids and ids[-1] in stops and len(tokens) >= floor:
             job.wanted = False
-            self._tell(self._end, job, job.sink.finish, STOP, {STOP_REASON: ids[-1]})
+            reason = stops[ids[-1]]
+            self._tell(self._end, job, job.sink.finish, reason, {STOP_REASON: ids[-1]} if reason == STOP else None)
             return True
         if finish is not None and last:
             job.wanted = False

@@ -15,6 +15,7 @@ from dynamo.llm.protocols import (
     EOS,
     LENGTH,
     LOG_PROBS,
+    STOP,
     TOP_LOGPROBS,
     PreprocessedRequest,
     SamplingOptions,
@@ -53,19 +54,33 @@ def completion(request: PreprocessedRequest, token_ids: Sequence[int], phase: Ph
     logprobs = request.output_options.logprobs
     body = {
         "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
-        "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0),
+        "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0), "return_progress": True,
     }  # fmt: skip
     return body | _sampling(request.sampling_options)
+
+
+def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
+    """Token ids that end the stream, with the reason each one gives."""
+    conditions = request.stop_conditions
+    ends = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
+    return ends | dict.fromkeys(conditions.stop_token_ids, STOP)
 
 
 def _sampling(options: SamplingOptions) -> dict[str, Any]:
     given = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
     body = {name: value for name, value in given.items() if value is not None}
     if options.logit_bias:
-        body["logit_bias"] = [[int(token), bias] for token, bias in options.logit_bias.items()]
+        body["logit_bias"] = [[_token_id(token), bias] for token, bias in options.logit_bias.items()]
     if options.guided_decoding:
         raise InvalidArgument("guided decoding is not there yet for llamacpp")
     return body
+
+
+def _token_id(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
 
 
 def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
@@ -90,6 +105,8 @@ class ChunkReader:
 
     def __init__(self, token_bytes: Callable[[int], bytes], byte_ids: Mapping[int, int], logprobs: int | None) -> None:
         self._token_bytes, self._byte_ids, self._logprobs = token_bytes, byte_ids, logprobs
+        self._cached: int | None = None
+        self._told = False
 
     def read(self, chunk: Mapping[str, Any]) -> Piece:
         """Return what `chunk` adds; `KeyError`, `IndexError` or `TypeError` where it has another shape."""
@@ -108,9 +125,20 @@ class ChunkReader:
         extras: dict[str, Any] = {}
         if ids and self._logprobs is not None:
             extras = {LOG_PROBS: probs, TOP_LOGPROBS: tops}
-        if usage := chunk.get("usage"):
-            extras[CACHED_TOKENS] = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        cached = self._cached_tokens(chunk)
+        if cached is not None and not self._told and (ids or finish):
+            self._told = True
+            extras[CACHED_TOKENS] = cached
         return Piece(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
+
+    def _cached_tokens(self, chunk: Mapping[str, Any]) -> int | None:
+        """Prompt tokens from the cache: the first report counts, since a second phase finds the first one's answer."""
+        if self._cached is None:
+            if progress := chunk.get("prompt_progress"):
+                self._cached = progress["cache"]
+            elif usage := chunk.get("usage"):
+                self._cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        return self._cached
 
     def _held_back(self, entry: Mapping[str, Any]) -> list[int]:
         """Ids of the tokens whose bytes this chunk has besides its own token's."""
