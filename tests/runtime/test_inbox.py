@@ -79,6 +79,16 @@ def test_the_first_frame_sets_the_number(first: int) -> None:
     assert (client.streams[1].items, client.streams[1].codes) == (["a"], [None])
 
 
+def test_without_streams_the_number_is_forgotten() -> None:
+    """A worker forgets a client that was idle for long and begins at 1 again; the client can't know."""
+    client = Client(1)
+    client.frame(50, (1, None, DONE), accepted=[1])
+    client.streams[2] = Stream(2)
+    client.inbox.open(client.streams[2].open, 1000.0)
+    client.frame(1, (2, "a", DONE), accepted=[2], now=1000.0)
+    assert (client.streams[2].items, client.streams[2].codes) == (["a"], [None])
+
+
 def test_a_gap_fails_what_was_accepted() -> None:
     """Streams accepted before the gap are incomplete, and cancelled; a pending one may still be whole."""
     client = Client(1, 2, 3)
