@@ -50,13 +50,10 @@ def test_500_streams_are_exact(stack: Any) -> None:
     frontend.wait_for()
 
     async def run() -> None:
-        limits = httpx.Limits(max_connections=500, max_keepalive_connections=500)
-        async with httpx.AsyncClient(limits=limits, timeout=100) as http:
-            api = openai.AsyncOpenAI(
-                base_url=f"{frontend.url}/v1", api_key="any", max_retries=0, timeout=100, http_client=http
-            )
-            prompts = [f"stream {i} " + PROMPT[: 60 + i % 40] for i in range(500)]
-            texts = await asyncio.gather(*(stream(api, p) for p in prompts))
+        api = client(frontend.url)
+        prompts = [f"stream {i} " + PROMPT[: 60 + i % 40] for i in range(500)]
+        texts = await asyncio.gather(*(stream(api, p) for p in prompts))
+        await api.close()
         assert texts == prompts
 
     asyncio.run(run())
