@@ -67,10 +67,7 @@ def logs(name: str | None, follow: bool, since: datetime | None, tail: int | Non
     past = merge(sources, since)
     for line in past if tail is None else deque(past, maxlen=tail):
         _print(line, prefixed, timestamps)
-    try:
-        _follow(followers, lambda: any(is_running(home / s.pipeline) for s in sources), prefixed, timestamps)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    _follow(followers, lambda: any(is_running(home / s.pipeline) for s in sources), prefixed, timestamps)
 
 
 def available(home: Path) -> Iterator[Source]:

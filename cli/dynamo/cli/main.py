@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -80,6 +81,7 @@ def run(words: tuple[str, ...]) -> None:
     """Chat with or serve one model: the same as dynamo-run."""
     from dynamo.cli.run import main as run_main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_main(list(words))
 
 
@@ -97,8 +99,18 @@ def installed_version() -> str:
         return "unknown (not installed as a package)"
 
 
+def leave_on_ctrl_c() -> None:
+    """Until a command handles it, Ctrl-C ends us here and now.
+
+    A KeyboardInterrupt could be swallowed where an import runs callbacks, and would be lost.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    leave_on_ctrl_c()
     try:
         code = dynamo.main(args=argv if argv is None else list(argv), prog_name="dynamo", standalone_mode=False)
     except click.ClickException as error:

@@ -34,7 +34,6 @@ from dynamo.cli.local.parts import (
     parts_of,
 )
 from dynamo.cli.local.ports import PortPicker, is_free
-from dynamo.cli.local.processes import Watchdog
 from dynamo.cli.local.show import Display
 from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
 from dynamo.cli.local.supervise import State
@@ -81,7 +80,9 @@ class FileRun:
         self._pick_port = PortPicker()
         self._id = secrets.token_hex(8)
         self._pipelines: list[_Pipeline] = []
-        self._supervisor: Supervisor
+        environment = {**options.environment, RUN_VARIABLE: self._id, "PYTHONUNBUFFERED": "1"}
+        folder = options.file.resolve().parent
+        self._supervisor = Supervisor(environment, folder, self._on_log, self._on_change)
         self._signals = 0
         self._exit_code = 0
         self._write_due = False
@@ -89,21 +90,17 @@ class FileRun:
 
     async def run(self) -> int:
         """Everything, until a signal or until nothing is left to serve; returns the exit code."""
-        watchdog = await Watchdog.start()
-        try:
-            environment = {**self._options.environment, RUN_VARIABLE: self._id, "PYTHONUNBUFFERED": "1"}
-            folder = self._options.file.resolve().parent
-            self._supervisor = Supervisor(watchdog, environment, folder, self._on_log, self._on_change)
-            with self._signals_handled(), contextlib.ExitStack() as held:
+        with self._signals_handled(), contextlib.ExitStack() as held:
+            try:
                 return await self._run(held)
-        finally:
-            self._display.close()
-            await watchdog.stop()
+            finally:
+                self._display.close()
 
     async def _run(self, held: contextlib.ExitStack) -> int:
         self._check()
         ports = self._ports()
         states = [held.enter_context(self._hold(pipeline.name)) for pipeline in self._wanted]
+        await self._supervisor.open()
         refresh = asyncio.ensure_future(self._refresh())
         try:
             environment = await self._stand_up_infra(states[0])

@@ -75,16 +75,18 @@ class Part:
 class Supervisor:
     """Owner of all parts of a run."""
 
-    def __init__(
-        self, watchdog: Watchdog, environment: Mapping[str, str], folder: Path, on_log: OnLog, on_change: OnChange
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path, on_log: OnLog, on_change: OnChange) -> None:
         self.parts: list[Part] = []
-        self._watchdog = watchdog
+        self._watchdog: Watchdog
         self._environment = dict(environment)
         self._folder = folder
         self._on_log, self._on_change = on_log, on_change
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Start what outlives us for a moment, should we be killed."""
+        self._watchdog = await Watchdog.start()
 
     def add(self, spec: PartSpec, label: str, log: LogFile, probe: Probe | None = None) -> Part:
         """Take a part in; `start` starts it."""
@@ -136,6 +138,7 @@ class Supervisor:
         for part in self.parts:
             self._set_timer(part, None)
             part.log.close()
+        await self._watchdog.stop()
 
     def _feed(self, part: Part, event: supervise.Event) -> None:
         before = part.life
