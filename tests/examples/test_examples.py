@@ -76,6 +76,13 @@ class Served:
                 found[match[1]] = match[2].strip()
         return found["model"], found["url"], f"curl {found['curl']}"
 
+    def rest(self) -> str:
+        """What it wrote until its end."""
+        lines = []
+        while line := self._lines.get(timeout=DEADLINE):
+            lines.append(line)
+        return "".join(lines)
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(DEADLINE)
@@ -195,3 +202,51 @@ def test_quickstart_knows_a_capital(served: Served) -> None:
     answer = post(f"{url}/completions", {"model": model, "prompt": prompt, "max_tokens": 3, "temperature": 0})
     assert answer["choices"][0]["text"].startswith(" Berlin")
     assert paste(curl)
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+def test_ctrl_c_lets_a_running_stream_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Ctrl-C in mid-stream: the client still gets every token and [DONE], then everything ends."""
+    monkeypatch.setenv("DYN_TOKEN_ECHO_DELAY_MS", "60")
+    up = Served(next(f for f in EXAMPLES if f.stem == "echo"), tmp_path)
+    try:
+        model, url, _ = up.greeting()
+        prompt = "the quick brown fox jumps over it"
+        body = {"model": model, "prompt": prompt, "max_tokens": 100, "stream": True}
+        request = urllib.request.Request(
+            f"{url}/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            first = answer.readline()
+            up.process.send_signal(signal.SIGINT)
+            events = [line[6:].strip() for line in [first, *answer] if line.startswith(b"data: ")]
+        assert events[-1] == b"[DONE]"
+        assert "".join(c["text"] for e in events[:-1] for c in json.loads(e)["choices"]) == prompt
+        assert up.process.wait(DEADLINE) == 130
+    finally:
+        up.close()
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no model at 'model.gguf'"), (b"GGUF\x03\x00\x00\x00" + b"\x01" * 40, "model.gguf")]
+)
+def test_a_model_that_can_t_be_loaded_is_one_sentence(tmp_path: Path, content: bytes | None, said: str) -> None:
+    """No such file, a file cut off: `dynamo up` says so and ends with 1, no traceback."""
+    if content is not None:
+        (tmp_path / "model.gguf").write_bytes(content)
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: bad}\n"
+        "spec: {model: {source: model.gguf}, components: [{engine: llamacpp}]}\n"
+    )
+    up = Served(file, tmp_path)
+    try:
+        assert up.process.wait(DEADLINE) == 1
+        written = up.rest()
+    finally:
+        up.close()
+    assert "Traceback" not in written
+    assert said in next(line for line in written.splitlines() if line.startswith("worker-0: will not start"))

@@ -53,7 +53,7 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 @click.command("logs", epilog=EPILOG)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=lambda ctx, param, incomplete: complete_name(incomplete))
 @click.option("-f", "--follow", is_flag=True, help="Go on as more is written.")
 @click.option("--since", callback=since_time, help="Only lines younger than this: 30s, 5m, 2h, or a time.")
 @click.option("--tail", "-n", type=click.IntRange(min=0), help="Only the last lines.")
@@ -74,6 +74,13 @@ def available(home: Path) -> Iterator[Source]:
     """Every log there is, of running pipelines and of the last run of others."""
     for path in sorted(home.glob("*/logs/*.log")):
         yield Source(path.parent.parent.name, path.stem, path)
+
+
+def complete_name(begun: str) -> list[str]:
+    """Names that Tab offers."""
+    sources = list(available(state_home(os.environ)))
+    names = {s.pipeline for s in sources} | {s.part for s in sources} | {_component(s) for s in sources}
+    return sorted(name for name in names if name.startswith(begun))
 
 
 def select(sources: list[Source], name: str | None) -> list[Source]:

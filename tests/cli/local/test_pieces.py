@@ -6,7 +6,9 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -158,6 +160,17 @@ def test_a_foreign_process_with_a_recorded_number_is_left_alone(tmp_path: Path) 
     assert read_state(held.folder) == state_of(os.getpid())
     held.release()
     assert read_state(held.folder) is None
+
+
+def test_a_process_of_a_killed_run_is_killed() -> None:
+    """One that carries the run's mark goes, with its whole group."""
+    environment = {**os.environ, "DYN_UP_RUN": "run-id"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, env=environment, start_new_session=True) as left:
+        deadline = time.monotonic() + 10
+        while not (killed := kill_leftovers(state_of(left.pid))):
+            assert time.monotonic() < deadline
+        assert killed == [left.pid]
+        assert left.wait(10) == -9
 
 
 def test_a_state_that_can_t_be_read_is_none(tmp_path: Path) -> None:

@@ -135,6 +135,20 @@ def test_a_usage_error_is_not_tried_again() -> None:
     assert world.life.state is State.FAILED
 
 
+def test_the_same_error_twice_is_enough() -> None:
+    """A process that explains itself the same way again needs no third try; a crash does."""
+    world = started()
+    world.exits(1, "Error: there is no model at 'x'")
+    world.until_alarm()
+    world.exits(1, "Error: there is no model at 'x'")
+    assert world.life.state is State.FAILED
+    crashing = started()
+    crashing.exits(-9, "loading")
+    crashing.until_alarm()
+    crashing.exits(-9, "loading")
+    assert crashing.life.state is State.BACKING_OFF
+
+
 def test_one_that_served_once_is_never_given_up() -> None:
     """A worker that served before is worth every retry."""
     world = started()

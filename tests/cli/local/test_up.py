@@ -357,6 +357,13 @@ def test_a_restarted_frontend_keeps_its_url(place: Workplace) -> None:
         assert json.load(answer)["data"]
 
 
+def test_no_workers_is_said(place: Workplace) -> None:
+    """replicas: 0 serves nothing here, on purpose."""
+    place.fake()
+    up = place.up(place.write(replicas=0))
+    assert "no workers: replicas is 0" in up.wait_for("model ")
+
+
 def test_what_a_laptop_passes_over_is_said(place: Workplace) -> None:
     """envFrom and the runtime's secrets."""
     place.fake()

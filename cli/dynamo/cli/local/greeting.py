@@ -61,6 +61,8 @@ def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
     """The whole greeting."""
     ready, wanted = workers
     missing = "" if ready == wanted else f"   ({ready} of {wanted} workers so far)"
+    if not wanted:
+        missing = "   (no workers: replicas is 0)"
     yield ""
     yield f"  model  {served.name}{missing}"
     yield f"  url    {url}/v1"

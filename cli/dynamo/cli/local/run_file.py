@@ -266,7 +266,7 @@ class FileRun:
         workers = self._of(pipeline, WORKER)
         ready = {part.spec.component for part in workers if part.state is State.READY}
         coming = {part.spec.component for part in workers if not part.life.over}
-        return bool(ready) and coming <= ready
+        return (bool(ready) or not workers) and coming <= ready
 
     async def _greet(self, pipeline: _Pipeline) -> None:
         frontend = next(p for p in self._of(pipeline, FRONTEND) if p.state is State.READY)

@@ -187,13 +187,18 @@ def _exited(life: Life, code: int, last_line: str, now: float) -> tuple[Life, li
     served = life.state is State.READY
     reason = describe_exit(code, last_line)
     barren = 0 if served else life.barren + 1
-    never = not life.was_ready and (barren >= life.policy.attempts or code in life.policy.hopeless_codes)
-    if never:
+    if not life.was_ready and _hopeless(life, barren, code, last_line):
         return _to(life, State.FAILED, now, pid=None, barren=barren, reason=reason), [WakeAt(None)]
     stable = served and now - life.since >= life.policy.stable_after
     delay = _next_delay(0.0 if stable else life.delay, life.policy)
     after = _to(life, State.BACKING_OFF, now, pid=None, barren=barren, delay=delay, reason=reason)
     return after, [WakeAt(now + delay)]
+
+
+def _hopeless(life: Life, barren: int, code: int, last_line: str) -> bool:
+    """Another start would end alike: tried often enough, wrong usage, or the same plain `Error: …` again."""
+    explained = last_line.startswith("Error: ") and describe_exit(code, last_line) == life.reason
+    return barren >= life.policy.attempts or code in life.policy.hopeless_codes or explained
 
 
 def _next_delay(delay: float, policy: Policy) -> float:
