@@ -59,6 +59,8 @@ class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
     used_kv_blocks: int = 0
     kv_usage: float = 0.0
     """Share of the KV blocks in use, 0 to 1."""
+    preemptions: int = 0
+    """Requests sent back to the queue for want of KV blocks, since the start."""
 
 
 class Engine(Protocol):

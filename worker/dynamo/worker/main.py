@@ -49,19 +49,29 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(settings: WorkerSettings) -> None:
-    """Run until told to leave; a user's mistake is one line on stderr and exit code 1."""
+    """Run until told to leave. What goes wrong is one line on stderr: exit code 2 for flags, 1 for the rest."""
     try:
         configure_logging(settings.verbose)
+        settings.check()
+        check_engine(settings.engine)
+    except DynamoException as error:
+        raise click.UsageError(error.message) from error
+    try:
         _with_uvloop(_work(settings))
     except DynamoException as error:
+        log.debug("the worker ends", exc_info=True)
         raise click.ClickException(error.message) from error
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # nothing foreseen: still one line, and the way to learn more
+        log.debug("the worker ends", exc_info=True)
+        raise click.ClickException(f"unexpected {type(error).__name__}: {error} (-vv shows where)") from error
 
 
 def load_model(settings: WorkerSettings) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
+    settings.check()
     return open_model(
         settings.model_path or None,
         name=settings.model_name or None,
@@ -131,8 +141,9 @@ async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
             waited = 0.0
             log.warning("not routable yet: %s", "; ".join(verdict.reasons))
     line = {"instance": runtime.id, "endpoint": str(serving.served.path), "system_port": serving.system_port}
-    sys.stdout.write(f"ready {json.dumps(line)}\n")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # whoever read the line may have gone; the worker serves on
+        sys.stdout.write(f"ready {json.dumps(line)}\n")
+        sys.stdout.flush()
 
 
 def _with_uvloop(work: Any) -> None:

@@ -34,15 +34,18 @@ Submit = Callable[[Any, "RequestSink"], Abort]
 class RequestSink:
     """Where one request's output goes: into its stream, with one observation at its end."""
 
-    __slots__ = ("_began", "_incoming", "_metrics", "_open")
+    __slots__ = ("_began", "_incoming", "_metrics", "_open", "_silent")
 
     def __init__(self, incoming: Incoming, metrics: WorkerMetrics) -> None:
         self._incoming, self._metrics = incoming, metrics
         self._began = time.monotonic()
-        self._open = True
+        self._open = self._silent = True
         metrics.began()
 
     def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+        if self._silent:
+            self._silent = False
+            self._metrics.first_output(time.monotonic() - self._began)
         self._incoming.send([produced, None, extras])
 
     def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
@@ -96,14 +99,14 @@ async def serve_engine(
     """
     path = settings.path()
     async with contextlib.AsyncExitStack() as undo:
-        facts = await engine.start()
-        undo.push_async_callback(engine.stop)
-        card = _card(model.card, facts, settings)
-        metrics = WorkerMetrics(path, runtime.id, card.name)
-        metrics.watch(engine, card.name)
-        system = await _system(runtime, metrics, settings)
+        metrics = WorkerMetrics(path, runtime.id, model.card.name)
+        system = await _system(runtime, metrics, settings)  # probes are answered while a large model loads
         if system is not None:
             undo.push_async_callback(system.stop)
+        undo.push_async_callback(engine.stop)
+        facts = await engine.start()
+        metrics.watch(engine)
+        card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         handler = _handler(engine, metrics, settings.engine in TEXT_ENGINES)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))

@@ -18,6 +18,15 @@ from dynamo.runtime.settings import setting
 
 ROLES: Final = ("aggregated", "prefill", "decode")
 MODES: Final = ("tokens", "text")
+_RANGES: Final = {
+    "context_length": (2, 1 << 31),
+    "kv_cache_block_size": (1, 1 << 16),
+    "tensor_parallel_size": (1, 4096),
+    "num_nodes": (1, 4096),
+    "node_rank": (0, 4095),
+    "system_port": (-1, 65535),
+    "grace_seconds": (0, 7 * 86400),
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,17 @@ class WorkerSettings:
         "etcd", "Where instances are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
     verbose: int = 0
+
+    def check(self) -> None:
+        """Raise `InvalidArgument` naming the first flag whose value can't be meant."""
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise InvalidArgument(f"--{name.replace('_', '-')} must be from {low} to {high}, got {value}")
+        if self.node_rank >= self.num_nodes:
+            raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
+        self.path()
+        self.arguments()
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""

@@ -27,6 +27,9 @@ TEXT_ENGINES: Final = ("echo_full",)
 def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     """Make the engine that `settings` name, unstarted; `InvalidArgument` where there is none or an argument is bad."""
     target = BUILT.get(check_engine(settings.engine), "")
+    settings.check()
+    if settings.num_nodes > 1:
+        raise InvalidArgument(f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1")
     module, _, name = target.partition(":")
     engine: Any = getattr(importlib.import_module(module), name)
     created: Engine = engine(settings, model)

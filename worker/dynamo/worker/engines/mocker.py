@@ -91,7 +91,7 @@ class Mocker:
         scheduler = self._scheduler
         return EngineLoad(
             running=scheduler.running, waiting=scheduler.waiting, used_kv_blocks=scheduler.pool.used,
-            kv_usage=scheduler.pool.usage,
+            kv_usage=scheduler.pool.usage, preemptions=scheduler.preemptions,
         )  # fmt: skip
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:

@@ -54,6 +54,8 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
         if name not in _IGNORED and value is not None:
             found[name] = _checked(name, value)
     limits = Limits(**{k: v for k, v in found.items() if k in _LIMITS})
+    if limits.longest < 2:
+        raise InvalidArgument("mocker argument 'num_gpu_blocks' is too small: no prompt fits into the KV cache")
     made = MockArguments(limits, Timing(**{k: v for k, v in found.items() if k in _TIMING}))
     return replace(made, **{k: v for k, v in found.items() if k in _OWN})
 

@@ -32,6 +32,11 @@ class Limits:
     def admissible_blocks(self) -> float:
         return (1 - self.watermark) * self.num_gpu_blocks
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that can ever be admitted."""
+        return int(self.admissible_blocks) * self.block_size - 1
+
 
 @dataclass(slots=True, eq=False)
 class Sequence(Generic[T]):
@@ -83,7 +88,7 @@ class Scheduler(Generic[T]):
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that can ever be admitted."""
-        return int(self.limits.admissible_blocks) * self.limits.block_size - 1
+        return self.limits.longest
 
     def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
         """Queue a request."""

@@ -1,0 +1,80 @@
+"""The worker's flags: what can't be meant is refused by name, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import pytest
+
+from dynamo.llm import open_model
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.settings import parse
+from dynamo.worker.engines import create_engine
+from dynamo.worker.main import make_command
+from dynamo.worker.settings import WorkerSettings
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kv_cache_block_size": 0}, "--kv-cache-block-size must be from 1"),
+        ({"context_length": -3}, "--context-length"),
+        ({"system_port": 70_000}, "--system-port"),
+        ({"grace_seconds": -1.0}, "--grace-seconds"),
+        ({"grace_seconds": float("nan")}, "--grace-seconds"),
+        ({"num_nodes": 2, "node_rank": 2}, "--node-rank 2 is not below --num-nodes 2"),
+        ({"endpoint": "dyn://a.b"}, "namespace.component.endpoint"),
+        ({"engine_args": "{x"}, "--engine-args is no JSON"),
+        ({"engine_args": "[1]"}, "neither a JSON object nor a file"),
+        ({"engine_args": "@/no/such/file"}, "/no/such/file"),
+    ],
+)
+def test_values_that_cannot_be_meant(given: dict[str, Any], words: str) -> None:
+    """Each is refused with the flag's name."""
+    with pytest.raises(InvalidArgument, match=words):
+        WorkerSettings(engine="mocker", **given).check()
+
+
+def test_engine_arguments_from_a_file(tmp_path: Path) -> None:
+    """`@FILE` and `FILE` read the file; a file that holds no object is refused."""
+    file = tmp_path / "arguments.json"
+    file.write_text('{"speedup_ratio": 10}')
+    for text in (f"@{file}", str(file)):
+        assert parse(WorkerSettings, ["--engine-args", text]).arguments() == {"speedup_ratio": 10}
+    file.write_text("[]")
+    with pytest.raises(InvalidArgument, match="must be a JSON object"):
+        WorkerSettings(engine_args=f"@{file}").check()
+
+
+def test_the_environment_is_below_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Precedence is flag, environment, default."""
+    monkeypatch.setenv("DYN_GRACE_SECONDS", "7")
+    assert parse(WorkerSettings, []).grace_seconds == 7
+    assert parse(WorkerSettings, ["--grace-seconds", "3"]).grace_seconds == 3
+
+
+def test_one_node_engines_refuse_groups() -> None:
+    """An engine that can't span nodes says so, instead of serving once per node."""
+    with pytest.raises(InvalidArgument, match="runs on one node"):
+        create_engine(WorkerSettings(engine="mocker", num_nodes=2), open_model(None))
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        ([], 2, "choose one of"),
+        (["--engine", "mokker"], 2, "did you mean 'mocker'?"),
+        (["--engine", "vllm"], 2, "not built yet"),
+        (["--engine", "mocker", "--system-port", "70000"], 2, "--system-port"),
+        (["--engine", "mocker", "--model-path", "/no/such/model"], 1, "/no/such/model"),
+        (["--engine", "mocker", "--engine-args", '{"num_gpu_blocks": 1}'], 1, "too small"),
+    ],
+)
+def test_exit_codes(argv: list[str], code: int, words: str) -> None:
+    """A mistake in the flags ends with 2, what fails afterwards with 1; both with one sentence."""
+    result = click.testing.CliRunner().invoke(make_command(), argv)
+    assert result.exit_code == code
+    assert words in result.output
+    assert "Traceback" not in result.output
