@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli import chat
+from dynamo.cli import chat, typed
 from dynamo.cli.asgi import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
 
@@ -136,13 +137,14 @@ def test_a_model_that_cannot_come_is_not_waited_for() -> None:
         asyncio.run(chat.first_model(Client(App()), "three", print, more_may_come=False))
 
 
-@pytest.mark.parametrize(("typed", "code", "out"), [("hi\n", 0, "hi \n"), ("\n", 2, "")])
+@pytest.mark.parametrize(("prompt", "code", "out"), [("hi\n", 0, "hi \n"), ("\n", 2, "")])
 def test_a_pipe_is_one_prompt(
-    typed: str, code: int, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    prompt: str, code: int, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """in=stdin sends all of its input as one prompt and prints only the answer; nothing in is a usage error."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    assert asyncio.run(chat.answer_pipe(Client(App()), Conversation("m"))) == code
+    with pipe(prompt.encode()) as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        assert asyncio.run(chat.answer_pipe(Client(App()), Conversation("m"))) == code
     assert capsys.readouterr().out == out
 
 
@@ -150,11 +152,33 @@ def test_text_from_a_pipe_is_a_turn_per_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """in=text without a terminal takes lines, skips blank ones and ends with its input."""
-    monkeypatch.setattr("sys.stdin", io.StringIO("a b\n\nc\n"))
     app = App()
-    assert asyncio.run(chat.chat(Client(app), Conversation("m"))) == 0
+    with pipe(b"a b\n\nc\n") as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        assert asyncio.run(chat.chat(Client(app), Conversation("m"))) == 0
     assert capsys.readouterr().out == "a b \nc \n"
     assert len(app.asked) == 2
+
+
+def pipe(data: bytes) -> Any:
+    """Standard input that holds `data` and ends."""
+    reading, writing = os.pipe()
+    with open(writing, "wb") as end:
+        end.write(data)
+    return open(reading)
+
+
+def test_input_need_not_be_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, a last line without an end, and several pieces per line are all read."""
+
+    async def main(descriptor: int) -> list[str]:
+        return [line async for line in typed.lines(descriptor)]
+
+    file = tmp_path / "input"
+    file.write_bytes("größer\n".encode() * 20_000 + b"\xff tail")
+    with file.open() as standard_input:
+        found = asyncio.run(main(standard_input.fileno()))
+    assert found == ["größer"] * 20_000 + ["\ufffd tail"]
 
 
 def test_history_has_one_place() -> None:

@@ -132,6 +132,40 @@ def test_an_empty_pipe_is_a_usage_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("words", ["in=stdin out=echo_core", "in=text out=echo_core"])
+def test_an_interrupt_ends_a_process_that_waits_for_input(words: str, tmp_path: Path) -> None:
+    """Ctrl-C works although nobody closes standard input."""
+    argv = [*PROGRAM, *words.split(), "-v"]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(tmp_path)
+    )
+    assert process.stderr is not None
+    try:
+        os.set_blocking(process.stderr.fileno(), False)
+        eventually("the model is loaded", lambda: b"is served" in (process.stderr.read() or b""))  # type: ignore[union-attr]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_reader_with_enough_is_no_error(tmp_path: Path) -> None:
+    """`dynamo-run ... | head -c 1` ends without a word on standard error."""
+    line = f"echo hi there | {' '.join(PROGRAM)} out=echo_core | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", line], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("U", "")
+
+
+def test_a_router_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """--router-mode kv is a usage error here as in the frontend."""
+    done = piped("out=echo_full --router-mode kv", "hi\n", tmp_path)
+    assert done.returncode == 2
+    assert "not there yet" in done.stderr
+
+
 def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:
     """On a terminal: a prompt, the answer, a history on disk, and Ctrl-C ends it well."""
     own, theirs = pty.openpty()

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from dynamo.cli import typed
 from dynamo.cli.asgi import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
 
@@ -49,8 +50,7 @@ async def answer(client: Client, talk: Conversation, text: str, out: TextIO) -> 
 
 async def answer_pipe(client: Client, talk: Conversation) -> int:
     """One prompt, all of standard input; the exit code."""
-    prompt = await asyncio.to_thread(sys.stdin.read)
-    prompt = prompt.rstrip("\n")
+    prompt = (await typed.everything(sys.stdin.fileno())).rstrip("\n")
     if not prompt.strip():
         print("error: nothing came on standard input: echo 'your prompt' | dynamo-run ...", file=sys.stderr)
         return 2
@@ -69,8 +69,8 @@ async def chat(client: Client, talk: Conversation) -> int:
 async def _turns() -> AsyncGenerator[str, None]:
     """What the user types, turn by turn, until Ctrl-C, Ctrl-D or the end of input."""
     if not sys.stdin.isatty():
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            yield line.rstrip("\n")
+        async for line in typed.lines(sys.stdin.fileno()):
+            yield line
         return
     print("Ctrl-C or Ctrl-D ends the conversation.", file=sys.stderr)
     session = _session()

@@ -8,6 +8,7 @@ line is understood, so that `--help` and mistakes answer at once.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -122,6 +123,9 @@ def _start(understood: Run) -> int:
         return session.start(understood)
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who read the answer has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+import click
+
 from dynamo.cli.asgi import Client, RequestError
 from dynamo.cli.chat import answer_pipe, chat, first_model
 from dynamo.cli.conversation import Conversation
@@ -26,7 +28,7 @@ from dynamo.frontend import main as frontend_process
 from dynamo.frontend.app import Application
 from dynamo.frontend.http_server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
-from dynamo.frontend.settings import FrontendSettings
+from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging
 from dynamo.worker import main as worker_process
 from dynamo.worker.engine import Engine
@@ -48,6 +50,8 @@ def start(run: Run) -> int:
         worker_process.run(replace(worker_settings(run.roles, run.settings, run.model), verbose=verbosity))
         return 0
     settings = replace(frontend_settings(run.roles, run.settings), verbose=verbosity)
+    if reason := problem(settings):
+        raise click.UsageError(reason)
     if run.roles.input != "http":
         _quiet_logging(verbosity)
         return asyncio.run(_talk(run, settings))
@@ -118,6 +122,8 @@ async def _converse(run: Run, runtime: DistributedRuntime, settings: FrontendSet
 async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], None]:
     """A runtime without servers, and the engine on it."""
     settings = worker_settings(run.roles, run.settings, run.model)
+    if run.model and sys.stderr.isatty():
+        _say(f"loading {run.model} ...")
     model = await asyncio.to_thread(worker_process.load_model, settings)
     engine = create_engine(settings, model)
     async with await DistributedRuntime.in_memory() as runtime:
