@@ -114,3 +114,17 @@ def test_a_listed_absence_is_a_departure() -> None:
 def test_an_unreadable_client_holds_nobody_up() -> None:
     """A client of a version that can't be read is ignored."""
     assert clients(Entry(client_key("ns", 1), b"?", 1)).judge(ME, WRITTEN, 0.0).ready
+
+
+@pytest.mark.parametrize(
+    ("known", "covered"),
+    [
+        ([], True),
+        ([client(), client(2, kind="other", revision=101)], True),
+        ([client(), client(2, kind="other", revision=99)], False),
+        ([client(epoch="older", revision=500)], False),
+    ],
+)
+def test_a_write_is_covered_when_every_client_has_applied_it(known: list[Entry], covered: bool) -> None:
+    """Who leaves asks for all clients, frontends or not."""
+    assert clients(*known).cover("e", 100) is covered

@@ -179,6 +179,23 @@ def test_ready_without_frontends() -> None:
     play(case)
 
 
+def test_a_leaving_instance_knows_when_all_have_heard() -> None:
+    """`known_to_all` waits for every client, and no longer than it is told to."""
+
+    async def case(site: Site) -> None:
+        view = await watching(site.registry(1))
+        registration = await site.registry(5).register(KEY)
+        await registration.update(draining=True)
+        assert await registration.known_to_all(5)
+        assert KEY not in view.instances
+        site.world.put(client_key("ns", 9), msgspec.json.encode({"kind": "other", "epoch": "older", "revision": 1}), 0)
+        await until("seen", lambda: not registration._neighbours.clients.cover("e", 1))
+        await registration.update(figures={"x": 1})
+        assert not await registration.known_to_all(0.05)
+
+    play(case)
+
+
 def test_the_client_key_is_written_at_most_ten_times_a_second() -> None:
     """A burst of news is one write."""
 

@@ -41,6 +41,8 @@ class LeasedKey:
         self.value: bytes | None = value
         self.written: Written | None = None
         """Where it was first written under the present lease and epoch."""
+        self.revision = 0
+        """Where it was last written."""
         self._same_owner = same_owner
         self._stored: bytes | None = None
         self._lease = 0
@@ -90,9 +92,9 @@ class LeasedKey:
         if value is None:
             await store.delete(self.key)
         else:
-            revision = await self._write(store, value, lease)
+            self.revision = await self._write(store, value, lease)
             if self._lease != lease.id:
-                self.written = Written(epoch, revision, now)
+                self.written = Written(epoch, self.revision, now)
             self._lease = lease.id
         self._stored = value
         for waiter in self._waiters:

@@ -86,6 +86,11 @@ class Clients:
                 reasons.append(f"{name} is still loading what this instance needs")
         return Readiness(not reasons, reasons, lagging)
 
+    def cover(self, epoch: str, revision: int) -> bool:
+        """Have all clients, of whatever kind, applied what was written at `revision`?"""
+        records = [seen.record for seen in self._seen.values() if seen.gone is None]
+        return all(record.epoch == epoch and record.revision >= revision for record in records)
+
     def _wrote(self, key: str, value: bytes, now: float) -> None:
         try:
             record = msgspec.json.decode(value, type=ClientRecord)

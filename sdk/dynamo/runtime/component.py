@@ -8,7 +8,7 @@ has it, and `start` with a low-level handler, which the worker uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.runtime._readiness import Readiness
 from dynamo.runtime.client import Client
@@ -16,6 +16,9 @@ from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, check_name
 from dynamo.runtime.registry import Registration
 from dynamo.runtime.selection import RouterMode
+
+LEAVE_LIMIT: Final = 1.0
+"""Seconds that a leaving instance waits for the clients to have heard of it."""
 
 if TYPE_CHECKING:
     from dynamo.runtime.runtime import DistributedRuntime
@@ -64,6 +67,8 @@ class Served:
         await self._registration.update(draining=True)
         if not self._drained:
             self._drained = True
+            # Requests are refused only when nobody sends any more, or after a moment; a refusal is retryable.
+            await self._registration.known_to_all(min(LEAVE_LIMIT, grace))
             await self._server.drain(self.path)
         return await self._server.finished(grace)
 

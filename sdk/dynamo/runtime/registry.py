@@ -50,6 +50,7 @@ class _Neighbours:
 
     def __init__(self, store: Store, namespace: str, clock: Callable[[], float]) -> None:
         self.clients = Clients()
+        self.news = asyncio.Event()
         self._clock = clock
         self._epochs: dict[str, str] = {}
         prefixes = (client_prefix(namespace), client_prefix(None))
@@ -64,9 +65,11 @@ class _Neighbours:
             replaced = self._epochs.get(prefix, epoch) != epoch
             self._epochs[prefix] = epoch
             self.clients.snapshot(prefix, snapshot.entries, replaced=replaced, now=self._clock())
+            self.news.set()
 
         def changed(changes: list[Change]) -> None:
             self.clients.change(changes, self._clock())
+            self.news.set()
 
         return Follower(store, prefix, listed, changed)
 
@@ -113,6 +116,17 @@ class Registration:
         self.leased.value = None
         await self._written()
         self._keeper.discard(self.leased)
+
+    async def known_to_all(self, timeout: float) -> bool:
+        """Wait until all clients have applied the last update; False where some have not within `timeout`."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.leased.dirty or not self._neighbours.clients.cover(self._keeper.epoch, self.leased.revision):
+                    self._neighbours.news.clear()
+                    await self._neighbours.news.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here? Latches; drain ends it."""
