@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dynamo.frontend.stream import BUFFER_LIMIT, BatchWriter, Output
+from dynamo.frontend.stream import BUFFER_LIMIT, BatchWriter, Output, PlainWire
 
 
 class Client:
@@ -200,5 +200,21 @@ def test_one_broken_client_harms_no_other() -> None:
         pending.pop()()
         assert client.body == b"t"
         assert client.held == 0
+
+    run(case)
+
+
+def test_app_without_a_socket() -> None:
+    """A caller of the app that has no connection to hold or cut is served the same."""
+
+    async def case(client: Client) -> None:
+        cut: list[int] = []
+        for wire in (PlainWire(None), PlainWire(lambda: cut.append(1))):
+            output = Output(client.send, wire, stall_seconds=1)
+            output.append(b"x")
+            output.flush()
+            wire.abort()
+        assert client.body == b"xx"
+        assert cut == [1]
 
     run(case)

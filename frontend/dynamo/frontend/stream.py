@@ -37,6 +37,23 @@ class Wire(Protocol):
         """Cut the connection."""
 
 
+class PlainWire:
+    """For callers of the app without a socket (tests, a chat in the same process)."""
+
+    def __init__(self, abort: Callable[[], None] | None) -> None:
+        self._abort = abort
+
+    def hold(self) -> list[bytes]:
+        return []
+
+    def release(self, held: list[bytes]) -> None:
+        """Nothing is held."""
+
+    def abort(self) -> None:
+        if self._abort is not None:
+            self._abort()
+
+
 class _Rest:
     """Goes on, in a task, with a coroutine that was driven by hand until it yielded `waiting_for`."""
 

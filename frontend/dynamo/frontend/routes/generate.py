@@ -17,7 +17,7 @@ from dynamo.frontend.answers import Answer, Shape, StreamAnswer, WholeAnswer
 from dynamo.frontend.chunks import Identity
 from dynamo.frontend.errors import ApiError, internal, to_api_error
 from dynamo.frontend.generation import Choice, Desk
-from dynamo.frontend.http_server import CONNECTION
+from dynamo.frontend.http_server import CONNECTION, Connection
 from dynamo.frontend.metrics import ModelMeter, error_type
 from dynamo.frontend.models import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
@@ -31,7 +31,7 @@ from dynamo.frontend.requests import (
     timeout_seconds,
 )  # fmt: skip
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, Output, Send, respond_error
+from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond_error
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
@@ -65,7 +65,7 @@ class GenerateRoute:
             log.exception("[%s] the request failed", rid)
             job.ended(500, "internal_error")
             if job.output is not None and job.output.started:
-                scope[CONNECTION].abort()
+                _wire(scope).abort()
             else:
                 await respond_error(send, internal(), headers)
 
@@ -77,6 +77,11 @@ def _named(error: ApiError, chat: bool) -> ApiError:
         word = error.message.partition(" ")[0].rstrip(":")
         error.param = word if word in kind.__struct_fields__ else "messages" if chat else "prompt"
     return error
+
+
+def _wire(scope: Scope) -> Wire:
+    found = scope.get(CONNECTION)
+    return found if isinstance(found, Connection) else PlainWire(getattr(found, "abort", None))
 
 
 class _Job:
@@ -104,7 +109,7 @@ class _Job:
         models = await self._find(request.model, deadline)
         self._admit(models, bool(request.stream))
         requests, shape = await self._prepare(models, request, body)
-        self.output = Output(send, scope[CONNECTION], stall_seconds=services.policy.stall_seconds, meter=self._meter)
+        self.output = Output(send, _wire(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter)
         self._start(models, requests, shape, bool(request.stream), deadline)
         try:
             await self._wait(receive)
