@@ -156,7 +156,11 @@ def test_a_second_up_says_who_holds_it(place: Workplace) -> None:
     second = place.up(file)
     written = second.end()
     assert second.process.returncode == 1
+    assert "test is up already" in written
     assert f"pid {first.process.pid}" in written
+    port = next(line for line in first.seen if "  url" in line).rpartition(":")[2].removesuffix("/v1")
+    other = place.up(place.write("other"), "--http-port", port)
+    assert f"port {port} is in use by the pipeline test (`dynamo up {file}`" in other.end()
     assert first.process.poll() is None
 
 

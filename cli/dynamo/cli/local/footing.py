@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo.cli.local import infra
-from dynamo.cli.local.ports import holder, is_free
+from dynamo.cli.local.ports import is_free
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 
 
@@ -85,7 +85,7 @@ def assign_ports(
     return groups
 
 
-def demand_port(host: str, port: int) -> None:
+def demand_port(host: str, port: int, who_listens: Callable[[int], str | None]) -> None:
     """The port must be free; raises `UpError` that says who holds it."""
     try:
         if port == 0 or is_free(port, host):
@@ -94,7 +94,7 @@ def demand_port(host: str, port: int) -> None:
         raise UpError(
             f"can't listen on {host}:{port}: {error.strerror}; choose another --http-host or --http-port"
         ) from None
-    who = holder(port)
+    who = who_listens(port)
     raise UpError(
         f"port {port} is in use{f' by {who}' if who else ''}: stop that, "
         "or use --http-port 0 (picks a free one) or another number"

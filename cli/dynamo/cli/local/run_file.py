@@ -33,17 +33,17 @@ from dynamo.cli.local.parts import (
     local_problems,
     parts_of,
 )
-from dynamo.cli.local.ports import PortPicker, is_free
+from dynamo.cli.local.ports import PortPicker, holder, is_free
 from dynamo.cli.local.show import Display
-from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState
+from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState, running
 from dynamo.cli.local.supervise import State
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
+from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 from dynamo.operator.plan import Environment, plan
 from dynamo.operator.workload import Plan
 
 INFRA_READY_WITHIN = 30.0
-GREET_WITHIN = 3.0
 _REFRESH_EVERY, _REST_EVERY = 0.1, 0.5
 _SHOW_ORDER = (INFRA, FRONTEND, WORKER)
 
@@ -98,8 +98,8 @@ class FileRun:
 
     async def _run(self, held: contextlib.ExitStack) -> int:
         self._check()
-        ports = self._ports()
         states = [held.enter_context(self._hold(pipeline.name)) for pipeline in self._wanted]
+        ports = self._ports()
         await self._supervisor.open()
         refresh = asyncio.ensure_future(self._refresh())
         try:
@@ -131,9 +131,16 @@ class FileRun:
         host = self._options.http_host
         ports = assign_ports(self._wanted, self._options.http_port, lambda port: is_free(port, host))
         for port in (port for group in ports for port in group):
-            demand_port(host, port)
+            demand_port(host, port, self._who_listens)
         # Picked here and not by the frontend, so that its URL outlives a restart.
         return [tuple(port or self._pick_port() for port in group) for group in ports]
+
+    def _who_listens(self, port: int) -> str | None:
+        """A pipeline of ours, else whoever the system knows."""
+        for state, alive in running(self._options.home):
+            if alive and state.url.endswith(f":{port}"):
+                return f"the pipeline {state.pipeline} (`dynamo up {state.file}`, pid {state.pid})"
+        return holder(port)
 
     @contextlib.contextmanager
     def _hold(self, name: str) -> Iterator[PipelineState]:
@@ -239,10 +246,10 @@ class FileRun:
         supervisor = self._supervisor
         while not self._signals:
             for pipeline in self._pipelines:
-                if not pipeline.greeted and self._should_greet(pipeline):
+                if not pipeline.greeted and self._is_due(pipeline):
                     pipeline.greeted = True
                     await self._greet(pipeline)
-            if self._hopeless():
+            if all(hopeless(self._seen(pipeline)) for pipeline in self._pipelines):
                 self._exit_code = 1
                 self._display.say("nothing is left that could serve: stopping")
                 return
@@ -251,22 +258,17 @@ class FileRun:
     def _of(self, pipeline: _Pipeline, *kinds: str) -> list[Part]:
         return [p for p in self._supervisor.parts if p.spec.pipeline == pipeline.wanted.name and p.spec.kind in kinds]
 
-    def _should_greet(self, pipeline: _Pipeline) -> bool:
-        """As soon as it serves, but a moment later if more workers are about to come."""
-        if not self._can_greet(pipeline):
+    def _seen(self, pipeline: _Pipeline) -> list[Seen]:
+        parts = self._of(pipeline, FRONTEND, WORKER)
+        return [Seen(part.spec.kind, part.spec.component, part.state) for part in parts]
+
+    def _is_due(self, pipeline: _Pipeline) -> bool:
+        """Whether to greet now."""
+        parts = self._seen(pipeline)
+        if not can_serve(parts):
             return False
         pipeline.servable_since = pipeline.servable_since or time.monotonic()
-        complete = all(part.life.settled for part in self._of(pipeline, FRONTEND, WORKER))
-        return complete or time.monotonic() - pipeline.servable_since > GREET_WITHIN
-
-    def _can_greet(self, pipeline: _Pipeline) -> bool:
-        """A frontend answers, and each component has a worker, or nothing more is to come of it."""
-        if not any(part.state is State.READY for part in self._of(pipeline, FRONTEND)):
-            return False
-        workers = self._of(pipeline, WORKER)
-        ready = {part.spec.component for part in workers if part.state is State.READY}
-        coming = {part.spec.component for part in workers if not part.life.over}
-        return (bool(ready) or not workers) and coming <= ready
+        return should_greet(parts, time.monotonic() - pipeline.servable_since)
 
     async def _greet(self, pipeline: _Pipeline) -> None:
         frontend = next(p for p in self._of(pipeline, FRONTEND) if p.state is State.READY)
@@ -278,13 +280,6 @@ class FileRun:
         for line in greeting.lines(served, url, counts):
             self._display.say(line)
         self._write_soon()
-
-    def _hopeless(self) -> bool:
-        def dead(pipeline: _Pipeline, kind: str) -> bool:
-            parts = self._of(pipeline, kind)
-            return bool(parts) and all(part.state is State.FAILED for part in parts)
-
-        return all(dead(p, FRONTEND) or dead(p, WORKER) for p in self._pipelines)
 
     # -- the end
 
