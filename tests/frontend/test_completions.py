@@ -162,7 +162,7 @@ class Speaker:
         said = body["prompt"] if kind == "completions" else body["messages"][-1]["content"]
         for word in said.split():
             incoming.send(delta(word + " "))
-        incoming.send(delta("", "stop", {"prompt_tokens": 7, "completion_tokens": 3}))
+        incoming.send(delta([], "stop", {"prompt_tokens": 7, "completion_tokens": 3}))
         incoming.finish()
 
 

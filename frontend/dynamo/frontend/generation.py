@@ -177,7 +177,9 @@ class Choice:
 
     def _tokens(self, detokenizer: Detokenizer, ids: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
         if type(ids) is not list:
-            raise ValueError("text, from an engine that makes tokens")
+            if ids:
+                raise ValueError("text, from an engine that makes tokens")
+            ids = []  # an end without tokens may come in either form
         if ids:
             self._attempts.produced = True
             if self._desk.migration_limit:
@@ -208,7 +210,9 @@ class Choice:
 
     def _text(self, text: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
         if type(text) is not str:
-            raise ValueError("token ids, from an engine that makes text")
+            if text:
+                raise ValueError("token ids, from an engine that makes text")
+            text = ""
         if text:
             self._attempts.produced = True
             self._counted += 1
