@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -111,6 +112,9 @@ def leave_on_ctrl_c() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
     leave_on_ctrl_c()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no é must not end us
     try:
         code = dynamo.main(args=argv if argv is None else list(argv), prog_name="dynamo", standalone_mode=False)
     except click.ClickException as error:

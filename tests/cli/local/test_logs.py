@@ -90,6 +90,13 @@ def test_lines_don_t_depend_on_how_the_bytes_arrive(texts: list[str], data: st.D
     assert lines == (expected if expected[-1] else expected[:-1])
 
 
+def test_progress_bars_and_colours_become_plain_lines() -> None:
+    """What would move a terminal's cursor doesn't reach it."""
+    splitter = LineSplitter()
+    lines = splitter.feed(b"\r 10%\r 20%") + splitter.feed(b"\r 30%\r\n\x1b[31mred\x1b[0m\x07 x\ty\r\n")
+    assert lines == ["", " 10%", " 20%", " 30%", "red x\ty"]
+
+
 def test_a_line_without_end_is_cut() -> None:
     """A process that never ends its line can't fill our memory."""
     splitter = LineSplitter()

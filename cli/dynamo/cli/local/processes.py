@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ OnLine = Callable[[str, str], None]
 _HERE = Path(__file__).parent
 _LONGEST_LINE = 16_384
 _PIPES_CLOSE_WITHIN = 1.0
+_LINE_END = re.compile(rb"\r?\n|\r(?=[^\n])")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 
@@ -139,8 +142,8 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        """The lines that `data` completes; what a progress bar writes over itself are lines too."""
+        *lines, self._rest = _LINE_END.split(self._rest + data)
         while len(self._rest) >= _LONGEST_LINE:
             lines.append(self._rest[:_LONGEST_LINE])
             self._rest = self._rest[_LONGEST_LINE:]
@@ -153,4 +156,5 @@ class LineSplitter:
 
 
 def _text(line: bytes) -> str:
-    return line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    """As it may be shown on a terminal: no colours, no other control characters."""
+    return _CONTROL.sub("", line[:_LONGEST_LINE].decode("utf-8", "replace"))
