@@ -204,6 +204,28 @@ def test_connecting_waits_for_the_server(start_nats: Any, until: Any, caplog: py
     assert "secret" not in caplog.text
 
 
+def test_subscribing_during_an_outage(start_nats: Any, until: Any) -> None:
+    """It waits for the server's return, and is active then."""
+
+    async def main() -> None:
+        server = start_nats()
+        bus = NatsBus(NatsConfig(servers=(server.url,)))
+        await bus.connect()
+        server.kill()
+        await until("the loss is known", lambda: not bus.connected)
+        got: list[Message] = []
+        subscribing = asyncio.create_task(bus.subscribe("a", got.append, lambda: None))
+        await asyncio.sleep(0)
+        server.start()
+        await subscribing
+        bus.publish("a", b"x")
+        await bus.flush()
+        assert [message.data for message in got] == [b"x"]
+        await bus.close()
+
+    asyncio.run(main())
+
+
 def test_a_second_server_takes_over(start_nats: Any, until: Any) -> None:
     """Of several configured servers, one that answers is enough."""
 

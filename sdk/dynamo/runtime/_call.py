@@ -17,6 +17,7 @@ from dynamo.runtime._wire import VERSION, Request, encoder
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
+from dynamo.runtime.ports import Subscription
 
 
 class CallOwner(Protocol):
@@ -72,6 +73,16 @@ class Call(OpenStream):
             self.timer.cancel()
             self.timer = None
         self._caller.closed(self)
+
+
+class Listening:
+    """One Dynamo namespace whose inbox this client reads."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.inboxes: dict[int, Inbox] = {}
+        self.subscriptions: list[Subscription] = []
+        self.complained = False
 
 
 def encode_request(client: int, stream: int, payload: Any, context: Context, now: float, limit: int) -> list[bytes]:

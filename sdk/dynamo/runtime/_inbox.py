@@ -41,7 +41,7 @@ DEAD_AFTER: Final = 5.0
 """Suspicion after which a worker counts as dead."""
 SETTLE: Final = 0.25
 """Seconds that frames may lag behind a pong which speaks of them."""
-DEAD_PING: Final = 5.0
+DEAD_PING: Final = 1.0
 FORGET_AFTER: Final = 60.0
 """How long a dead worker without streams is still asked."""
 GHOST_QUIET: Final = 0.1
@@ -165,7 +165,7 @@ class Inbox:
         """Take one frame in."""
         self._heard = now
         if self.verdict is Verdict.SILENT:
-            self._alive(now)
+            self.alive(now)
         if frame.version != VERSION:
             self._refuse(frame.version, now)
             return
@@ -181,7 +181,7 @@ class Inbox:
             self._advance(frame.seq - 1, now)
         self._expected = frame.seq + 1
         for stream in frame.accepted:
-            self._accept(stream)
+            self._accept(stream, now)
         self._deliver(frame.items, now)
 
     def _advance(self, seq: int, now: float) -> None:
@@ -194,9 +194,11 @@ class Inbox:
         for stream in tuple(self.streams.values()):
             self.end(stream, error, now, tell=True)
 
-    def _accept(self, stream: int) -> None:
+    def _accept(self, stream: int, now: float) -> None:
         pending = self.pending.pop(stream, None)
         if pending is not None:
+            if self.verdict is not Verdict.ALIVE:
+                self.alive(now)  # it took a request that was sent after it had been given up
             pending.accepted = True
             pending.request = None
             self.streams[stream] = pending
@@ -285,7 +287,7 @@ class Inbox:
 
     def pong(self, pong: Pong, asked: float, now: float) -> None:
         """The worker answered the ping of `asked`: it is alive; its words are checked a little later."""
-        self._alive(now)
+        self.alive(now)
         self._claim = _Claim(pong, asked, now + SETTLE)
 
     def no_responders(self, now: float, *, grace: bool) -> None:
@@ -302,7 +304,8 @@ class Inbox:
             return True
         return self._claim is None and any(now - s.since >= s.limit for s in self.pending.values())
 
-    def _alive(self, now: float) -> None:
+    def alive(self, now: float) -> None:
+        """There is proof of it."""
         self._heard = now
         self._pinged = None
         self.verdict = Verdict.ALIVE

@@ -240,16 +240,16 @@ class NatsBus:
         return subscription
 
     async def _activate(self, subscription: NatsSubscription) -> None:
-        """Make the server send; where the connection is away, its return does that."""
+        """Make the server send, as soon as there is one."""
         self._refused = ""
+        try:
+            await asyncio.wait_for(self._up.wait(), FLUSH)
+        except TimeoutError:
+            raise CannotConnect("NATS is not connected") from None
         if self._protocol is not None:
+            # A second time where the return has just done it; the server ignores that.
             self._protocol.subscribe(subscription.subject, subscription.number)
-            await self.flush()
-        else:
-            try:
-                await asyncio.wait_for(self._up.wait(), FLUSH)
-            except TimeoutError:
-                raise CannotConnect("NATS is not connected") from None
+        await self.flush()
         if f'"{subscription.subject}"' in self._refused:
             raise CannotConnect(f"NATS refuses: {self._refused}")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._call import Call, encode_request
+from dynamo.runtime._call import Call, Listening, encode_request
 from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, Verdict
 from dynamo.runtime._questions import Questions
 from dynamo.runtime._wire import (
@@ -41,7 +41,7 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
-from dynamo.runtime.ports import Bus, Message, Subscription
+from dynamo.runtime.ports import Bus, Message
 
 __all__ = ["Call", "Caller", "OnEnd", "OnItem", "Verdict"]
 
@@ -59,16 +59,6 @@ BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """Large requests get that much longer to be accepted."""
 
 
-class _Listening:
-    """One Dynamo namespace whose inbox this client reads."""
-
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
-        self.inboxes: dict[int, Inbox] = {}
-        self.subscriptions: list[Subscription] = []
-        self.complained = False
-
-
 class Caller:
     """Everything that one process asks of instances, over one bus."""
 
@@ -76,7 +66,7 @@ class Caller:
         self._bus = bus
         self._client = client_id
         self._clock = clock
-        self._listening: dict[str, _Listening] = {}
+        self._listening: dict[str, Listening] = {}
         self._calls: dict[int, Call] = {}
         self._questions = Questions(bus, client_id)
         self._last_stream = 0
@@ -106,7 +96,7 @@ class Caller:
         """Read the inbox of one more namespace; needed before `open` and `control` there."""
         if namespace in self._listening:
             return
-        here = _Listening(namespace)
+        here = Listening(namespace)
         frames = functools.partial(self._on_frame, here)
         answers = functools.partial(self._on_answer, here)
         subjects = (
@@ -200,7 +190,7 @@ class Caller:
     def closed(self, call: Call) -> None:
         self._calls.pop(call.stream, None)
 
-    def _inbox(self, here: _Listening, instance: InstanceKey, now: float) -> Inbox:
+    def _inbox(self, here: Listening, instance: InstanceKey, now: float) -> Inbox:
         inbox = here.inboxes.get(instance.id)
         if inbox is None:
             inbox = here.inboxes[instance.id] = Inbox(instance, now)
@@ -224,7 +214,7 @@ class Caller:
             except Exception:  # one writer's mistake must not stop the others
                 _log.exception("an after_batch callback failed")
 
-    def _on_frame(self, here: _Listening, message: Message) -> None:
+    def _on_frame(self, here: Listening, message: Message) -> None:
         try:
             frame = decode_frame(message.data)
         except UNREADABLE as error:
@@ -237,13 +227,13 @@ class Caller:
         inbox.receive(frame, self._clock())
         self._act(inbox, before)
 
-    def _complain(self, here: _Listening, message: Message, error: Exception) -> None:
+    def _complain(self, here: Listening, message: Message, error: Exception) -> None:
         self.garbage += 1
         if not here.complained:
             here.complained = True
             _log.warning("unreadable message on %s: %s (said once)", message.subject, error)
 
-    def _on_answer(self, here: _Listening, message: Message) -> None:
+    def _on_answer(self, here: Listening, message: Message) -> None:
         token = message.subject.rpartition(".")[2]
         try:
             if token.isdigit():
@@ -287,6 +277,12 @@ class Caller:
             return Verdict.SILENT if grace else Verdict.DEAD
         except DynamoException:
             return Verdict.SILENT
+        here = self._listening.get(instance.path.namespace)
+        inbox = here.inboxes.get(instance.id) if here else None
+        if inbox is not None:
+            before = inbox.verdict
+            inbox.alive(self._clock())
+            self._act(inbox, before)
         return Verdict.ALIVE
 
     def on_verdict(self, listener: Callable[[InstanceKey, Verdict], None]) -> None:

@@ -63,6 +63,8 @@ PROBE: Final = 1.0
 """Seconds between two looks whether a client still listens."""
 GRACE: Final = 5.0
 """Seconds after a reconnect in which nobody's silence means that he is gone."""
+GONE_AFTER: Final = 3
+"""How often in a row nobody must listen to a client before its streams end."""
 IDLE_PEER: Final = 600.0
 
 
@@ -342,7 +344,7 @@ class RequestServer:
                 del self._peers[key]
 
     def _on_gone(self, served: _Served, message: Message) -> None:
-        """The bus says that nobody listens to a client's frames: twice in a row, and its streams end."""
+        """The bus says that nobody listens to a client's frames; several times in a row, and its streams end."""
         if not message.no_responders or self._clock() < self._grace_until:
             return
         client = int(message.subject.rpartition(".")[2], 16)
@@ -350,7 +352,7 @@ class RequestServer:
         if peer is None:
             return
         peer.missing += 1
-        if peer.missing >= 2:
+        if peer.missing >= GONE_AFTER:
             _log.info("client %x is gone; %d streams end", client, len(peer.streams))
             peer.cancel_all()
 
