@@ -74,6 +74,7 @@ class Serving:
 
     def __init__(self, engine: Engine, served: Served, system: SystemServer | None) -> None:
         self.engine, self.served, self.system = engine, served, system
+        self._stopped = False
 
     @property
     def system_port(self) -> int | None:
@@ -81,6 +82,9 @@ class Serving:
 
     async def stop(self, grace: float) -> None:
         """Leave routing, let streams end within `grace` seconds, withdraw, stop the engine."""
+        if self._stopped:
+            return
+        self._stopped = True
         try:
             await self.served.drain(grace)
             await self.served.stop()

