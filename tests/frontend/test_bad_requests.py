@@ -56,6 +56,8 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value"),
     (CHAT, chat(min_tokens=5, max_tokens=4), 400, "min_tokens", "invalid_value"),
     (CHAT, chat(response_format={"type": "json_object"}), 400, "response_format", "unsupported_value"),
+    (CHAT, chat(guided_json={}), 400, "guided_json", "unsupported_parameter"),
+    (CHAT, chat(nvext={"guided_regex": "x"}), 400, "guided_regex", "unsupported_parameter"),
     (CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_value"),
     (CHAT, chat(messages=[{"role": "user", "content": "x" * 2000}]), 400, "messages", "context_length_exceeded"),
     (TEXT, {"model": "m"}, 400, "prompt", "missing_required_parameter"),

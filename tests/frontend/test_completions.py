@@ -127,7 +127,7 @@ def test_engine_without_logprobs_is_refused(site: Any, engines: Any) -> None:
     site.worker(Silent())
     for stream in (False, True):
         answer = site.post(TEXT, {"model": "m", "prompt": "hi", "logprobs": 1, "stream": stream})
-        assert answer.status_code >= 400
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
         assert "log probabilities" in answer.json()["error"]["message"]
 
 

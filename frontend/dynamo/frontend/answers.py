@@ -19,10 +19,11 @@ from dynamo.frontend.errors import ApiError, to_api_error
 from dynamo.frontend.generation import Choice
 from dynamo.frontend.logprobs import chat_logprobs, completion_logprobs, entries
 from dynamo.frontend.metrics import ModelMeter
+from dynamo.frontend.openai import name_field
 from dynamo.frontend.stream import BatchWriter, Headers, Output
 from dynamo.llm.protocols import PROMPT_LOGPROBS
 from dynamo.llm.tokenizer import Tokenizer
-from dynamo.runtime.errors import EngineError
+from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
@@ -78,7 +79,9 @@ class Logprobs:
             return []
         ids, said = shape.prompt_ids[index], (extras or {}).get(PROMPT_LOGPROBS)
         if said is None:
-            raise EngineError("the engine of this model gives no log probabilities of the prompt; ask without echo")
+            raise InvalidArgument(
+                "echo: the engine of this model gives no log probabilities of the prompt; ask without."
+            )
         found: list[Any] = []
         at = 0
         for token, logprob in zip(ids, said, strict=False):
@@ -130,7 +133,7 @@ class Answer:
         if self.complete:
             return
         self.cancel()
-        self.error = to_api_error(error)
+        self.error = name_field(to_api_error(error), self.shape.chat)
         if self._begun:
             self._output.append(chunks.error_event(self.error.body()))
         else:

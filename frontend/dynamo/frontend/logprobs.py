@@ -10,17 +10,17 @@ from typing import Any
 
 from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS
 from dynamo.llm.tokenizer import Tokenizer
-from dynamo.runtime.errors import EngineError
+from dynamo.runtime.errors import InvalidArgument
 
 Entry = tuple[int, float, list[list[Any]], int]
 """Token id, log probability, alternatives `[id, logprob]`, and where its text starts."""
 
 
 def entries(ids: list[int], extras: dict[str, Any] | None, offsets: list[int]) -> list[Entry]:
-    """What the engine says of `ids`; `EngineError` where it says nothing."""
+    """What the engine says of `ids`; `InvalidArgument` where it says nothing."""
     chosen = (extras or {}).get(LOG_PROBS)
     if chosen is None or len(chosen) < len(ids):
-        raise EngineError("the engine of this model gives no log probabilities; ask without logprobs")
+        raise InvalidArgument("logprobs: the engine of this model gives no log probabilities; ask without them.")
     tops = (extras or {}).get(TOP_LOGPROBS) or [[] for _ in ids]
     return [(token, float(lp), top, at) for token, lp, top, at in zip(ids, chosen, tops, offsets, strict=False)]
 

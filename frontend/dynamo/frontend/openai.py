@@ -140,7 +140,8 @@ _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL
 _MISSING = re.compile(r"missing required field `(\w+)`")
 NVEXT_FIELDS: Final = frozenset({"ignore_eos", "top_k", "min_p", "repetition_penalty", "min_tokens"})
 """What older clients put into `nvext`; the top level wins."""
-_NVEXT_KNOWN: Final = NVEXT_FIELDS | {"annotations", "greed_sampling", "use_raw_prompt", "extra_fields"}
+GUIDED: Final = frozenset({"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+_NVEXT_KNOWN: Final = GUIDED | NVEXT_FIELDS | {"annotations", "greed_sampling", "use_raw_prompt", "extra_fields"}
 
 
 def decode(raw: bytes) -> dict[str, Any]:
@@ -252,9 +253,16 @@ def _check_sampling(request: _Sampling) -> None:
     limit = getattr(request, "max_completion_tokens", None) or request.max_tokens
     if request.min_tokens is not None and limit is not None and request.min_tokens > limit:
         raise bad_request(f"min_tokens: {request.min_tokens} is more than max_tokens ({limit}).", "min_tokens")
+    for name in GUIDED & (request_fields(request) | (request.nvext or {}).keys()):
+        raise bad_request(f"{name}: constrained output is not supported yet.", name, "unsupported_parameter")
     for key in request.logit_bias or ():
         if not key.isdecimal():
             raise bad_request(f"logit_bias: {key!r} is not a token id.", "logit_bias")
+
+
+def request_fields(request: _Sampling) -> set[str]:
+    """The constraints that were given at top level."""
+    return {name for name in GUIDED if getattr(request, name, None) is not None}
 
 
 def _check_chat(request: ChatRequest) -> None:
@@ -306,6 +314,15 @@ def prompts(prompt: Any) -> list[str | list[int]]:
 
 def _are_ids(items: list[Any]) -> bool:
     return all(type(item) is int and 0 <= item < 2**31 for item in items)
+
+
+def name_field(error: ApiError, chat: bool) -> ApiError:
+    """Name the field that a lower layer refused: the one that its sentence starts with, else the prompt."""
+    if error.status == 400 and error.param is None and error.code in ("invalid_value", "context_length_exceeded"):
+        kind = ChatRequest if chat else CompletionRequest
+        word = error.message.partition(" ")[0].rstrip(":")
+        error.param = word if word in kind.__struct_fields__ else "messages" if chat else "prompt"
+    return error
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:

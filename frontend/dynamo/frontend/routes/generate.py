@@ -57,7 +57,7 @@ class GenerateRoute:
         except ClientGone:
             job.ended(CLIENT_CLOSED, "cancelled")
         except (ApiError, DynamoException) as error:
-            answer = _named(to_api_error(error), self._chat)
+            answer = openai.name_field(to_api_error(error), self._chat)
             log.log(logging.INFO if answer.status < 500 else logging.WARNING, "[%s] %d %s", rid, answer.status, error)
             job.ended(answer.status, answer.code)
             await respond_error(send, answer, headers)
@@ -68,15 +68,6 @@ class GenerateRoute:
                 _wire(scope).abort()
             else:
                 await respond_error(send, internal(), headers)
-
-
-def _named(error: ApiError, chat: bool) -> ApiError:
-    """Name the field that the preprocessor refused: the one that its sentence starts with, else the prompt."""
-    if error.status == 400 and error.param is None and error.code in ("invalid_value", "context_length_exceeded"):
-        kind = ChatRequest if chat else CompletionRequest
-        word = error.message.partition(" ")[0].rstrip(":")
-        error.param = word if word in kind.__struct_fields__ else "messages" if chat else "prompt"
-    return error
 
 
 def _wire(scope: Scope) -> Wire:
