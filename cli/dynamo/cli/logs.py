@@ -52,7 +52,7 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
         raise click.BadParameter(text) from None
 
 
-@click.command("logs", epilog=EPILOG)
+@click.command("logs", epilog=EPILOG, short_help="Print what a part, a component or a pipeline wrote.")
 @click.argument("name", required=False, shell_complete=lambda ctx, param, incomplete: complete_name(incomplete))
 @click.option("-f", "--follow", is_flag=True, help="Go on as more is written.")
 @click.option("--since", callback=since_time, help="Only lines younger than this: 30s, 5m, 2h, or a time.")

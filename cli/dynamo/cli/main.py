@@ -67,7 +67,10 @@ class LazyGroup(click.Group):
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(None, "--version", package_name="dynamo-pipelines", message="%(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda ctx, _, given: _version(ctx, given),
+    help="Print the version.",
+)  # fmt: skip
 def dynamo() -> None:
     """LLM serving from a pipeline file."""
 
@@ -90,6 +93,12 @@ def run(words: tuple[str, ...]) -> None:
 def show_version() -> None:
     """Print the version."""
     click.echo(installed_version())
+
+
+def _version(context: click.Context, given: bool) -> None:
+    if given:
+        click.echo(installed_version())
+        context.exit()
 
 
 def installed_version() -> str:

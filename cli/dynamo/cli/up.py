@@ -22,7 +22,7 @@ Ctrl-C once ends in order, twice ends now. Exit codes: 0 ended by SIGTERM, 1 fai
 """
 
 
-@click.command("up", epilog=EPILOG)
+@click.command("up", epilog=EPILOG, short_help="Run the pipelines of FILE on this machine.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--http-port", type=click.IntRange(0, 65535), envvar="DYN_HTTP_PORT", show_envvar=True,

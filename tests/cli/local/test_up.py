@@ -171,7 +171,7 @@ def test_servers_that_the_environment_names_must_answer(place: Workplace) -> Non
     up = place.up(place.write())
     written = up.end()
     assert up.process.returncode == 1
-    assert "can't reach NATS at nats://127.0.0.1:1" in written
+    assert "can't reach NATS at nats://127.0.0.1:1 (connection refused)" in written
     assert "NATS_SERVER" in written
     assert "secret" not in written
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import os
 import re
 import shutil
 import sysconfig
@@ -79,7 +80,8 @@ async def check_reachable(what: str, remote: Remote, default_port: int) -> None:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {REACHABLE_WITHIN:g} s"
-    return getattr(error, "strerror", None) or str(error)
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)
 
 
 def without_password(urls: str) -> str:
