@@ -9,7 +9,7 @@ import click
 import pytest
 
 from dynamo.cli.grammar import CommandError
-from dynamo.cli.run import command, read, run
+from dynamo.cli.run import command, main, read, run
 from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
 from dynamo.cli.understood import Run
 from dynamo.runtime.names import EndpointPath
@@ -133,6 +133,29 @@ def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("out=mo", "plain,out=mocker"),
+        ("in=h", "plain,in=http"),
+        ("out = mo", "plain,mocker"),
+        ("in=http out = ll", "plain,llamacpp"),
+        ("m", "file,m"),
+        ("--http-p", "plain,--http-port"),
+    ],
+)
+def test_tab_completes(
+    typed: str, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shell's question at a Tab is answered with words, flags or files."""
+    monkeypatch.setenv("_DYNAMO_RUN_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"dynamo-run {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out.splitlines() == [offered]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

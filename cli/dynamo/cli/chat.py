@@ -116,7 +116,8 @@ async def first_model(client: Client, wanted: str, say: Callable[[str], None], *
             raise RequestError(404, _no_model(wanted, names))
         if now - said > _SAY_SECONDS:
             said = now
-            say(f"waiting for a worker that serves {wanted or 'a model'} ({now - start:.0f} s)")
+            what = f"waiting for a worker that serves {wanted or 'a model'}" if more_may_come else "still loading"
+            say(f"{what} ({now - start:.0f} s)")
         await asyncio.sleep(_LOOK_SECONDS)
 
 

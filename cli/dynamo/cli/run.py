@@ -89,6 +89,10 @@ def _sides(words: Words) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
+    if "_DYNAMO_RUN_COMPLETE" in os.environ:
+        from dynamo.cli.run_completion import complete
+
+        complete()
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -1,0 +1,45 @@
+"""Tab after `dynamo-run`: the words of in= and out=, flags, and files.
+
+`eval "$(_DYNAMO_RUN_COMPLETE=bash_source dynamo-run)"` (or `zsh_source`, `fish_source`) turns it on; the script
+that it prints calls `dynamo-run` again at each Tab, which `run.py` hands over to here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from dynamo.cli.grammar import DYN, ENGINES
+from dynamo.cli.run_settings import RunSettings
+from dynamo.runtime.settings import options
+
+VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
+WORDS: Final = (
+    *(f"in={name}" for name in ("text", "stdin", "http", "dyn://")),
+    *(f"out={name}" for name in (*ENGINES, DYN)),
+)
+
+
+class _Word(click.types.StringParamType):
+    """in=, out=, or the model."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        offered = offers(ctx.params.get("words") or (), incomplete)
+        return [CompletionItem(word) for word in offered] or [CompletionItem(incomplete, type="file")]
+
+
+def offers(before: Sequence[str], incomplete: str) -> list[str]:
+    """What may stand where `incomplete` does; bash takes `in=h` for the three words `in`, `=` and `h`."""
+    split = [word for word in before[-2:] if word != "="]
+    side = f"{split[-1]}=" if before and split and split[-1] in ("in", "out") else ""
+    return [word.removeprefix(side) for word in WORDS if word.startswith(side + incomplete)]
+
+
+def complete() -> None:
+    """Answer the shell and leave."""
+    words = click.Argument(["words"], nargs=-1, type=_Word())
+    command = click.Command("dynamo-run", params=[words, *options(RunSettings)])
+    command.main(prog_name="dynamo-run", complete_var=VARIABLE)
