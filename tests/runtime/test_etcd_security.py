@@ -16,6 +16,9 @@ from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
 from dynamo.runtime._etcd import EtcdStore
 from dynamo.runtime.config import EtcdConfig
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
+from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.ports import Verdict
+from dynamo.runtime.registry import Registry
 
 pytestmark = pytest.mark.servers
 
@@ -101,6 +104,45 @@ def test_a_token_that_ended_is_renewed(guarded: EtcdServer) -> None:
 def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:  # noqa: F811
     """Credentials for an etcd without authentication are no error."""
     assert use(own_etcd.config(username="tenant", password="pass")) == b"v"
+
+
+def test_rights_for_one_namespace(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """What a tenant needs: its own instances and clients, the epoch, and a look at the clients of all namespaces."""
+    _control(own_etcd, "put", "dynamo/epoch", "e")
+    _control(own_etcd, "user", "add", "root:secret")
+    _control(own_etcd, "user", "grant-role", "root", "root")
+    _control(own_etcd, "user", "add", "tenant:pass")
+    _control(own_etcd, "role", "add", "tenant")
+    for prefix in ("instances", "clients"):
+        _control(own_etcd, "role", "grant-permission", "--prefix=true", "tenant", "readwrite", f"dynamo/{prefix}/ns/")
+    for key in ("epoch", "clients/_all/"):
+        _control(own_etcd, "role", "grant-permission", "--prefix=true", "tenant", "read", f"dynamo/{key}")
+    _control(own_etcd, "user", "grant-role", "tenant", "tenant")
+    _control(own_etcd, "auth", "enable")
+
+    async def ping(_key: InstanceKey) -> Verdict:
+        return Verdict.ALIVE
+
+    async def main() -> None:
+        store = EtcdStore(own_etcd.config(username="tenant", password="pass"))
+        registry = Registry(store, ping, 1)
+        mine = InstanceKey(EndpointPath("ns", "b", "g"), 5)
+        try:
+            async with asyncio.timeout(20):
+                await store.connect()
+                view = await registry.watch("ns", "frontend")
+                await view.wait_synced()
+                registration = await registry.register(mine)
+                assert await registration.known_to_all(10)
+                assert registration.readiness().ready
+                assert view.routable(mine.path) == [mine]
+                with pytest.raises(InvalidArgument, match="does not let user tenant"):
+                    await store.put("dynamo/instances/other/b/g/1", b"x")
+        finally:
+            await registry.stop()
+            await store.close()
+
+    asyncio.run(main())
 
 
 class Tls:

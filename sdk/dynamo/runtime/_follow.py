@@ -49,6 +49,7 @@ class Follower:
         self._position: int | None = None
         """The revision up to which the copy is complete; None: list first."""
         self._watching: asyncio.Timeout | None = None
+        self._said = ""
 
     def relist(self) -> None:
         """Another store answers, or may: look again now."""
@@ -69,7 +70,9 @@ class Follower:
             except CannotConnect as error:
                 log.debug("the store is away (%s); %s is followed again when it is back", error, self._prefix)
             except DynamoException as error:
-                log.warning("%s can't be followed: %s", self._prefix, error)
+                if error.message != self._said:
+                    log.warning("%s can't be followed: %s", self._prefix, error)
+                self._said = error.message
             except Exception:  # a mistake of a listener must not end membership
                 log.exception("%s is listed again after a mistake", self._prefix)
                 self._position = None

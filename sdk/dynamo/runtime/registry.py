@@ -121,12 +121,17 @@ class Registration:
         """Wait until all clients have applied the last update; False where some have not within `timeout`."""
         try:
             async with asyncio.timeout(timeout):
-                while self.leased.dirty or not self._neighbours.clients.cover(self._keeper.epoch, self.leased.revision):
+                while not self._covered():
                     self._neighbours.news.clear()
                     await self._neighbours.news.wait()
         except TimeoutError:
             return False
         return True
+
+    def _covered(self) -> bool:
+        known = self._neighbours
+        settled = known.synced and not self.leased.dirty
+        return settled and known.clients.cover(self._keeper.epoch, self.leased.revision)
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here? Latches; drain ends it."""
