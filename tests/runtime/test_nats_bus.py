@@ -249,9 +249,13 @@ def test_credentials(start_nats: Any) -> None:
 
     async def main() -> None:
         server = start_nats(AUTH)
-        bus = NatsBus(NatsConfig(servers=(server.url,), username="a", password="p w"))
-        await bus.connect()
-        await bus.close()
+        for right in (
+            NatsConfig(servers=(server.url,), username="a", password="p w"),
+            NatsConfig(servers=(server.url.replace("//", "//limited:x@"),)),
+        ):
+            bus = NatsBus(right)
+            await bus.connect()
+            await bus.close()
         for wrong in (
             NatsConfig(servers=(server.url,)),
             NatsConfig(servers=(server.url,), username="a", password="wrongsecret"),
@@ -283,6 +287,30 @@ def test_tokens_and_nkeys(start_nats: Any, tmp_path: Path) -> None:
             bus = NatsBus(config)
             await bus.connect()
             await bus.flush()
+            await bus.close()
+
+    asyncio.run(main())
+
+
+def test_unusable_files_are_said_at_once(start_nats: Any, tmp_path: Path) -> None:
+    """Files that hold something else, or nothing, and WebSocket addresses: one sentence, no waiting."""
+    garbage = tmp_path / "garbage"
+    garbage.write_text("this is no seed")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+
+    async def main() -> None:
+        server = start_nats()
+        files = [str(garbage), str(empty), str(tmp_path / "missing")]
+        configs = [NatsConfig(servers=(server.url,), nkey=file) for file in files]
+        configs += [NatsConfig(servers=(server.url,), tls_ca=file) for file in files]
+        configs += [NatsConfig(servers=(server.url,), credentials_file=file) for file in files]
+        configs += [NatsConfig(servers=(server.url.replace("nats:", "ws:"),))]
+        for config in configs:
+            bus = NatsBus(config)
+            with pytest.raises(CannotConnect, match=r"can't be used|WebSocket") as caught:
+                await bus.connect()
+            assert "no seed" not in str(caught.value)
             await bus.close()
 
     asyncio.run(main())

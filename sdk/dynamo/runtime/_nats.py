@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.errors import ErrInvalidUserCredentials
 from nats.aio.transport import TcpTransport
 
 from dynamo.runtime._nats_protocol import NatsProtocol
@@ -166,7 +167,7 @@ class NatsBus:
                     servers=[server], name=self._name, error_cb=_collector(failures), allow_reconnect=False,
                     max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=int(DIAL), **options,
                 )  # fmt: skip
-        except (nats.errors.Error, OSError, ValueError) as error:
+        except Exception as error:  # nats-py, nkeys and ssl raise many kinds; each means that this dial failed
             await _discard(client)
             cause = failures[-1] if failures and isinstance(error, nats.errors.NoServersError) else error
             raise _failure(cause, server) from error
@@ -339,7 +340,9 @@ def _failure(error: BaseException, server: str) -> CannotConnect:
         return _Refused(f"NATS at {_plain(server)} refuses the credentials (NATS_AUTH_*)")
     if isinstance(error, ssl.SSLCertVerificationError):
         return _Refused(f"NATS at {_plain(server)} has a certificate that NATS_TLS_CA does not vouch for: {text}")
-    return CannotConnect(text)
+    if isinstance(error, (OSError, nats.errors.Error)) and not isinstance(error, ErrInvalidUserCredentials):
+        return CannotConnect(text)
+    return _Refused(f"the credentials for NATS (NATS_AUTH_*) can't be used: {type(error).__name__}")
 
 
 def _full(url: str) -> str:
@@ -354,16 +357,28 @@ def _plain(url: str) -> str:
 def _options(config: NatsConfig, server: str) -> dict[str, Any]:
     """nats-py's arguments; files are read now, so that rotated credentials count at the next dial."""
     if urlsplit(_full(server)).scheme in ("ws", "wss"):
-        raise CannotConnect("NATS over WebSocket is not supported here: use a nats:// or tls:// address")
-    options: dict[str, Any] = {
-        "user": config.username,
-        "password": config.password,
-        "token": config.token,
-        "user_credentials": config.credentials_file,
-        "nkeys_seed_str": Path(config.nkey).read_text().strip() if config.nkey else None,
-        "tls": _tls(config, server),
-    }
+        raise _Refused("NATS over WebSocket is not supported here: use a nats:// or tls:// address")
+    try:
+        options: dict[str, Any] = {
+            "user": config.username,
+            "password": config.password,
+            "token": config.token,
+            "user_credentials": _checked(config.credentials_file),
+            "nkeys_seed_str": Path(config.nkey).read_text().strip() if config.nkey else None,
+            "tls": _tls(config, server),
+        }
+    except (OSError, ValueError) as error:
+        raise _Refused(f"a file that NATS_AUTH_* or NATS_TLS_* names can't be used: {error}") from error
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _checked(credentials: str | None) -> str | None:
+    """The file's name, where it is one of credentials; nats-py would read on for ever in another."""
+    if credentials is not None:
+        text = Path(credentials).read_text()
+        if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:
+            raise ValueError(f"{credentials} holds no NATS credentials")
+    return credentials
 
 
 def _tls(config: NatsConfig, server: str) -> ssl.SSLContext | None:
