@@ -49,6 +49,8 @@ class Opener(Protocol):
         on_item: Callable[[Any, bool], None], on_end: Callable[[DynamoException | None], None],
     ) -> Call: ...  # fmt: skip
 
+    def after_batch(self, callback: Callable[[], None]) -> None: ...
+
 
 class Listener(Protocol):
     """Who wants the text. Called on the loop, never after `finished` or `failed` of that choice."""
@@ -230,7 +232,8 @@ class Choice:
         call, self._call = self._call, None
         self._closed = True
         if abandon and call is not None:
-            call.cancel()
+            # The engine's own end mostly comes with the same frame; then there is nothing to cancel any more.
+            self._desk.opener.after_batch(call.cancel)
         self._leave()
         self._listener.finished(self)
 
