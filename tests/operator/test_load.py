@@ -180,6 +180,8 @@ def test_other_kubernetes_objects_are_passed_over() -> None:
         ("a: !!python/object:os.system {}", "only plain values"),
         ("a: !!binary aGk=", "only plain values"),
         ("1: 2", "quote it"),
+        ('a: "\\0"', "has a NUL"),
+        ('a: {b: ["\\ud800"]}', "half a surrogate"),
         ("a: &x [*x]", "nested too deeply"),
         ("a: " + "[" * 200, "is no valid YAML"),
         ("a: " + "9" * 5000, "is no valid YAML"),

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -89,6 +92,59 @@ def test_every_field_reaches_its_process() -> None:
     assert json.loads(big.engine_args) == {"max-model-len": 8192, "text": 'it\'s "quoted"'}
     assert (small.role, small.num_nodes, small.system_port, small.system_host) == ("prefill", 1, 9090, "0.0.0.0")
     assert (code.python_file, code.python_mode) == ("code.py", "text")
+
+
+TEXT = st.text(st.characters(exclude_characters="\0"), max_size=9)
+ANY_JSON = st.recursive(
+    st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+ANY_COMPONENT = st.fixed_dictionaries(
+    {"engine": st.sampled_from(["mocker", "echo_core", "llamacpp", "vllm"])},
+    optional={
+        "replicas": st.integers(0, 5),
+        "tensorParallelSize": st.integers(1, 64),
+        "kvCacheBlockSize": st.integers(1, 4096),
+        "engineArgs": st.dictionaries(st.text(alphabet="abc-_@'\" ", min_size=1, max_size=9), ANY_JSON, max_size=4),
+        "env": st.lists(st.fixed_dictionaries({"name": st.just("A"), "value": TEXT}), max_size=1),
+    },
+)
+ANY_SPEC = st.fixed_dictionaries(
+    {
+        "components": st.lists(ANY_COMPONENT, min_size=1, max_size=1),
+        "model": st.fixed_dictionaries(
+            {"source": st.sampled_from(["hf://a/b", "./x.gguf", "--help", "a b", "-"])},
+            optional={"name": TEXT.filter(bool), "contextLength": st.integers(1, 99)},
+        ),
+    },
+    optional={
+        "frontend": st.fixed_dictionaries(
+            {},
+            optional={
+                "workers": st.integers(1, 9),
+                "holdSeconds": st.floats(0, 99),
+                "router": st.fixed_dictionaries(
+                    {}, optional={"temperature": st.floats(0, 9), "busyThreshold": st.floats(0, 1)}
+                ),
+            },
+        )
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ANY_SPEC)
+def test_any_value_reaches_the_parsers_as_it_is(spec: dict[str, Any]) -> None:
+    """Whatever the file says, also what looks like a flag, comes out of the real parser again."""
+    head = "apiVersion: dynamo.dev/v1alpha1\nkind: DynamoPipeline\nmetadata: {name: llama}\n"
+    (loaded,) = load_pipelines(head + yaml.safe_dump({"spec": spec}, allow_unicode=True))
+    planned = plan(loaded, CLUSTER)
+    worker, frontend = settings_of(planned.workers[0]), settings_of(planned.frontend)
+    assert worker.model_path == spec["model"]["source"]
+    assert worker.model_name == model_name(loaded)
+    assert json.loads(worker.engine_args or "{}") == loaded.spec.components[0].engine_args
+    assert frontend.hold_seconds == pytest.approx(loaded.spec.frontend.hold_seconds)
 
 
 def test_environment_and_secrets() -> None:

@@ -269,4 +269,4 @@ def _compact(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:g}"
+    return repr(_canonical(value))

@@ -81,7 +81,9 @@ def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {REACHABLE_WITHIN:g} s"
     number = getattr(error, "errno", None)
-    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number).lower()
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def without_password(urls: str) -> str:

@@ -7,6 +7,7 @@ are null vanish, as the API server does it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -111,6 +112,8 @@ class _Walk:
             raise YamlError("is nested too deeply or has too many values", line, path.partition("[")[0])
         if node.tag not in _TAGS:
             raise YamlError(f"has a value with the YAML tag {node.tag}: only plain values are allowed", line, path)
+        if isinstance(node, yaml.ScalarNode) and _UNUSABLE.search(node.value):
+            raise YamlError("has a NUL or half a surrogate pair in its text: remove it", line, path)
         self._document.lines.setdefault(path, line)
         if isinstance(node, yaml.MappingNode):
             self._mapping(node, path, depth)
@@ -133,6 +136,8 @@ class _Walk:
             self.visit(value, child, depth + 1)
 
 
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that can be in no argument, variable or file name."""
 _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 _TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
 
