@@ -211,7 +211,7 @@ async def measure(task: Task) -> dict[str, Any]:
         await loop.run_in_executor(None, sys.stdin.readline)
         times, seconds = await send(connections, requests)
         times.faults.extend(warm.faults)
-        return summary(times, seconds, task)
+        return {**summary(times, seconds, task), "client_cpu": time.process_time()}
     finally:
         for connection in connections:
             connection.close()

@@ -10,6 +10,8 @@ from bench.workloads import ABSOLUTE_BARS, Workload
 
 Round = Mapping[str, Any]
 SIDES = ("ours", "peer")
+# Above it the servers wait for each other's cores: tokens come late, and come in bunches, which is cheaper.
+OTHERS_LIMIT = 0.1
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -91,6 +93,18 @@ def _row(workload: Workload, side: str, rounds: Sequence[Round], peer: Sequence[
         str(faults),
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def disturbance(results: Mapping[str, Mapping[str, Sequence[Round]]]) -> list[str]:
+    """A warning where other programs took so much of the machine that paced workloads mean little."""
+    shares = {
+        name: max(float(r.get("others_share", 0.0)) for rounds in sides.values() for r in rounds)
+        for name, sides in results.items()
+    }
+    loud = [f"{name} {share:.0%}" for name, share in shares.items() if share > OTHERS_LIMIT]
+    return [f"other programs used up to this much of the machine, repeat when it is quiet: {', '.join(loud)}"] * bool(
+        loud
+    )
 
 
 def absolute_bars(results: Mapping[str, Mapping[str, Sequence[Round]]]) -> list[str]:

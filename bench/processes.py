@@ -59,6 +59,13 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total / _TICK
 
 
+def busy_seconds() -> float:
+    """CPU seconds that the whole machine has spent working since it started."""
+    fields = [int(f) for f in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle, waiting = fields[3], fields[4]
+    return (sum(fields) - idle - waiting) / _TICK
+
+
 def rss_mb(pids: Sequence[int]) -> float:
     """Resident memory of these processes and of all below them."""
     return sum(int(f[21]) * _PAGE_MB for pid in set().union(*(tree(p) for p in pids)) if (f := _stat(pid)))

@@ -62,7 +62,7 @@ class Answer:
 
 def event_texts(body: bytes) -> list[str]:
     """The texts of a whole SSE body, event by event (for exactness, not for speed)."""
-    texts = []
+    texts: list[str] = []
     for event in body.split(b"\n\n"):
         data = event.removeprefix(b"data: ")
         if not event.startswith(b"data: ") or data == b"[DONE]":

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import SIDES, absolute_bars, per_unit, table
+from bench.figures import SIDES, absolute_bars, disturbance, per_unit, table
 from bench.model import model_folder, words
 from bench.peer import VERSION, peer_python
-from bench.processes import BenchError, Servers, cpu_seconds, rss_mb
+from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds, rss_mb
 from bench.sides import MODEL, STARTERS, Plan, Side
 from bench.workloads import Workload, groups, prompts, select
 
@@ -95,16 +95,17 @@ def _talk(client: subprocess.Popen[str], task: str, side: Side) -> tuple[dict[st
     if client.stdout.readline().strip() != "warm":
         side.servers.check()
         raise BenchError("the client failed while warming up (see above)")
-    before = _usage(side)
+    before = {**_usage(side), "client": cpu_seconds([client.pid]), "machine": busy_seconds()}
     client.stdin.write("go\n")
     client.stdin.flush()
     line = client.stdout.readline()
-    after = _usage(side)
+    after = {**_usage(side), "machine": busy_seconds()}
     side.servers.check()
     if not line:
         raise BenchError("the client failed while measuring (see above)")
     figures: dict[str, Any] = json.loads(line)
-    return figures, {role: after[role] - before[role] for role in ROLES}
+    after["client"] = figures.pop("client_cpu")
+    return figures, {part: after[part] - before[part] for part in before}
 
 
 def measure(side: Side, workload: Workload, texts: Sequence[str]) -> dict[str, Any]:
@@ -119,6 +120,8 @@ def measure(side: Side, workload: Workload, texts: Sequence[str]) -> dict[str, A
     requests = figures["requests"]
     units = {role: per_unit(workload, cpu[role], requests) for role in ROLES}
     rss = rss_mb(side.servers.pids("frontend"))
+    ours = sum(cpu[part] for part in cpu if part != "machine")
+    capacity = figures["seconds"] * (os.cpu_count() or 1)
     return {
         **figures,
         "frontend": units["frontend"],
@@ -128,7 +131,9 @@ def measure(side: Side, workload: Workload, texts: Sequence[str]) -> dict[str, A
         "worker_us_per_token": cpu["worker"] * 1e6 / figures["tokens"],
         "rss_mb": rss,
         "rss_beyond_tokenizer_mb": rss - max(0.0, side.rss_loaded - side.rss_empty),
-        "load_average": os.getloadavg()[0],
+        "client_us_per_token": cpu["client"] * 1e6 / figures["tokens"],
+        # What neither the servers nor the client used: somebody else was on the machine.
+        "others_share": max(0.0, cpu["machine"] - ours) / capacity,
     }
 
 
@@ -170,6 +175,7 @@ def report(workloads: Sequence[Workload], results: Results) -> str:
     """What is printed at the end."""
     lines = [table(workloads, results), ""]
     lines += absolute_bars(results)
+    lines += disturbance(results)
     return "\n".join(lines)
 
 

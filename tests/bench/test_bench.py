@@ -12,7 +12,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from bench.exact import Stream, longest_over_median
-from bench.figures import absolute_bars, median, per_unit, percentile, ratio, table, verdict
+from bench.figures import absolute_bars, disturbance, median, per_unit, percentile, ratio, table, verdict
 from bench.sse import Answer, event_texts
 from bench.workloads import WORKLOADS, groups, prompts, select
 
@@ -109,6 +109,15 @@ def test_the_table_says_what_was_missed() -> None:
 def test_absolute_bars_name_the_figure_and_the_limit() -> None:
     """Bars that don't compare with the peer are lines of their own."""
     assert absolute_bars({"s": {"ours": [{"ttft_p50_ms": 0.7}]}}) == ["s: ttft_p50_ms 0.70 (bar <= 0.8) ok"]
+
+
+def test_a_disturbed_run_says_so() -> None:
+    """Other programs' share of the machine is told when it is large enough to matter."""
+    results = {"p": {"ours": [{"others_share": 0.02}, {"others_share": 0.4}]}, "r": {"ours": [{"others_share": 0.05}]}}
+    assert disturbance(results) == [
+        "other programs used up to this much of the machine, repeat when it is quiet: p 40%"
+    ]
+    assert disturbance({"r": results["r"]}) == []
 
 
 def test_prompts_are_the_same_for_a_seed_and_never_repeat() -> None:
