@@ -170,11 +170,11 @@ def test_no_worker_yet(stack: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--engine", "mocker", "--model-path", "/no/such/model"], "/no/such/model"),
-        (["--engine", "mokker"], "mocker"),
-        (["--engine", "mocker", "--engine-args", "{oops"], "engine-args"),
-        (["--engine", "mocker", "--engine-args", '{"speedup_ration": 2}'], "speedup_ratio"),
-        (["--engine", "llamacpp"], "model-path"),
+        (["mocker", "--model-path", "/no/such/model"], "/no/such/model"),
+        (["mokker"], "mocker"),
+        (["mocker", "--engine-args", "{oops"], "engine-args"),
+        (["mocker", "--engine-args", '{"speedup_ration": 2}'], "speedup_ratio"),
+        (["llamacpp"], "model-path"),
     ],
 )
 def test_workers_say_what_is_wrong(stack: Any, flags: list[str], words: str) -> None:
