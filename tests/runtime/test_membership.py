@@ -203,8 +203,9 @@ def test_pending_and_failed_are_published_until_the_instance_leaves() -> None:
     said = known.acknowledgement("frontend")
     assert (said.pending, said.failed) == ([1], {2: "no tokenizer"})
     known.change([wrote(record(1, draining=True)), removed(1), wrote(record(2, draining=True)), removed(2)], 0.0)
+    known.change([wrote(record(1), 5), wrote(record(2), 6)], 1.0)
     said = known.acknowledgement("frontend")
-    assert (said.pending, said.failed) == ([], {})
+    assert (said.pending, said.failed) == ([], {}), "nothing of it is left when the id comes back"
 
 
 def test_endpoints_are_told_apart() -> None:

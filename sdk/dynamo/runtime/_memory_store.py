@@ -130,7 +130,7 @@ class StoreWorld:
 
     def since(self, prefix: str, revision: int) -> list[Change]:
         """What happened from `revision` on."""
-        if revision <= self._compacted or revision > self.revision + 1:
+        if revision <= self._compacted:
             raise Compacted
         first = len(self._history)
         while first and self._history[first - 1].revision >= revision:
@@ -220,6 +220,8 @@ class MemoryStore:
     async def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[Change]]:
         world, wake = self._world, asyncio.Event()
         world.check()
+        if start_revision > world.revision + 1:
+            raise Compacted("the store is younger than what is watched for")
         generation, revision = world.generation, start_revision
         world.listen(wake)
         try:
