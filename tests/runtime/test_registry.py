@@ -336,7 +336,7 @@ def test_compaction_during_an_outage() -> None:
         await site.registry(5).register(KEY)
         await until("joined", lambda: KEY in view.instances)
         site.world.down = True
-        await asyncio.sleep(0.05)
+        await until("noticed", lambda: view.follower._watching is None)
         site.world._down = False
         other = InstanceKey(PATH, 6)
         await site.registry(6).register(other)
