@@ -22,8 +22,18 @@ VOCABULARY = {1: b"\xf0", 2: b"\x93", 3: b"\x80", 9: b" Berlin"}
 BYTE_IDS = {0xF0: 1, 0x93: 2, 0x80: 3}
 
 
+class Known:
+    """A vocabulary of four tokens."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return VOCABULARY.get(token_id, b"")
+
+    def byte_id(self, byte: int) -> int:
+        return BYTE_IDS[byte]
+
+
 def reader(logprobs: int | None = None) -> ChunkReader:
-    return ChunkReader(lambda token: VOCABULARY.get(token, b""), BYTE_IDS, logprobs)
+    return ChunkReader(Known(), logprobs)
 
 
 def chunk(entries: list[dict[str, Any]], finish: str | None = None, **more: Any) -> dict[str, Any]:

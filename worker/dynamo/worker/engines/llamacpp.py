@@ -19,10 +19,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
 from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of, phases, stop_reasons
+from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
 from dynamo.worker.settings import unknown_name
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class LlamaCpp:
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or model.path.is_dir():
             raise InvalidArgument("engine llamacpp needs --model-path with a .gguf file (or package://NAME)")
-        self._model, self._path = model, model.path
+        self._path = model.path
         self._given = _arguments(settings.arguments())
         slots = self._given["n_parallel"]
         own = model.card.context_length or _SLOT_CONTEXT
@@ -77,17 +79,11 @@ class LlamaCpp:
         self._death: asyncio.Future[BaseException]
 
     async def start(self) -> EngineFacts:
-        from dynamo.llm import load_tokenizer
-
         self._loop = asyncio.get_running_loop()
         self._death = self._loop.create_future()
         log.info("loading %s", self._path.name)
-        self._server, tokenizer = await asyncio.gather(
-            asyncio.to_thread(self._load),
-            asyncio.to_thread(load_tokenizer, self._model.card, self._model.files),
-        )
-        self._token_bytes = tokenizer.token_bytes
-        self._byte_ids = _ByteIds(tokenizer)
+        self._vocabulary = Vocabulary(await asyncio.to_thread(read_header, self._path))
+        self._server = await asyncio.to_thread(self._load)
         slots = self._given["n_parallel"]
         for number in range(slots):
             thread = threading.Thread(target=self._work, name=f"llamacpp-{number}", daemon=True)
@@ -144,7 +140,7 @@ class LlamaCpp:
         self._check_room()
         steps = phases(request, room)
         completion(request, (), steps[0])  # refuses what can't be asked, now
-        reader = ChunkReader(self._token_bytes, self._byte_ids, request.output_options.logprobs)
+        reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
         job = _Job(request, sink, steps, reader)
         self._open.add(job)
         self._jobs.put(job)
@@ -251,20 +247,3 @@ def _arguments(given: dict[str, Any]) -> dict[str, int]:
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise InvalidArgument(f"llamacpp argument {name!r} must be a whole number of at least {low}, got {value!r}")
     return {**_ARGUMENTS, **given}
-
-
-class _ByteIds(dict[int, int]):
-    """The token of a byte that is no character by itself, looked for when it first occurs."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def __missing__(self, byte: int) -> int:
-        wanted = bytes([byte])
-        vocabulary = range(self._tokenizer.vocab_size)
-        found = next((token for token in vocabulary if self._tokenizer.token_bytes(token) == wanted), None)
-        if found is None:
-            raise EngineError(f"the model has no token for the byte 0x{byte:02X}")
-        self[byte] = found
-        return found

@@ -7,8 +7,8 @@ that they must have been (exact for byte-fallback tokens, which are the ones tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -92,6 +92,14 @@ def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
     return InvalidArgument(message) if error.get("code") == 400 else EngineError(f"llama.cpp: {message}")
 
 
+class TokenBytes(Protocol):
+    """What is asked of a vocabulary."""
+
+    def token_bytes(self, token_id: int, /) -> bytes: ...
+
+    def byte_id(self, byte: int, /) -> int: ...
+
+
 class Piece(NamedTuple):
     """The tokens of one chunk, and the end where it is the last."""
 
@@ -101,10 +109,10 @@ class Piece(NamedTuple):
 
 
 class ChunkReader:
-    """Reads chunks into pieces. `token_bytes` and `byte_ids` are the tokenizer's."""
+    """Reads the chunks of one request into pieces."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes], byte_ids: Mapping[int, int], logprobs: int | None) -> None:
-        self._token_bytes, self._byte_ids, self._logprobs = token_bytes, byte_ids, logprobs
+    def __init__(self, vocabulary: TokenBytes, logprobs: int | None) -> None:
+        self._vocabulary, self._logprobs = vocabulary, logprobs
         self._cached: int | None = None
         self._told = False
 
@@ -145,6 +153,6 @@ class ChunkReader:
         text = bytes(entry["bytes"])
         if text.isascii():
             return []
-        own = self._token_bytes(entry["id"])
+        own = self._vocabulary.token_bytes(entry["id"])
         before = text[: len(text) - len(own)] if own and text.endswith(own) else b""
-        return [self._byte_ids[byte] for byte in before]
+        return [self._vocabulary.byte_id(byte) for byte in before]
