@@ -1,0 +1,133 @@
+"""pydantic's JSON schema of a `DynamoPipeline` as the structural schema that Kubernetes takes.
+
+No `$ref`, no unions: what may be null is simply optional, and a number that may be a text
+is `x-kubernetes-int-or-string`. Nested defaults become `{}`, which the API server fills in
+from the fields' own. What Kubernetes adds to JSON schema (lists that are maps, opaque
+fields) stands in `EXTENSIONS` by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynamo.operator.api.rules import OWN_ARGUMENTS
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.crd_rules import CEL_RULES, spellings
+
+Schema = dict[str, Any]
+
+_OPAQUE: Schema = {"x-kubernetes-preserve-unknown-fields": True}
+_BY_NAME: Schema = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+_ATOMIC: Schema = {"x-kubernetes-list-type": "atomic"}
+_KEPT = (
+    "description", "enum", "format", "minimum", "maximum", "minLength", "maxLength", "pattern",
+    "minItems", "maxItems", "maxProperties",
+)  # fmt: skip
+_INT32, _INT64 = 2**31 - 1, frozenset({"status.observedGeneration", "status.conditions[].observedGeneration"})
+
+
+def _own_arguments() -> Schema:
+    """Typed, since CEL sees no field that isn't; what is there is refused by a rule that says what to use."""
+    counts = ("tensor-parallel-size", "block-size")
+    properties: dict[str, Schema] = {}
+    for name, field in OWN_ARGUMENTS.items():
+        kind: Schema = {"x-kubernetes-int-or-string": True} if name in counts else {"type": "string"}
+        for spelling in spellings(name):
+            properties[spelling] = {"description": f"Not allowed here: use {field}.", **kind}
+    return {**_OPAQUE, "x-kubernetes-map-type": "atomic", "properties": properties}
+
+
+EXTENSIONS: Mapping[str, Schema] = {
+    "spec.components": _BY_NAME,
+    "spec.components[].env": _BY_NAME,
+    "spec.components[].env[].valueFrom": _OPAQUE,
+    "spec.components[].envFrom": _ATOMIC,
+    "spec.components[].envFrom[]": {**_OPAQUE, "description": "One source, as core/v1 EnvFromSource."},
+    "spec.components[].engineArgs": _own_arguments(),
+    "spec.components[].podTemplate": _OPAQUE,
+    "spec.frontend.podTemplate": _OPAQUE,
+    "spec.runtime.etcd.endpoints": _ATOMIC,
+    "status.components": _BY_NAME,
+    "status.conditions": {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+}
+
+
+def structural_schema() -> Schema:
+    """The schema of the whole object, rules included."""
+    full = DynamoPipeline.model_json_schema()
+    found = _Builder(full.get("$defs", {})).convert(full, "")
+    properties = found["properties"]
+    properties["metadata"] = {"type": "object"}
+    for name in ("apiVersion", "kind"):
+        properties[name] = {"type": "string", "description": properties[name]["description"]}
+    found["required"] = ["spec"]
+    return found
+
+
+class _Builder:
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self._definitions = definitions
+
+    def convert(self, source: Schema, path: str) -> Schema:
+        """`source` without references and unions, with what Kubernetes adds at `path`."""
+        flat = self._flat(source)
+        out: Schema = {"type": flat["type"]} if "type" in flat else {}
+        out |= {key: flat[key] for key in _KEPT if key in flat}
+        out |= {key: value for key, value in flat.items() if key.startswith("x-kubernetes-")}
+        if flat.get("type") == "integer":
+            out["format"] = "int64" if path in _INT64 else "int32"
+            _drop_natural_bound(out)
+        out |= _default(flat, path)
+        self._children(flat, out, path)
+        out |= EXTENSIONS.get(path, {})
+        entries = [rule.entry() for rule in CEL_RULES if rule.place == path]
+        return out | ({"x-kubernetes-validations": entries} if entries else {})
+
+    def _children(self, flat: Schema, out: Schema, path: str) -> None:
+        properties = flat.get("properties", {})
+        if properties:
+            prefix = f"{path}." if path else ""
+            out["properties"] = {name: self.convert(each, prefix + name) for name, each in properties.items()}
+        if flat.get("required"):
+            out["required"] = flat["required"]
+        if "items" in flat:
+            out["items"] = self.convert(flat["items"], f"{path}[]")
+        if isinstance(flat.get("additionalProperties"), dict):
+            out["additionalProperties"] = self.convert(flat["additionalProperties"], f"{path}{{}}")
+
+    def _flat(self, source: Schema) -> Schema:
+        own = {k: v for k, v in source.items() if k not in ("$ref", "anyOf", "const")}
+        if "$ref" in source:
+            return self._flat(self._definitions[source["$ref"].rpartition("/")[2]]) | own
+        if "const" in source:
+            return own | {"enum": [source["const"]]}
+        if "anyOf" not in source:
+            return own
+        members = [self._flat(m) for m in source["anyOf"] if m.get("type") != "null"]
+        return _merged(members) | own
+
+
+def _merged(members: list[Schema]) -> Schema:
+    """One of several: only the optional and the number that may be a text occur."""
+    if len(members) == 1:
+        return members[0]
+    if {m.get("type") for m in members} != {"integer", "string"}:
+        raise ValueError(f"a union that Kubernetes can't say: {members}")
+    bounds = {k: v for m in members for k, v in m.items() if k != "type"}
+    return {"x-kubernetes-int-or-string": True, **bounds}
+
+
+def _drop_natural_bound(out: Schema) -> None:
+    if out.get("maximum", 0) == _INT32:
+        del out["maximum"]
+
+
+def _default(flat: Schema, path: str) -> Schema:
+    """The field's default; an object's is `{}`, filled in from its fields. Status has none."""
+    value = flat.get("default")
+    if value is None or path.startswith("status") or "default" not in flat:
+        return {}
+    if isinstance(value, dict):
+        return {"default": {}} if flat.get("properties") else {}
+    return {} if value == [] else {"default": value}

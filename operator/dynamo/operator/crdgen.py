@@ -1,0 +1,99 @@
+"""The CRD, made from the types: `python -m dynamo.operator.crdgen [FOLDER]` writes it.
+
+Run by `make generate`; a test fails where the written file differs from `crd()`. The text
+is YAML with everything doubtful quoted, since kubectl reads `n` as a boolean.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+from dynamo.operator.crd_schema import structural_schema
+from dynamo.operator.yamltext import to_yaml
+
+GROUP, _, VERSION = API_VERSION.partition("/")
+PLURAL = "dynamopipelines"
+FILE_NAME = f"{GROUP}_{PLURAL}.yaml"
+HEADER = "# Made from the types by `make generate`; don't edit it by hand.\n"
+
+
+def crd() -> dict[str, Any]:
+    """The CustomResourceDefinition of `DynamoPipeline`."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["dp"],
+                "categories": ["dynamo"],
+            },
+            "scope": "Namespaced",
+            "versions": [_version()],
+        },
+    }
+
+
+def crd_text() -> str:
+    """The file's content."""
+    return HEADER + to_yaml([crd()])
+
+
+def _version() -> dict[str, Any]:
+    return {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": _columns(),
+        "schema": {"openAPIV3Schema": structural_schema()},
+    }
+
+
+def _columns() -> list[dict[str, Any]]:
+    """What `kubectl get dp` shows, then what `-o wide` adds. A path into a list prints its first entry only."""
+    ready = '.status.conditions[?(@.type=="Ready")]'
+    narrow = [
+        ("Ready", "string", f"{ready}.status"),
+        ("Reason", "string", f"{ready}.reason"),
+        ("Model", "string", ".status.model"),
+        ("Engine", "string", ".status.engines"),
+        ("Workers", "string", ".status.workers"),
+        ("URL", "string", ".status.url"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    ]
+    wide = [
+        ("TP", "string", ".spec.components[*].tensorParallelSize"),
+        ("Router", "string", ".spec.frontend.router.mode"),
+        ("Generation", "integer", ".metadata.generation"),
+    ]
+    return [
+        *({"name": name, "type": kind, "jsonPath": path} for name, kind, path in narrow),
+        *({"name": name, "type": kind, "jsonPath": path, "priority": 1} for name, kind, path in wide),
+    ]
+
+
+def main(argv: list[str]) -> None:
+    """Write the file into the folder, `crds` where none is named."""
+    folder = Path(argv[0] if argv else "crds")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE_NAME).write_text(crd_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,218 @@
+"""The CRD: what Kubernetes demands of a schema, and that it refuses what `api/rules.py` refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.admission import admit, holds, schema, walk, with_defaults
+from tests.operator.pipelines import FULL, SMALLEST, Spec, body, specs
+
+from dynamo.operator.api import rules
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.crd_rules import BY_SCHEMA, CEL_RULES
+from dynamo.operator.crdgen import FILE_NAME, crd, crd_text
+
+CRDS = Path(__file__).parents[2] / "crds"
+MODEL = {"model": {"source": "/m"}}
+
+
+def one(**component: Any) -> Spec:
+    return {"components": [component], **MODEL}
+
+
+def test_the_written_file_is_what_the_types_say() -> None:
+    """Drift fails: `make generate` writes it again."""
+    assert (CRDS / FILE_NAME).read_text("utf-8") == crd_text()
+
+
+def test_yaml_readers_see_what_was_meant() -> None:
+    """No text turns into a boolean or a number; the size stays far below what `kubectl apply` stores."""
+    assert yaml.safe_load(crd_text()) == crd()
+    assert len(crd_text().encode()) < 100_000
+    switches = re.compile(r": (y|n|yes|no|on|off)$", re.IGNORECASE | re.MULTILINE)
+    assert not switches.search(crd_text())
+
+
+def test_the_schema_is_structural() -> None:
+    """A type everywhere or one of Kubernetes' two exceptions, no unions, no references."""
+    for path, node in walk(schema()):
+        opaque = node.get("x-kubernetes-preserve-unknown-fields") or node.get("x-kubernetes-int-or-string")
+        assert "type" in node or opaque, path
+        assert not {"$ref", "anyOf", "oneOf", "allOf", "title", "nullable"} & set(node), path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        for name in node.get("required", []):
+            assert "default" not in node["properties"][name], f"{path}.{name}"
+
+
+def test_every_field_has_a_description() -> None:
+    """`kubectl explain` has a sentence for each field; the object's metadata is Kubernetes' own."""
+    missing = [p for p, n in walk(schema()) if not n.get("description") and not p.endswith("{}") and p != "metadata"]
+    assert [p for p in missing if not p.endswith("endpoints[]")] == []
+
+
+def test_lists_are_bounded_and_say_what_they_are() -> None:
+    """Unbounded lists of what a rule reads exceed Kubernetes' cost limit; map keys are always there."""
+    for path, node in walk(schema()):
+        if node.get("type") != "array":
+            continue
+        assert "maxItems" in node, path
+        assert node["x-kubernetes-list-type"] in ("map", "atomic"), path
+        for key in node.get("x-kubernetes-list-map-keys", []):
+            items = node["items"]
+            assert key in items.get("required", []) or "default" in items["properties"][key], path
+
+
+def test_every_rule_has_its_counterpart() -> None:
+    """A new rule in `api/rules.py` without CEL or schema fails here, and a CEL rule names a real one and a place."""
+    names = {r.__name__ for r in (*rules.ROOT_RULES, *rules.SPEC_RULES, *rules.COMPONENT_RULES)}
+    mirrored = {r.mirrors for r in CEL_RULES} - {""}
+    assert mirrored | set(BY_SCHEMA) == names
+    places = {path for path, _ in walk(schema())}
+    assert {r.place for r in CEL_RULES} <= places
+    for rule in CEL_RULES:
+        assert not rule.field or f"{rule.place}{rule.field}".lstrip(".") in places, rule
+        assert "string(" not in rule.rule + rule.expression, "Kubernetes finds string(int) too costly"
+        assert ":" in rule.message, "says what to do"
+
+
+def test_root_rules_are_few() -> None:
+    """They can never become stricter, and they block status writes: two, as agreed."""
+    assert [r.mirrors for r in CEL_RULES if not r.place] == ["names_fit", ""]
+
+
+@pytest.mark.parametrize("spec", [SMALLEST, FULL])
+def test_good_pipelines_are_let_in(spec: Spec) -> None:
+    """The smallest one and the one with every field."""
+    assert admit(body(spec)) == []
+
+
+def test_defaults_are_those_of_the_types() -> None:
+    """What the API server fills in is what pydantic would."""
+    defaulted = with_defaults(schema(), body({"components": [{"engine": "mocker", "rollout": {}}]}))
+    plain = body({"components": [{"engine": "mocker"}]})
+    full = DynamoPipeline.model_validate(plain, strict=False)
+    assert DynamoPipeline.model_validate(defaulted, strict=False) == full
+    assert defaulted["spec"]["components"][0]["name"] == "worker"
+    assert defaulted["spec"]["frontend"]["router"]["mode"] == "round-robin"
+    assert "status" not in defaulted
+
+
+BAD: list[tuple[Spec, str, str]] = [
+    (one(engine="mocker", name="a" * 34), "", "shorten one"),
+    ({"replicas": 3, "components": [{"engine": "mocker", "replicas": 2}]}, "spec.replicas", "remove components[]"),
+    ({"components": [{"engine": "llamacpp"}]}, "spec.model", "hf://org/repo"),
+    ({**SMALLEST, "model": {"source": "s3://a/b"}}, "spec.model.source", "use hf://"),
+    ({**SMALLEST, "model": {"source": "file://a"}}, "spec.model.source", "absolute path"),
+    ({**SMALLEST, "model": {"source": "hf://llama"}}, "spec.model.source", "hf://org/repo"),
+    ({**SMALLEST, "model": {"source": "pvc://claim/"}}, "spec.model.source", "pvc://models/llama"),
+    ({**SMALLEST, "model": {"source": "package://"}}, "spec.model.source", "a name after it"),
+    (one(engine="vllm", role="prefill"), "spec.components", "role decode"),
+    (one(engine="vllm", tensorParallelSize=3, nodes=2), "spec.components[0].nodes", "component worker: tensorPar"),
+    (one(engine="mocker", tensorParallelSize=2, nodes=2), "spec.components[0].nodes", "engine mocker runs on one"),
+    (
+        {"components": [{"engine": "echo_core", "role": "prefill"}, {"name": "d", "engine": "vllm", "role": "decode"}],
+         **MODEL},
+        "spec.components[0].role", "engine echo_core can't split",
+    ),
+    (one(engine="python"), "spec.components[0].engine", "set python.file"),
+    (one(engine="mocker", python={"file": "x"}), "spec.components[0].python", "remove it"),
+    (one(engine="mocker", engineArgs={"--model": "x"}), "spec.components[0].engineArgs", "use spec.model.source"),
+    (one(engine="mocker", engineArgs={"block_size": 3}), "spec.components[0].engineArgs", "use kvCacheBlockSize"),
+    (one(engine="mocker", name="frontend"), "spec.components[0].name", "choose another"),
+    (one(engine="mocker", env=[{"name": "NATS_SERVER"}]), "components[0].env[0].name", "use spec.runtime.nats.url"),
+    (one(engine="mocker", env=[{"name": "A", "value": "", "valueFrom": {}}]), "env[0]", "A has both"),
+    (one(engine="mocker", env=[{"name": "A"}, {"name": "A"}]), "components[0].env", "Duplicate"),
+    ({"components": [{"engine": "mocker"}] * 2}, "spec.components", "Duplicate"),
+    (one(engine="mocker", rollout={"strategy": "Recreate", "maxSurge": 1}), "rollout.strategy", "use Rolling"),
+    (one(engine="mocker", rollout={"maxSurge": 0, "maxUnavailable": "0%"}), "components[0].rollout", "raise one"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "path", "remedy"), BAD)
+def test_each_mistake_is_refused_with_field_and_remedy(spec: Spec, path: str, remedy: str) -> None:
+    """One sentence each, at the field, and `api/rules.py` agrees that it is wrong."""
+    (found,) = admit(body(spec))
+    assert path in found
+    assert remedy in found
+    assert rules.check(DynamoPipeline.model_validate(body(spec), strict=False))
+
+
+@pytest.mark.parametrize("name", ["Llama", "1st", "a.b", "a-", "a" * 38])
+def test_names_that_no_child_could_bear(name: str) -> None:
+    """Services need a letter in front, and there is room for 37 characters."""
+    found = admit(body(SMALLEST, name))
+    assert found
+    assert all("metadata.name" in line for line in found)
+
+
+def test_the_dynamo_namespace_is_for_life() -> None:
+    """A change would split old parts from new ones."""
+    rule = next(r.rule for r in CEL_RULES if "oldSelf" in r.rule)
+    assert holds(rule, {"namespace": "a"}, {"namespace": "a"})
+    assert holds(rule, {"replicas": 1}, {"replicas": 2})
+    assert not holds(rule, {"namespace": "a"}, {"namespace": "b"})
+    assert not holds(rule, {"namespace": "a"}, {})
+
+
+@given(specs())
+def test_what_the_types_take_the_api_server_takes(spec: Spec) -> None:
+    """No valid pipeline is refused by the CRD."""
+    assert admit(body(spec)) == []
+
+
+_SOURCES = st.from_regex(r"\A(hf|pvc|file|package|s3|)(://|:/)?[/@a.]{0,6}\Z")
+
+
+@given(_SOURCES.filter(bool))
+def test_sources_are_judged_alike(source: str) -> None:
+    """CEL's patterns and Python's code draw the same line."""
+    spec = {**SMALLEST, "model": {"source": source}}
+    parsed = DynamoPipeline.model_validate(body(spec), strict=False)
+    assert bool(admit(body(spec))) == bool(rules.check(parsed)), source
+
+
+_WILD = st.fixed_dictionaries(
+    {"engine": st.sampled_from(["vllm", "mocker", "python", "echo_core"])},
+    optional={
+        "role": st.sampled_from(["aggregated", "prefill", "decode"]),
+        "name": st.sampled_from(["a", "b", "frontend", "c" * 33]),
+        "nodes": st.integers(1, 3),
+        "tensorParallelSize": st.integers(1, 4),
+        "replicas": st.integers(0, 2),
+        "python": st.just({"file": "x"}),
+        "engineArgs": st.dictionaries(st.sampled_from(["model", "--block_size", "ok", "model_path"]), st.just("x")),
+        "rollout": st.fixed_dictionaries(
+            {},
+            optional={
+                "strategy": st.sampled_from(["Recreate", "Rolling"]),
+                "maxSurge": st.sampled_from([0, 1, "0%", "9%"]),
+                "maxUnavailable": st.sampled_from([0, 1, "0%", "9%"]),
+            },
+        ),
+        "env": st.lists(
+            st.fixed_dictionaries(
+                {"name": st.sampled_from(["A", "B", "DYN_NAMESPACE"])},
+                optional={"value": st.just("x"), "valueFrom": st.just({})},
+            ),
+            max_size=2,
+        ),
+    },
+)
+
+
+@given(
+    st.lists(_WILD, min_size=1, max_size=3),
+    st.sampled_from([{}, MODEL["model"]]),
+    st.sampled_from([1, 2]),
+)
+def test_mistakes_are_seen_by_both(components: list[Spec], model: Spec, replicas: int) -> None:
+    """A pipeline that `dynamo validate` refuses is refused by the API server, and the other way round."""
+    found = body({"components": components, "model": model, "replicas": replicas})
+    parsed = DynamoPipeline.model_validate(found, strict=False)
+    assert bool(admit(found)) == bool(rules.check(parsed)), (admit(found), rules.check(parsed))
