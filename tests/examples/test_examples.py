@@ -196,12 +196,11 @@ def living(state: Path) -> list[str]:
 @pytest.mark.servers
 @pytest.mark.parametrize("served", ["quickstart"], indirect=True)
 def test_quickstart_knows_a_capital(served: Served) -> None:
-    """A real model behind the real architecture: its greedy continuation, and the pasted curl line."""
-    model, url, curl = served.greeting()
+    """A real model behind the real architecture: its greedy continuation."""
+    model, url, _ = served.greeting()
     prompt = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
     answer = post(f"{url}/completions", {"model": model, "prompt": prompt, "max_tokens": 3, "temperature": 0})
     assert answer["choices"][0]["text"].startswith(" Berlin")
-    assert paste(curl)
 
 
 @pytest.mark.processes
