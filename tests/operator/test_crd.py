@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.admission import admit, holds, schema, walk, with_defaults
 from tests.operator.pipelines import FULL, SMALLEST, Spec, body, specs
@@ -160,6 +160,7 @@ def test_the_dynamo_namespace_is_for_life() -> None:
     assert not holds(rule, {"namespace": "a"}, {})
 
 
+@settings(deadline=None)
 @given(specs())
 def test_what_the_types_take_the_api_server_takes(spec: Spec) -> None:
     """No valid pipeline is refused by the CRD."""
@@ -169,6 +170,7 @@ def test_what_the_types_take_the_api_server_takes(spec: Spec) -> None:
 _SOURCES = st.from_regex(r"\A(hf|pvc|file|package|s3|)(://|:/)?[/@a.]{0,6}\Z")
 
 
+@settings(deadline=None)
 @given(_SOURCES.filter(bool))
 def test_sources_are_judged_alike(source: str) -> None:
     """CEL's patterns and Python's code draw the same line."""
@@ -206,6 +208,7 @@ _WILD = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(_WILD, min_size=1, max_size=3),
     st.sampled_from([{}, MODEL["model"]]),
