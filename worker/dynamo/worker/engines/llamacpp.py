@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import secrets
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
 from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of, phases, stop_reasons
 from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
@@ -102,7 +102,7 @@ class LlamaCpp:
         params.n_ctx = self._context * self._given["n_parallel"]
         params.n_batch = self._given["n_batch"]
         params.n_gpu_layers = self._given["n_gpu_layers"]
-        params.cpuparams.n_threads = self._given["n_threads"] or os.cpu_count() or 1
+        params.cpuparams.n_threads = self._given["n_threads"] or usable_cpus()
         params.api_keys = [secrets.token_hex(16)]
         if not log.isEnabledFor(logging.DEBUG):
             params.verbosity = _QUIET
