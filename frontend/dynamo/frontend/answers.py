@@ -108,6 +108,10 @@ class Answer:
         self._seen = [False] * shape.choices
         self._logprobs = Logprobs(shape)
 
+    def forget(self) -> None:
+        """The request is over: let go of the choices, which hold this answer."""
+        self.choices = []
+
     def start(self, choices: list[Choice]) -> None:
         """Send the choices on their way."""
         self.choices = choices
@@ -123,6 +127,9 @@ class Answer:
 
     def usage(self) -> tuple[int, int, int]:
         """Prompt tokens (each prompt once), produced and cached ones."""
+        if len(self.choices) == 1:
+            only = self.choices[0]
+            return only.prompt_tokens, only.tokens, only.cached
         per_prompt = max(1, len(self.choices) // self.shape.prompts)
         firsts = self.choices[::per_prompt]
         prompt = sum(choice.prompt_tokens for choice in firsts)
@@ -163,16 +170,17 @@ class StreamAnswer(Answer):
         super().__init__(*args, **options)
         form = ChatChunks if self.shape.chat else CompletionChunks
         self._form = form(self.who, self.shape.include_usage)
-        self._prefixes = [self._form.prefix(index) for index in range(self.shape.choices)]
+        self._prefixes: list[bytes] = [b""] * self.shape.choices
         self._tail = self._form.tail
 
     def text(self, choice: Choice, text: str) -> None:
-        index = choice.index
-        if self._seen[index]:
-            self._output.append(self._prefixes[index] + _encode(text) + self._tail)
+        output, prefix = self._output, self._prefixes[choice.index]
+        if prefix:
+            output.append(prefix + _encode(text) + self._tail)
         else:
-            self._first(index, text)
-        self._writer.touch(self._output)
+            self._first(choice.index, text)
+        if not output.dirty:
+            self._writer.touch(output)
 
     def tokens(
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
@@ -201,6 +209,10 @@ class StreamAnswer(Answer):
         self._writer.touch(self._output)
 
     def _first(self, index: int, text: str) -> None:
+        if self._seen[index]:  # the second text: from now on the bytes before it are at hand
+            self._prefixes[index] = self._form.prefix(index)
+            self._output.append(self._prefixes[index] + _encode(text) + self._tail)
+            return
         self._open(index)
         self._output.append(self._form.first(index, self._echo(index) + text))
 

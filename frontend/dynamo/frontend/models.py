@@ -118,6 +118,7 @@ class ModelPool:
         self._view, self._loader, self._metrics = view, loader, metrics
         self._mode, self._random = mode, random
         self._sets: dict[tuple[str, str], ModelSet] = {}
+        self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
         self._broken: dict[InstanceKey, tuple[str, str]] = {}
         self._gone: dict[str, float] = {}
@@ -166,6 +167,7 @@ class ModelPool:
         found = self._sets.get((card.name, card.digest))
         if found is None:
             found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random)
+            self._by_name.setdefault(card.name, []).append(found)
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
         seat.figure(instance.figures)
         found.seats[instance.key] = seat
@@ -226,7 +228,7 @@ class ModelPool:
 
     def find(self, name: str) -> ModelSet:
         """The set for a new request; raises the `ApiError` that says why there is none."""
-        sets = [one for one in self._sets.values() if one.name == name and one.served]
+        sets = [one for one in self._by_name.get(name, ()) if one.model is not None and one.seats]
         if len(sets) == 1:
             return sets[0]
         if not sets:
@@ -316,6 +318,9 @@ class ModelPool:
 
     def _drop(self, found: ModelSet) -> None:
         del self._sets[found.name, found.digest]
+        self._by_name[found.name].remove(found)
+        if not self._by_name[found.name]:
+            del self._by_name[found.name]
         if found.loading is not None:
             found.loading.cancel()
         log.info("model '%s': its last instance left", found.name)

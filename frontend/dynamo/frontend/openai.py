@@ -234,12 +234,21 @@ def _invalid(text: str) -> ApiError:
 
 
 def _hoist(body: dict[str, Any]) -> None:
-    """Move what `nvext` says of sampling to the top level."""
+    """Move what `nvext` says of sampling to the top level, and refuse what can't be done yet in both places."""
     nvext = body.get("nvext")
+    _refuse_guided(body)
     if isinstance(nvext, dict):
+        _refuse_guided(nvext)
         for name in NVEXT_FIELDS & nvext.keys():
             if body.get(name) is None:
                 body[name] = nvext[name]
+
+
+def _refuse_guided(fields: dict[str, Any]) -> None:
+    if not GUIDED.isdisjoint(fields):
+        for name in sorted(GUIDED & fields.keys()):
+            if fields[name] is not None:
+                raise bad_request(f"{name}: constrained output is not supported yet.", name, "unsupported_parameter")
 
 
 def _check_sampling(request: _Sampling) -> None:
@@ -253,16 +262,9 @@ def _check_sampling(request: _Sampling) -> None:
     limit = getattr(request, "max_completion_tokens", None) or request.max_tokens
     if request.min_tokens is not None and limit is not None and request.min_tokens > limit:
         raise bad_request(f"min_tokens: {request.min_tokens} is more than max_tokens ({limit}).", "min_tokens")
-    for name in GUIDED & (request_fields(request) | (request.nvext or {}).keys()):
-        raise bad_request(f"{name}: constrained output is not supported yet.", name, "unsupported_parameter")
     for key in request.logit_bias or ():
         if not key.isdecimal():
             raise bad_request(f"logit_bias: {key!r} is not a token id.", "logit_bias")
-
-
-def request_fields(request: _Sampling) -> set[str]:
-    """The constraints that were given at top level."""
-    return {name for name in GUIDED if getattr(request, name, None) is not None}
 
 
 def _check_chat(request: ChatRequest) -> None:

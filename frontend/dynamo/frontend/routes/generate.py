@@ -8,8 +8,8 @@ callbacks (`answers.py`), without waking this task.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
+from random import getrandbits
 from typing import Any
 
 from dynamo.frontend import openai
@@ -176,7 +176,7 @@ class _Job:
         assert meter is not None
         assert models.model is not None
         prefix = "chatcmpl-" if self._chat else "cmpl-"
-        who = Identity(prefix + secrets.token_hex(16), int(time.time()), self._model, models.model.fingerprint)
+        who = Identity(f"{prefix}{getrandbits(128):032x}", int(time.time()), self._model, models.model.fingerprint)
         form = StreamAnswer if stream else WholeAnswer
         self.answer = form(who, shape, output, services.writer, self._headers, meter, self._first_token)
         desk = Desk(
@@ -217,6 +217,8 @@ class _Job:
             self.ended(answer.error.status, answer.error.code)
         else:
             self.ended(200, "")
+        answer.forget()
+        self.answer = None
 
     def _first_token(self) -> None:
         assert self._meter is not None
