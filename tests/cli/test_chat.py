@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prompt_toolkit.history import InMemoryHistory
 
 from dynamo.cli import chat, typed
 from dynamo.cli.asgi import Client, RequestError
@@ -179,6 +180,16 @@ def test_input_need_not_be_text(tmp_path: Path) -> None:
     with file.open() as standard_input:
         found = asyncio.run(main(standard_input.fileno()))
     assert found == ["größer"] * 20_000 + ["\ufffd tail"]
+
+
+def test_no_history_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the history can't be written, a chat says so and goes on."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert isinstance(chat.history(), InMemoryHistory)
+    assert "no history is kept" in capsys.readouterr().err
 
 
 def test_history_has_one_place() -> None:

@@ -19,7 +19,7 @@ from dynamo.cli.asgi import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
 
 if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
 
 CHAT: Final = "/v1/chat/completions"
 _MODEL_SECONDS: Final = 300.0
@@ -73,7 +73,9 @@ async def _turns() -> AsyncGenerator[str, None]:
             yield line
         return
     print("Ctrl-C or Ctrl-D ends the conversation.", file=sys.stderr)
-    session = _session()
+    from prompt_toolkit import PromptSession
+
+    session: PromptSession[str] = PromptSession(history=history())
     while True:
         try:
             yield await session.prompt_async("User: ")
@@ -81,20 +83,18 @@ async def _turns() -> AsyncGenerator[str, None]:
             return
 
 
-def _session() -> PromptSession[str]:
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+def history() -> History:
+    """What was typed in earlier chats, and where new prompts are added."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = history_file(os.environ)
-    history: History
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
-        history = FileHistory(str(path))
     except OSError as error:
         print(f"no history is kept: {error}", file=sys.stderr)
-        history = InMemoryHistory()
-    return PromptSession(history=history)
+        return InMemoryHistory()
+    return FileHistory(str(path))
 
 
 def history_file(environ: Any) -> Path:
