@@ -112,11 +112,18 @@ def test_a_mistake_is_one_sentence(line: str, code: int, says: str, capsys: pyte
     assert "Traceback" not in said
 
 
-def test_help_explains_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without arguments, too, dynamo-run says how it is used and exits well."""
-    assert run([]) == 0
+@pytest.mark.parametrize("line", ["", "-h", "--help", "in=http --help", "-h out=echo"])
+def test_help_explains_both_sides(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked anywhere, or without arguments, dynamo-run says how it is used and exits well."""
+    assert run(line.split()) == 0
     told = capsys.readouterr().out
     assert all(word in told for word in ("in=", "out=", "llamacpp", "echo_core", "--http-port", "ETCD_ENDPOINTS"))
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints one line."""
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip()
 
 
 def test_every_flag_says_what_it_does() -> None:

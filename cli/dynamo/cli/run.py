@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from dynamo.cli.grammar import CommandError, Words, decide, split
+from dynamo.cli.main import installed_version
 from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
 from dynamo.cli.understood import Run
 from dynamo.runtime import settings as flags
@@ -98,9 +99,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Do what the line says; the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
+    if "--version" in argv:
+        print(installed_version())
+        return 0
     try:
         understood = read(
-            argv or ["--help"],
+            ["--help"] if not argv or {"-h", "--help"} & set(argv) else argv,
             terminal=sys.stdin.isatty(),
             llamacpp=importlib.util.find_spec("xllamacpp") is not None,
         )
