@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Native
     from tokenizers.decoders import DecodeStream
 
-Part = str | int | list[int]
+Part = str | int | tuple[int, ...]
 Cut = Callable[[str], list[str | int]]
 
 INLINE_CHARACTERS: Final = 4096

@@ -34,7 +34,9 @@ def nvext_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
 def field(body: Mapping[str, Any], name: str) -> Any:
     """Read a field at top level or in `nvext`; null counts as absent."""
     value = body.get(name)
-    return value if value is not None else nvext_of(body).get(name)
+    if value is not None or "nvext" not in body:
+        return value
+    return nvext_of(body).get(name)
 
 
 def choices(body: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -160,14 +160,15 @@ class SegmentCache:
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
-        self._ids: dict[str, list[int]] = {}
+        self._ids: dict[str, tuple[int, ...]] = {}
+        # Tuples of numbers: the garbage collector looks at them once and never again.
         self._lock = threading.Lock()
         self.bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def get(self, segment: str) -> list[int] | None:
-        """Return the ids (shared: not to be changed), None where unknown."""
+    def get(self, segment: str) -> tuple[int, ...] | None:
+        """Return the ids, None where unknown."""
         with self._lock:
             ids = self._ids.pop(segment, None)
             if ids is None:
@@ -177,7 +178,7 @@ class SegmentCache:
             self._ids[segment] = ids
             return ids
 
-    def put(self, segment: str, ids: list[int]) -> None:
+    def put(self, segment: str, ids: Sequence[int]) -> None:
         """Remember; a segment larger than a quarter of the cache isn't worth it."""
         size = _size(segment, ids)
         if size * 4 > self._limit:
@@ -185,13 +186,13 @@ class SegmentCache:
         with self._lock:
             if segment in self._ids:
                 return
-            self._ids[segment] = ids
+            self._ids[segment] = tuple(ids)
             self.bytes += size
             while self.bytes > self._limit:
                 oldest = next(iter(self._ids))
                 self.bytes -= _size(oldest, self._ids.pop(oldest))
 
 
-def _size(segment: str, ids: list[int]) -> int:
+def _size(segment: str, ids: Sequence[int]) -> int:
     # Ids above 256 are objects of their own.
     return _ENTRY + 2 * len(segment) + 36 * len(ids)

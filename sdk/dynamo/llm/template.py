@@ -124,7 +124,10 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Templat
     from jinja2.exceptions import TemplateSyntaxError
 
     try:
-        return environment.from_string(source)
+        template = environment.from_string(source)
+        # Jinja looks names up in a ChainMap otherwise, which is half of the time that rendering takes.
+        template.globals = dict(template.globals)
+        return template
     except TemplateSyntaxError as error:
         raise InvalidArgument(f"the chat template has an error in line {error.lineno}: {error.message}") from error
 

@@ -42,6 +42,8 @@ class NatsProtocol(asyncio.Protocol):
         self._on_error = on_error
         self._on_info = on_info
         self._transport: asyncio.Transport | None = None
+        self._queued: list[bytes] = []
+        self._queued_bytes = 0
         self._parts: list[bytes] = []
         self._missing = 0
         self._pongs: deque[asyncio.Future[None]] = deque()
@@ -67,6 +69,7 @@ class NatsProtocol(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None:
+            self._send_queued()
             self._transport.close()
 
     # -- out
@@ -75,13 +78,29 @@ class NatsProtocol(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise CannotConnect("NATS is not connected")
-        if transport.get_write_buffer_size() > MAX_UNSENT:
+        if transport.get_write_buffer_size() + self._queued_bytes > MAX_UNSENT:
             raise CannotConnect("NATS does not read what is sent to it")
         head = f"PUB {subject} {reply} {len(data)}\r\n".encode() if reply else f"PUB {subject} {len(data)}\r\n".encode()
         if len(data) < _COPY_BELOW:
-            transport.write(b"%b%b\r\n" % (head, data))
+            self._queue(b"%b%b\r\n" % (head, data))
         else:
+            self._send_queued()
             transport.writelines((head, data, b"\r\n"))
+
+    def _queue(self, data: bytes) -> None:
+        """Send at the end of this turn of the loop: uvloop makes a system call, and the server wakes up, per write."""
+        if not self._queued:
+            asyncio.get_running_loop().call_soon(self._send_queued)
+        self._queued.append(data)
+        self._queued_bytes += len(data)
+
+    def _send_queued(self) -> None:
+        if self._queued:
+            data = b"".join(self._queued) if len(self._queued) > 1 else self._queued[0]
+            self._queued.clear()
+            self._queued_bytes = 0
+            if self.open:
+                cast("asyncio.Transport", self._transport).write(data)
 
     def subscribe(self, subject: str, number: int) -> None:
         self._write(f"SUB {subject} {number}\r\n".encode())
@@ -99,6 +118,7 @@ class NatsProtocol(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             raise CannotConnect("NATS is not connected")
+        self._send_queued()
         self._transport.write(data)
 
     # -- in
