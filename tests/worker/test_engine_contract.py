@@ -7,6 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from dynamo.llm import LocalModel, Tokenizer, load_tokenizer, open_model
@@ -156,6 +157,18 @@ def test_streams_to_its_length(run: Any) -> None:
         sink, _ = rig.submit(max_tokens=10, **({} if rig.text else {"ignore_eos": True}))
         assert await sink.end() == LENGTH
         assert len(sink.produced) == 10
+
+    run(body)
+
+
+def test_nothing_wanted(run: Any) -> None:
+    """`max_tokens: 0` is an end without output."""
+
+    async def body(rig: Rig) -> None:
+        sink, abort = rig.submit(max_tokens=0)
+        assert await sink.end() == LENGTH
+        assert sink.produced == []
+        abort()
 
     run(body)
 
@@ -335,6 +348,21 @@ def test_engines_are_known_by_name() -> None:
     for name, words in {"mokker": "did you mean 'mocker'", "vllm": "not built yet", "": "choose one of"}.items():
         with pytest.raises(InvalidArgument, match=words):
             create_engine(WorkerSettings(engine=name), model)
+
+
+@pytest.mark.parametrize("run", ["llamacpp"], indirect=True)
+def test_the_listener_of_llamacpp_is_private(run: Any) -> None:
+    """What the core listens on by itself is on loopback and answers nobody without a key that nobody has."""
+
+    async def body(rig: Rig) -> None:
+        address = rig.engine._server.listening_address
+        assert address.startswith("http://127.0.0.1:")
+        async with httpx.AsyncClient(base_url=address) as client:
+            for path in ("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/props"):
+                assert (await client.post(path, json={"prompt": "x"})).status_code == 401
+            assert (await client.get("/")).status_code in {401, 404}
+
+    run(body)
 
 
 @pytest.mark.parametrize("run", ["llamacpp"], indirect=True)

@@ -129,6 +129,10 @@ def test_both_forms_of_arguments() -> None:
         ({"enable_prefix_caching": 1}, "true or false"),
         ({"preemption_mode": "newest"}, "lifo or fifo"),
         ({"engine": []}, "object"),
+        ({"num_gpu_blocks": 1}, "too small"),
+        ({"dp_size": 2}, "dp_size' can only be 1"),
+        ({"engine": {"backend": "sglang"}}, "backend' can only be 'vllm'"),
+        ({"engine": {"timing_model": {"type": "table"}}}, "timing_model"),
     ],
 )
 def test_bad_arguments_are_named(given: dict[str, object], words: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 
 Abort = Callable[[], None]
 """Ends a request early; may be called any number of times, also after its end."""
@@ -39,6 +39,12 @@ class Sink(Protocol):
 
     def fail(self, error: Exception) -> None:
         """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
+
+
+def nothing_wanted(sink: Sink) -> Abort:
+    """The answer to `max_tokens: 0`: an end without output; return it from `submit`."""
+    sink.finish(LENGTH)
+    return lambda: None
 
 
 class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):

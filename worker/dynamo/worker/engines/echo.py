@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -87,9 +87,17 @@ class _Ticker:
                 self._wake.clear()
                 await self._wake.wait()
             await asyncio.sleep(self._delay)
-            for number, (step, _) in tuple(self._streams.items()):
-                if number in self._streams and not step():
+            for number, (step, sink) in tuple(self._streams.items()):
+                if number in self._streams and not _alive(step, sink):
                     self._streams.pop(number, None)
+
+
+def _alive(step: Step, sink: Sink) -> bool:
+    try:
+        return step()
+    except Exception as error:  # belongs to this stream; the ticker carries all the others
+        sink.fail(error)
+        return False
 
 
 class EchoCore:
@@ -114,6 +122,8 @@ class EchoCore:
         return EngineLoad(running=len(self._ticker))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        if request.stop_conditions.max_tokens == 0:
+            return nothing_wanted(sink)
         return self._ticker.add(_echo_tokens(request, sink), sink)
 
 
@@ -167,7 +177,9 @@ class EchoFull:
 
     def submit(self, request: TextRequest, sink: Sink) -> Abort:
         text = last_words(request)
-        limit = request.body.get("max_completion_tokens") or request.body.get("max_tokens")
+        limit = _limit(request.body)
+        if limit == 0:
+            return nothing_wanted(sink)
         characters: Iterator[str] = iter(text)
         count = 0
 
@@ -187,6 +199,17 @@ class EchoFull:
         return self._ticker.add(step, sink)
 
 
+def _limit(body: dict[str, Any]) -> int | None:
+    """How many characters are wanted: the body is the client's own, so it is checked here."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = body.get(name)
+        if value is not None:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise InvalidArgument(f"{name} must be a whole number of at least 0, got {value!r}")
+            return value
+    return None
+
+
 def last_words(request: TextRequest) -> str:
     """The last user message of a chat, or the prompt; `InvalidArgument` where there is neither."""
     if request.kind == "completions":
@@ -196,8 +219,9 @@ def last_words(request: TextRequest) -> str:
         if not isinstance(prompt, str):
             raise InvalidArgument("echo_full takes one prompt of text")
         return prompt
-    for message in reversed(request.body.get("messages", [])):
-        if message.get("role") == "user":
+    messages = request.body.get("messages")
+    for message in reversed(messages if isinstance(messages, list) else []):
+        if isinstance(message, dict) and message.get("role") == "user":
             return _content(message.get("content"))
     raise InvalidArgument("there is no user message to echo")
 
@@ -206,7 +230,8 @@ def _content(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    return "".join(p.get("text", "") for p in parts if isinstance(p, dict) and p.get("type") == "text")
+    texts = (p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text")
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _no_arguments(settings: WorkerSettings) -> None:

@@ -22,7 +22,7 @@ from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.cpus import usable_cpus
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of, phases, stop_reasons
 from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
 from dynamo.worker.settings import unknown_name
@@ -104,6 +104,7 @@ class LlamaCpp:
         params.n_gpu_layers = self._given["n_gpu_layers"]
         params.cpuparams.n_threads = self._given["n_threads"] or usable_cpus()
         params.api_keys = [secrets.token_hex(16)]
+        params.ui = False
         if not log.isEnabledFor(logging.DEBUG):
             params.verbosity = _QUIET
         try:
@@ -140,6 +141,8 @@ class LlamaCpp:
         self._check_room()
         steps = phases(request, room)
         completion(request, (), steps[0])  # refuses what can't be asked, now
+        if steps[0].max_tokens == 0:
+            return nothing_wanted(sink)
         reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
         job = _Job(request, sink, steps, reader)
         self._open.add(job)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.mock.arguments import read_arguments
 from dynamo.worker.engines.mock.scheduler import Plan, Scheduler, Sequence
 
@@ -101,6 +101,8 @@ class Mocker:
                 f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context() - 1}"
             )
         conditions = request.stop_conditions
+        if conditions.max_tokens == 0:
+            return nothing_wanted(sink)
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
         wanted = _DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens

@@ -12,8 +12,10 @@ from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"
 _ALIASES: Final = {"num_gpu_blocks_override": "num_gpu_blocks"}
-_IGNORED: Final = ("backend", "dp_size", "tensor_parallel_size", "dynamo", "enable_local_indexer")
-"""Accepted since files for the original have them; they change nothing here yet."""
+_IGNORED: Final = ("tensor_parallel_size", "dynamo", "enable_local_indexer")
+"""Accepted since files for the original have them; they change nothing of what is simulated."""
+_FIXED: Final[dict[str, Any]] = {"backend": "vllm", "dp_size": 1, "timing_model": {"type": "polynomial"}}
+"""Known to the original with other values too; here only with these."""
 _RANGES: Final = {
     "num_gpu_blocks": (1, 1 << 40), "block_size": (1, 1 << 20), "max_num_seqs": (1, 1 << 20),
     "max_num_batched_tokens": (1, 1 << 30), "watermark": (0, 0.99), "speedup_ratio": (0, 1e12),
@@ -51,13 +53,20 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
     found: dict[str, Any] = {"block_size": block_size}
     for name, value in {**flat, **nested}.items():
         name = _ALIASES.get(name, name)
-        if name not in _IGNORED and value is not None:
+        if name in _FIXED:
+            _check_fixed(name, value)
+        elif name not in _IGNORED and value is not None:
             found[name] = _checked(name, value)
     limits = Limits(**{k: v for k, v in found.items() if k in _LIMITS})
     if limits.longest < 2:
         raise InvalidArgument("mocker argument 'num_gpu_blocks' is too small: no prompt fits into the KV cache")
     made = MockArguments(limits, Timing(**{k: v for k, v in found.items() if k in _TIMING}))
     return replace(made, **{k: v for k, v in found.items() if k in _OWN})
+
+
+def _check_fixed(name: str, value: Any) -> None:
+    if value not in (None, _FIXED[name]):
+        raise InvalidArgument(f"mocker argument {name!r} can only be {_FIXED[name]!r} in this version, got {value!r}")
 
 
 def _checked(name: str, value: Any) -> Any:
