@@ -89,3 +89,12 @@ def test_curl(url: str) -> None:
     assert out.endswith("data: [DONE]\n\n")
     bad = subprocess.run([*argv[:-1], "{oops"], capture_output=True, text=True, timeout=30, check=True).stdout
     assert json.loads(bad)["error"]["type"] == "invalid_request_error"
+
+
+def test_connection_close_gets_its_answer(url: str) -> None:
+    """A client that wants the connection closed after its answer gets the whole answer first."""
+    body = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 9})
+    argv = ["curl", "-s", f"{url}/v1/completions", "-H", "content-type: application/json", "-H", "connection: close"]
+    for _ in range(5):
+        ran = subprocess.run([*argv, "-d", body], capture_output=True, text=True, timeout=30, check=True)
+        assert json.loads(ran.stdout)["choices"][0]["text"] == "hello"

@@ -65,21 +65,30 @@ class _LingeringTransport:
         self._transport, self._connection = transport, connection
         self.write: Callable[[bytes], object] = transport.write
         self.is_closing = transport.is_closing
+        self._held = False
+        self._close_due = False
 
     def hold(self) -> list[bytes]:
         """Collect what is written from now on."""
         held: list[bytes] = []
         self.write = held.append
+        self._held = True
         return held
 
     def release(self, held: list[bytes]) -> None:
-        """Write what was collected, at once."""
+        """Write what was collected, at once; close where that was asked for meanwhile."""
         self.write = self._transport.write
+        self._held = False
         if held:
             self._transport.write(b"".join(held))
+        if self._close_due:
+            self.close()
 
     def close(self) -> None:
-        self._connection.close_gently()
+        if self._held:
+            self._close_due = True
+        else:
+            self._connection.close_gently()
 
 
 class Connection(HttpToolsProtocol):
