@@ -30,6 +30,9 @@ class Client:
     def release(self, held: list[bytes]) -> None:
         self.held -= 1
 
+    def writer(self, send: Any) -> Callable[[bytes], bool]:
+        return lambda data: False
+
     def abort(self) -> None:
         self.cut += 1
         self.was_cut.set()
@@ -120,6 +123,7 @@ def test_buffer_is_bounded() -> None:
         output.flush()
         for _ in range(5):
             output.append(b"x" * (BUFFER_LIMIT // 4 + 1))
+            output.flush()
         assert client.cut >= 1
         await output.close()
 

@@ -174,7 +174,7 @@ class StreamAnswer(Answer):
         self._tail = self._form.tail
 
     def text(self, choice: Choice, text: str) -> None:
-        output, prefix = self._output, self._prefixes[choice.index]
+        prefix, output = self._prefixes[choice.index], self._output
         if prefix:
             output.append(prefix + _encode(text) + self._tail)
         else:

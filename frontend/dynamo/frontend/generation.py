@@ -82,9 +82,9 @@ class Choice:
     """See the module."""
 
     __slots__ = (
-        "_attempts", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_failing_since", "_listener",
-        "_logprobs", "_produced", "_request", "_seat", "_stop_reason", "_timer", "_tried", "cached",
-        "finish_reason", "index", "prompt_tokens",
+        "_attempts", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_emit", "_failing_since",
+        "_listener", "_logprobs", "_plain", "_produced", "_request", "_seat", "_stop_reason", "_timer", "_tried",
+        "cached", "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
@@ -100,6 +100,8 @@ class Choice:
         self._produced: list[int] = []
         self._detokenizer: Detokenizer | None = None
         self._logprobs = False
+        self._emit = listener.text
+        self._plain: Detokenizer | None = None
         self._counted = self.cached = self.prompt_tokens = 0
         self.finish_reason: str | None = None
         self._stop_reason: str | int | None = None
@@ -110,6 +112,8 @@ class Choice:
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
+            if not self._logprobs and not desk.migration_limit:
+                self._plain = self._detokenizer
 
     @property
     def tokens(self) -> int:
@@ -151,12 +155,14 @@ class Choice:
             return
         try:
             produced, finish, extras = read_delta(data)
-            if finish == ERROR:
-                raise EngineError(str((extras or {}).get(MESSAGE) or "the engine failed"))
-            if self._detokenizer is not None:
-                self._tokens(self._detokenizer, produced, finish, extras)
+            plain = self._plain
+            if plain is not None and finish is None and extras is None and len(produced) == 1:
+                # One token and nothing else, as nearly every delta is: the shortest way to its text.
+                if text := plain.push_one(produced[0]):
+                    self._emit(self, text)
+                self.finish_reason = plain.finish_reason
             else:
-                self._text(produced, finish, extras)
+                self._delta(produced, finish, extras)
         except DynamoException as error:
             self._end_with(error)
         except Exception as error:  # whatever a foreign engine put into the delta must end this stream only
@@ -165,6 +171,14 @@ class Choice:
         else:
             if self.finish_reason is not None:
                 self._finish(abandon=finish is None and not last)
+
+    def _delta(self, produced: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
+        if finish == ERROR:
+            raise EngineError(str((extras or {}).get(MESSAGE) or "the engine failed"))
+        if self._detokenizer is not None:
+            self._tokens(self._detokenizer, produced, finish, extras)
+        else:
+            self._text(produced, finish, extras)
 
     def on_end(self, error: DynamoException | None) -> None:
         """The stream is over."""
@@ -182,19 +196,16 @@ class Choice:
             if ids:
                 raise ValueError("text, from an engine that makes tokens")
             ids = []  # an end without tokens may come in either form
-        if ids:
-            self._attempts.produced = True
-            if self._desk.migration_limit:
-                self._produced += ids
+        if self._desk.migration_limit:
+            self._produced += ids
         if extras:
             self.cached = extras.get(CACHED_TOKENS, self.cached)
         if self._logprobs:
             self._with_logprobs(detokenizer, ids, finish, extras)
             return
-        text = detokenizer.push_one(ids[0]) if finish is None and len(ids) == 1 else detokenizer.push(ids, finish)[0]
-        self.finish_reason = detokenizer.finish_reason
+        text, self.finish_reason, _ = detokenizer.push(ids, finish)
         if text:
-            self._listener.text(self, text)
+            self._emit(self, text)
 
     def _with_logprobs(
         self, detokenizer: Detokenizer, ids: list[int], finish: str | None, extras: dict[str, Any] | None
@@ -216,7 +227,6 @@ class Choice:
                 raise ValueError("token ids, from an engine that makes text")
             text = ""
         if text:
-            self._attempts.produced = True
             self._counted += 1
         if extras:
             self.cached = extras.get(CACHED_TOKENS, self.cached)
@@ -224,7 +234,7 @@ class Choice:
             self._counted = extras.get(COMPLETION_TOKENS, self._counted)
             self._stop_reason = extras.get(STOP_REASON)
         if text:
-            self._listener.text(self, text)
+            self._emit(self, text)
         if finish is not None:
             self.finish_reason = "length" if finish == "length" else "stop"
 
@@ -246,6 +256,7 @@ class Choice:
 
     def _failed(self, error: DynamoException) -> None:
         self._leave()
+        self._attempts.produced = self.tokens > 0
         if may_go_on(error, self._attempts) and self._again(error):
             return
         self._closed = True

@@ -33,6 +33,9 @@ class Wire(Protocol):
     def release(self, held: list[bytes]) -> None:
         """Write what was collected, at once."""
 
+    def writer(self, send: Send) -> Callable[[bytes], bool]:
+        """What writes a part of a started answer at once; it says False where `send` must be used."""
+
     def abort(self) -> None:
         """Cut the connection."""
 
@@ -48,6 +51,9 @@ class PlainWire:
 
     def release(self, held: list[bytes]) -> None:
         """Nothing is held."""
+
+    def writer(self, send: Send) -> Callable[[bytes], bool]:
+        return lambda data: False
 
     def abort(self) -> None:
         if self._abort is not None:
@@ -81,15 +87,17 @@ class Output:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_connection", "_ended", "_finished", "_head", "_parts", "_send", "_size", "_stall_seconds", "_writer",
-        "dirty", "last_write", "meter", "started",
+        "_connection", "_ended", "_finished", "_head", "_parts", "_send", "_stall_seconds", "_write", "_writer",
+        "append", "dirty", "last_write", "meter", "started",
     )  # fmt: skip
 
     def __init__(self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None) -> None:
         self._send, self._connection, self._stall_seconds = send, connection, stall_seconds
+        self._write = connection.writer(send)
         self._head: tuple[int, Headers] | None = None
         self._parts: list[bytes] = []
-        self._size = 0
+        self.append: Callable[[bytes], None] = self._parts.append
+        """Add bytes; they leave at the next flush."""
         self._ended = self._finished = False
         self._writer: asyncio.Task[None] | None = None
         self.started = self.dirty = False
@@ -100,14 +108,6 @@ class Output:
         """Say what the response starts with."""
         self._head = (status, headers)
 
-    def append(self, data: bytes) -> None:
-        """Add bytes; they leave at the next flush."""
-        self._parts.append(data)
-        if self._writer is not None:
-            self._size += len(data)
-            if self._size > BUFFER_LIMIT:
-                self.cut_off()
-
     def end(self) -> None:
         """Nothing comes after what was appended so far."""
         self._ended = True
@@ -115,11 +115,23 @@ class Output:
     def flush(self) -> None:
         """Write what is there, unless an earlier write still waits for the client."""
         self.dirty = False
-        if self._writer is not None or self._finished:
-            return
-        if not self.started:
+        if self._writer is not None:
+            if sum(map(len, self._parts)) > BUFFER_LIMIT:
+                self.cut_off()
+        elif self._finished:
+            self._parts.clear()
+        elif not self.started:
             self._start()
-        elif self._parts or self._ended:
+        elif self._ended:
+            self._begin(self._body())
+        elif self._parts:
+            self._flush_parts()
+
+    def _flush_parts(self) -> None:
+        parts = self._parts
+        if self._write(parts[0] if len(parts) == 1 else b"".join(parts)):
+            parts.clear()
+        else:
             self._begin(self._body())
 
     def _start(self) -> None:
@@ -135,9 +147,9 @@ class Output:
             self._connection.release(held)
 
     def _body(self) -> dict[str, Any]:
-        parts, self._parts, self._size = self._parts, [], 0
         self._finished = self._ended
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = b"".join(self._parts)
+        self._parts.clear()
         return {"type": "http.response.body", "body": body, "more_body": not self._ended}
 
     def _begin(self, message: dict[str, Any]) -> bool:
@@ -169,7 +181,8 @@ class Output:
     def cut_off(self) -> None:
         """Write nothing more and have the connection cut."""
         log.info("a client that does not read is cut off")
-        self._parts, self._size, self._finished = [], 0, True
+        self._finished = True
+        self._parts.clear()
         self._connection.abort()
 
     async def close(self) -> None:
