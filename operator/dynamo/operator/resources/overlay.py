@@ -1,0 +1,109 @@
+"""`podTemplate` laid over the template that we make, the way `kubectl patch` merges.
+
+Objects merge field by field; the lists below by the key of their items; every other list
+is replaced. `$patch: delete` removes an item, `$patch: replace` replaces an object. What
+can't be merged is refused with the field's path, because the API server would answer a
+malformed template with an internal error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dynamo.operator.resources.site import RenderError
+
+_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+_DIRECTIVE = "$patch"
+
+Json = dict[str, Any]
+
+
+def overlay(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -> Json:
+    """A copy of `base` with `patch` over it."""
+    if patch.get(_DIRECTIVE) == "replace":
+        return {k: v for k, v in patch.items() if k != _DIRECTIVE}
+    merged = dict(base)
+    for name, value in patch.items():
+        if name == _DIRECTIVE:
+            continue
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), value, name, f"{path}.{name}" if path else name)
+    return merged
+
+
+def check_template(template: Mapping[str, Any], path: str) -> None:
+    """Raise `RenderError` for what the API server answers with an internal error, or that starts nothing."""
+    spec = template.get("spec", {})
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(_items(spec.get(kind, []), f"{path}.spec.{kind}")):
+            place = f"{path}.spec.{kind}[{index}]"
+            if not isinstance(container.get("name"), str):
+                raise RenderError(f"{place}.name", "is required and must be a text")
+            if not container.get("image"):
+                raise RenderError(f"{place}.image", f"is required, since {container['name']!r} is a container of yours")
+            _check_variables(container, place)
+
+
+def _check_variables(container: Mapping[str, Any], path: str) -> None:
+    seen: set[str] = set()
+    for index, variable in enumerate(_items(container.get("env", []), f"{path}.env")):
+        place, name = f"{path}.env[{index}]", variable.get("name")
+        if not isinstance(name, str) or name in seen:
+            raise RenderError(f"{place}.name", "must be a text that occurs once")
+        if not isinstance(variable.get("value", ""), str):
+            raise RenderError(f"{place}.value", "must be a text: quote it")
+        seen.add(name)
+
+
+def _merged(base: Any, value: Any, name: str, path: str) -> Any:
+    if isinstance(value, dict):
+        if base is not None and not isinstance(base, dict):
+            raise RenderError(path, "must be a list, as in core/v1 PodTemplateSpec")
+        return overlay(base or {}, value, path)
+    if isinstance(base, dict):
+        raise RenderError(path, "must be a mapping, as in core/v1 PodTemplateSpec")
+    if isinstance(base, list) and not isinstance(value, list):
+        raise RenderError(path, "must be a list, as in core/v1 PodTemplateSpec")
+    if isinstance(value, list) and name in _KEYS:
+        return _merged_list(base or [], value, _KEYS[name], path)
+    return value
+
+
+def _merged_list(base: list[Json], patch: list[Any], key: str, path: str) -> list[Json]:
+    """Ours first and in our order, then what is new, so that the result is the same each time."""
+    found: dict[Any, Json] = {item[key]: item for item in base}
+    for index, item in enumerate(_items(patch, path)):
+        place = f"{path}[{index}]"
+        if key not in item:
+            raise RenderError(f"{place}.{key}", "is required: items are merged by it")
+        name = item[key]
+        if isinstance(name, dict | list):
+            raise RenderError(f"{place}.{key}", "must be a single value")
+        if item.get(_DIRECTIVE) == "delete":
+            found.pop(name, None)
+        else:
+            found[name] = overlay(found.get(name, {}), item, place)
+    return list(found.values())
+
+
+def _items(value: Any, path: str) -> Iterator[Json]:
+    if not isinstance(value, list):
+        raise RenderError(path, "must be a list, as in core/v1 PodTemplateSpec")
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise RenderError(f"{path}[{index}]", "must be a mapping, as in core/v1 PodTemplateSpec")
+        yield item

@@ -1,0 +1,149 @@
+"""The workers of one revision: a StatefulSet, or one per group where several pods are one worker.
+
+The StatefulSet never rolls by itself (`OnDelete`): a new revision is a new StatefulSet, and
+what an upgraded operator writes differently into an old one reaches pods only when they
+start anew. Groups get a headless Service each, so that rank 0 has a name before it is ready.
+"""
+
+from __future__ import annotations
+
+from dynamo.operator.api.v1alpha1 import Component, Engine
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.files import WorkerFiles, worker_files
+from dynamo.operator.resources.pod import CACHE, container_of, environment, literal, pod_template, resources_of
+from dynamo.operator.resources.site import Manifest, Scene
+from dynamo.operator.workload import Placement, Workload, resolve
+
+CONTAINER = "worker"
+LEADER_PORT = 29500
+_RANK = "DYN_NODE_RANK"
+_LIGHT = frozenset({Engine.MOCKER, Engine.ECHO_CORE, Engine.ECHO_FULL})
+_LIGHT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
+
+
+def worker_sets(scene: Scene, workload: Workload, replicas: int) -> list[Manifest]:
+    """The StatefulSets of a revision that has `replicas` workers now."""
+    if workload.nodes == 1:
+        return [_stateful_set(scene, workload, replicas, None)]
+    return [_stateful_set(scene, workload, workload.nodes, group) for group in range(replicas)]
+
+
+def headless_services(scene: Scene, workload: Workload, replicas: int) -> list[Manifest]:
+    """One for the component, or one per group of the revision."""
+    name = scene.pipeline.name
+    if workload.nodes == 1:
+        labels = naming.part_labels(name, workload.component)
+        selector = naming.part_selector(name, workload.component)
+        return [_headless(scene, workload, naming.part_name(name, workload.component), labels, selector)]
+    labels = naming.revision_labels(name, workload)
+    return [
+        _headless(
+            scene,
+            workload,
+            naming.group_name(name, workload, group),
+            {**labels, naming.GROUP: str(group)},
+            naming.revision_selector(name, workload, group),
+        )
+        for group in range(replicas)
+    ]
+
+
+def _headless(scene: Scene, workload: Workload, name: str, labels: naming.Labels, selector: naming.Labels) -> Manifest:
+    ports = [{"name": p.name, "port": p.preferred, "targetPort": p.name, "protocol": "TCP"} for p in workload.ports]
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector, "ports": ports}
+    return {**naming.child(scene, "v1", "Service", name, labels), "spec": spec}
+
+
+def _stateful_set(scene: Scene, workload: Workload, pods: int, group: int | None) -> Manifest:
+    pipeline = scene.pipeline.name
+    name = naming.group_name(pipeline, workload, group or 0)
+    labels = naming.revision_labels(pipeline, workload)
+    if group is not None:
+        labels |= {naming.GROUP: str(group)}
+    spec: Manifest = {
+        "replicas": pods,
+        "serviceName": name if group is not None else naming.part_name(pipeline, workload.component),
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 1,
+        "selector": {"matchLabels": naming.revision_selector(pipeline, workload, group)},
+        "template": _template(scene, workload, labels, group),
+    }
+    if group is None and workload.replicas_owner == "autoscaler":
+        del spec["replicas"]
+    return {**naming.child(scene, "apps/v1", "StatefulSet", name, labels), "spec": spec}
+
+
+def _template(scene: Scene, workload: Workload, labels: naming.Labels, group: int | None) -> Manifest:
+    component, files = scene.component(workload), worker_files(scene, workload)
+    ports = {port.name: port.preferred for port in workload.ports}
+    leader = _leader(scene, workload, group)
+    argv = resolve(
+        tuple(literal(a) if isinstance(a, str) else a for a in files.argv),
+        Placement(ports, files.paths, f"$({_RANK})", leader),
+    )
+    volumes, mounts = _storage(scene, workload, files)
+    container = container_of(
+        scene,
+        workload,
+        CONTAINER,
+        scene.site.worker_image(component.engine),
+        argv,
+        ports,
+        _environment(scene, workload, component),
+        mounts,
+        resources_of(
+            component.resources,
+            _LIGHT_REQUESTS if component.engine in _LIGHT else _REQUESTS,
+            workload.accelerators,
+        ),
+    )
+    if component.env_from:
+        container["envFrom"] = list(component.env_from)
+    index = scene.pipeline.spec.components.index(component)
+    path = f"spec.components[{index}].podTemplate"
+    return pod_template(scene, workload, container, volumes, labels, component.pod_template, path)
+
+
+def _leader(scene: Scene, workload: Workload, group: int | None) -> str:
+    if group is None:
+        return ""
+    name = naming.group_name(scene.pipeline.name, workload, group)
+    return f"{name}-0.{name}.{scene.kubernetes_namespace}.svc:{LEADER_PORT}"
+
+
+def _environment(scene: Scene, workload: Workload, component: Component) -> list[Manifest]:
+    """The plan's and ours first, then the user's own in their order."""
+    theirs = {variable.name for variable in component.env}
+    values = {name: value for name, value in workload.environment if name not in theirs}
+    values |= {
+        "DYN_CACHE_DIR": CACHE,
+        "HF_HOME": f"{CACHE}/huggingface",
+        "HOME": "/tmp",  # the container's own
+    }
+    own: list[Manifest] = []
+    if workload.nodes > 1:
+        field = {"fieldPath": f"metadata.labels['{naming.POD_INDEX}']"}
+        own.append({"name": _RANK, "valueFrom": {"fieldRef": field}})
+    for secret in workload.secrets:
+        if secret.variable not in theirs:
+            reference = {"name": secret.secret, "key": secret.key}
+            own.append({"name": secret.variable, "valueFrom": {"secretKeyRef": reference}})
+    for variable in component.env:
+        given = {"value": variable.value or ""} if variable.value_from is None else {"valueFrom": variable.value_from}
+        own.append({"name": variable.name, **given})
+    return environment(scene, values, own)
+
+
+def _storage(scene: Scene, workload: Workload, files: WorkerFiles) -> tuple[list[Manifest], list[Manifest]]:
+    claim = {"claimName": naming.cache_name(scene.pipeline.name)}
+    cached = scene.pipeline.spec.model.cache is not None
+    volumes: list[Manifest] = [
+        {"name": "cache", "persistentVolumeClaim": claim} if cached else {"name": "cache", "emptyDir": {}}
+    ]
+    mounts: list[Manifest] = [{"name": "cache", "mountPath": CACHE}]
+    if workload.accelerators:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # devices exchange tensors through it
+    return [*volumes, *files.volumes], [*mounts, *files.mounts]

@@ -1,0 +1,335 @@
+"""Manifests: golden files, what the API server's schemas say, and what holds for every valid pipeline."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from tests.operator.pipelines import FULL, SMALLEST, UID, Spec, pipeline, valid_pipelines
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.plan import Environment, plan
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.render import manifests, with_images
+from dynamo.operator.resources.site import Manifest, RenderError, SecretKeys, Site
+from dynamo.operator.yamltext import to_yaml
+
+GOLDEN = Path(__file__).parent / "golden"
+CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving", grace_seconds=600)
+SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1", "vllm": "dynamo/worker-vllm:1"})
+SECURED = Site(
+    "dynamo/frontend:1",
+    {"default": "dynamo/worker:1"},
+    pull_secrets=("registry",),
+    fs_group=None,
+    network_policies=False,
+    etcd=SecretKeys("llama-credentials", frozenset({"username", "password", "ca.crt"})),
+    nats=SecretKeys("llama-credentials", frozenset({"user.creds", "ca.crt"})),
+)
+MOST_WRITES = 9
+"""Of a pipeline with one component; the reconciler adds a Secret, and ten are allowed."""
+
+
+def render(found: DynamoPipeline, site: Site = SITE, replicas: dict[str, int] | None = None) -> list[Manifest]:
+    return manifests(found, with_images(plan(found, CLUSTER), found, site), site, replicas)
+
+
+def of_kind(found: list[Manifest], kind: str, name: str = "") -> Manifest:
+    return next(m for m in found if m["kind"] == kind and m["metadata"]["name"].startswith(name))
+
+
+def pod_templates(found: list[Manifest]) -> Iterator[Manifest]:
+    return (m["spec"]["template"] for m in found if m["kind"] in ("Deployment", "StatefulSet"))
+
+
+def main_container(manifest: Manifest) -> Manifest:
+    container: Manifest = manifest["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+def env_of(container: Manifest) -> dict[str, Any]:
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
+
+
+def worker(spec: Spec | None = None, site: Site = SITE, **component: Any) -> Manifest:
+    found = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
+    return main_container(of_kind(render(found, site), "StatefulSet"))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "site"), [("smallest", SMALLEST, SITE), ("full", FULL, SITE), ("secured", SMALLEST, SECURED)]
+)
+def test_golden(name: str, spec: Spec, site: Site) -> None:
+    """What users get, word for word; `GOLDEN=1` writes the files again."""
+    file, text = GOLDEN / f"{name}.yaml", to_yaml(render(pipeline(spec), site))
+    if os.environ.get("GOLDEN"):
+        file.write_text(text, encoding="utf-8")
+    assert file.read_text("utf-8") == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(valid_pipelines)
+def test_every_valid_pipeline_renders(found: DynamoPipeline) -> None:
+    """Twice the same, owned, labelled, named within the limits, no two of one name."""
+    rendered = render(found)
+    assert to_yaml(rendered) == to_yaml(render(found))
+    keys = [(m["kind"], m["metadata"]["name"]) for m in rendered]
+    assert len(set(keys)) == len(keys)
+    for manifest in rendered:
+        check_head(manifest, found)
+    for template in pod_templates(rendered):
+        check_restricted(template)
+
+
+@settings(max_examples=5, deadline=None)
+@given(valid_pipelines)
+@example(pipeline(FULL))
+def test_kubernetes_own_schemas_agree(found: DynamoPipeline) -> None:
+    """No field that doesn't exist, none of the wrong type, none missing (few examples: these schemas load slowly)."""
+    for manifest in render(found):
+        kubernetes_validate.validate(manifest, "1.34", strict=True)
+
+
+def check_head(manifest: Manifest, found: DynamoPipeline) -> None:
+    metadata = manifest["metadata"]
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["name"], owner["controller"]) == (UID, found.name, True)
+    assert metadata["labels"][naming.PIPELINE] == found.name
+    assert metadata["labels"]["app.kubernetes.io/managed-by"] == naming.MANAGER
+    assert "app.kubernetes.io/instance" not in metadata["labels"], "Argo CD would prune it"
+    assert metadata["namespace"] == "serving"
+    assert len(metadata["name"]) <= (52 if manifest["kind"] == "StatefulSet" else 63)
+    assert all(len(value) <= 63 for value in metadata["labels"].values())
+    assert metadata["annotations"][naming.INTENT]
+
+
+def check_restricted(template: Manifest) -> None:
+    """Pod Security Standard `restricted`, for the containers that are ours."""
+    spec = template["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    for container in spec["containers"]:
+        if container["name"] in ("frontend", "worker"):
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["readOnlyRootFilesystem"] is True
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+    assert all(set(volume) - {"name"} <= allowed for volume in spec["volumes"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(valid_pipelines)
+def test_selectors_match_pods_and_mounts_match_volumes(found: DynamoPipeline) -> None:
+    """A Service, policy or budget that selects nothing, or a mount without volume, would fail in the cluster only."""
+    rendered = render(found)
+    for manifest in rendered:
+        if manifest["kind"] in ("Deployment", "StatefulSet"):
+            spec = manifest["spec"]
+            labels = spec["template"]["metadata"]["labels"]
+            assert spec["selector"]["matchLabels"].items() <= labels.items()
+            volumes = {v["name"] for v in spec["template"]["spec"]["volumes"]}
+            container = main_container(manifest)
+            assert {m["name"] for m in container["volumeMounts"]} <= volumes
+            ports = {p["name"] for p in container["ports"]}
+            probes = [container[k]["httpGet"]["port"] for k in ("startupProbe", "livenessProbe", "readinessProbe")]
+            assert set(probes) <= ports
+    services = {m["metadata"]["name"] for m in rendered if m["kind"] == "Service"}
+    assert {m["spec"]["serviceName"] for m in rendered if m["kind"] == "StatefulSet"} <= services
+
+
+def test_few_objects_per_pipeline() -> None:
+    """The bar is ten writes per new pipeline, the Secret with its credentials included."""
+    assert len(render(pipeline(SMALLEST))) <= MOST_WRITES
+
+
+def test_network_policies_never_have_an_empty_list() -> None:
+    """`ingress: []` comes back from the API server as absent, and would be written again for ever."""
+    for manifest in render(pipeline(FULL)):
+        if manifest["kind"] == "NetworkPolicy":
+            assert manifest["spec"]["ingress"]
+
+
+def test_groups_have_ranks_and_a_leader() -> None:
+    """Two nodes: one StatefulSet and headless Service per group; the argv names rank and leader by variables."""
+    rendered = render(pipeline(FULL), replicas={"decode": 2})
+    sets = [m for m in rendered if m["kind"] == "StatefulSet" and "-decode-" in m["metadata"]["name"]]
+    assert [s["metadata"]["labels"][naming.GROUP] for s in sets] == ["0", "1"]
+    name = sets[1]["metadata"]["name"]
+    args = main_container(sets[1])["args"]
+    assert args[args.index("--leader-addr") + 1] == f"{name}-0.{name}.serving.svc:29500"
+    assert args[args.index("--node-rank") + 1] == "$(DYN_NODE_RANK)"
+    rank = env_of(main_container(sets[1]))["DYN_NODE_RANK"]
+    assert rank == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    assert of_kind(rendered, "Service", name)["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_converge_says_how_many_there_are_now() -> None:
+    """During a rollout the new revision has fewer workers than the plan wants."""
+    found = pipeline({"components": [{"engine": "mocker", "replicas": 4}]})
+    assert of_kind(render(found, replicas={"worker": 1}), "StatefulSet")["spec"]["replicas"] == 1
+    assert of_kind(render(found), "StatefulSet")["spec"]["replicas"] == 4
+
+
+def test_an_autoscaler_keeps_its_replicas() -> None:
+    """What is not applied isn't taken from its owner."""
+    found = pipeline({"components": [{"engine": "mocker", "replicasOwner": "autoscaler"}]})
+    assert "replicas" not in of_kind(render(found), "StatefulSet")["spec"]
+
+
+def test_engine_arguments_become_a_file() -> None:
+    """Kubernetes would expand `$(HOME)` in an argv, and never sees these."""
+    rendered = render(pipeline({"components": [{"engine": "mocker", "engineArgs": {"text": "$(HOME)"}}]}))
+    config_map = of_kind(rendered, "ConfigMap")
+    assert config_map["data"] == {"engine-args.json": '{"text":"$(HOME)"}'}
+    assert config_map["immutable"] is True
+    args = main_container(of_kind(rendered, "StatefulSet"))["args"]
+    assert args[args.index("--engine-args") + 1] == "@/etc/dynamo/files/engine-args.json"
+
+
+def test_literals_are_no_variables() -> None:
+    """A model name that looks like a variable reaches the worker as it is."""
+    args = worker({"model": {"name": "$(HOME)"}})["args"]
+    assert args[args.index("--model-name") + 1] == "$$(HOME)"
+
+
+def test_devices_are_requested() -> None:
+    """Per pod, as request and limit, with shared memory for what they exchange."""
+    container = worker({"model": {"source": "/m"}}, engine="vllm", tensorParallelSize=4, nodes=2)
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert container["resources"]["requests"]["nvidia.com/gpu"] == "2"
+    assert "/dev/shm" in [m["mountPath"] for m in container["volumeMounts"]]
+    assert worker(accelerator={"resource": "amd.com/gpu", "count": 1})["resources"]["limits"] == {"amd.com/gpu": "1"}
+    assert "limits" not in worker()["resources"]
+
+
+def test_a_limit_without_request_stays_alone() -> None:
+    """Kubernetes takes the limit as the request; a default request above it would be refused."""
+    assert worker(resources={"limits": {"memory": "64Mi"}})["resources"] == {
+        "requests": {"cpu": "100m"},
+        "limits": {"memory": "64Mi"},
+    }
+
+
+def test_models_on_a_claim_are_mounted() -> None:
+    """`pvc://claim/path` is a path in the container."""
+    found = pipeline({"components": [{"engine": "llamacpp"}], "model": {"source": "pvc://models/a/b.gguf"}})
+    manifest = of_kind(render(found), "StatefulSet")
+    args = main_container(manifest)["args"]
+    assert args[args.index("--model-path") + 1] == "/models/source/a/b.gguf"
+    volumes = manifest["spec"]["template"]["spec"]["volumes"]
+    assert {"claimName": "models", "readOnly": True} in [v.get("persistentVolumeClaim") for v in volumes]
+
+
+def test_secrets_are_references() -> None:
+    """Credentials come by key from Secrets, files by mount; keys that a Secret lacks are left out."""
+    environment = env_of(worker(site=SECURED))
+    assert environment["ETCD_AUTH_PASSWORD"] == {"secretKeyRef": {"name": "llama-credentials", "key": "password"}}
+    assert environment["NATS_AUTH_CREDENTIALS_FILE"] == "/etc/dynamo/credentials/nats/user.creds"
+    assert "NATS_AUTH_PASSWORD" not in environment
+    assert "ETCD_AUTH_CLIENT_CERT" not in environment
+
+
+def test_the_users_variables_win_and_keep_their_order() -> None:
+    """`$(A)` in a value needs A before it."""
+    container = worker(env=[{"name": "B", "value": "1"}, {"name": "HF_HOME", "value": "/x"}, {"name": "A"}])
+    assert [e["name"] for e in container["env"]][-3:] == ["B", "HF_HOME", "A"]
+    assert env_of(container)["HF_HOME"] == "/x"
+
+
+def test_privileged_ports_are_the_services_only() -> None:
+    """A process without root listens high; clients find port 80."""
+    rendered = render(pipeline({**SMALLEST, "frontend": {"port": 80}}))
+    assert of_kind(rendered, "Service", "llama-frontend")["spec"]["ports"][0]["port"] == 80
+    container = main_container(of_kind(rendered, "Deployment"))
+    assert container["ports"][0]["containerPort"] == 8000
+    assert container["args"][container["args"].index("--http-port") + 1] == "8000"
+
+
+def test_grace_outlasts_the_streams() -> None:
+    """Kubernetes kills only after the process had its own grace."""
+    for template in pod_templates(render(pipeline(SMALLEST))):
+        assert template["spec"]["terminationGracePeriodSeconds"] > 600
+
+
+def test_images_are_part_of_the_revision() -> None:
+    """A new version of the platform rolls; a change of how many doesn't."""
+    found, more = pipeline(SMALLEST), pipeline({**SMALLEST, "replicas": 5})
+
+    def revision(p: DynamoPipeline, site: Site) -> str:
+        return with_images(plan(p, CLUSTER), p, site).workers[0].revision
+
+    assert revision(found, SITE) == revision(more, SITE)
+    assert revision(found, SITE) != revision(found, Site("dynamo/frontend:1", {"default": "dynamo/worker:2"}))
+
+
+def test_pod_templates_merge_by_name() -> None:
+    """Containers and variables by name, what is ours stays where nothing is said; our labels can't be taken."""
+    patch = {
+        "metadata": {"labels": {naming.COMPONENT: "mine", "team": "a"}},
+        "spec": {
+            "containers": [
+                {"name": "worker", "image": "mine:1", "env": [{"name": "HOME", "value": "/home"}]},
+                {"name": "proxy", "image": "proxy:1"},
+            ],
+            "volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "topologySpreadConstraints": [{"topologyKey": "kubernetes.io/hostname", "$patch": "delete"}],
+            "enableServiceLinks": None,
+        },
+    }
+    before = copy.deepcopy(patch)
+    found = pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})
+    template = of_kind(render(found), "StatefulSet")["spec"]["template"]
+    ours, theirs = template["spec"]["containers"]
+    assert (ours["image"], env_of(ours)["HOME"], theirs["name"]) == ("mine:1", "/home", "proxy")
+    assert env_of(ours)["DYN_NAMESPACE"] == "serving_llama"
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["labels"][naming.COMPONENT] == "worker"
+    assert {"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}} in template["spec"]["volumes"]
+    assert template["spec"]["topologySpreadConstraints"] == []
+    assert "enableServiceLinks" not in template["spec"]
+    assert patch == before, "the pipeline's own object is never changed"
+
+
+@pytest.mark.parametrize(
+    ("patch", "path", "remedy"),
+    [
+        ({"spec": "x"}, "podTemplate.spec", "must be a mapping"),
+        ({"spec": {"containers": {"worker": {}}}}, "podTemplate.spec.containers", "must be a list"),
+        ({"spec": {"containers": ["x"]}}, "podTemplate.spec.containers[0]", "must be a mapping"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "podTemplate.spec.containers[0].name", "is required"),
+        ({"spec": {"containers": [{"name": "x"}]}}, "spec.containers[1].image", "container of yours"),
+        ({"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": 1}]}]}}, ".value", "quote it"),
+    ],
+)
+def test_malformed_pod_templates_are_refused_with_their_path(patch: Spec, path: str, remedy: str) -> None:
+    """The API server would say `internal error`, and the operator would try for ever."""
+    found = pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})
+    with pytest.raises(RenderError) as caught:
+        render(found)
+    assert path in caught.value.path
+    assert caught.value.path.startswith("spec.components[0].podTemplate")
+    assert remedy in caught.value.message
+
+
+def test_only_objects_of_a_cluster_own_others() -> None:
+    """Without a uid nothing would ever clean up."""
+    found = pipeline(SMALLEST)
+    orphan = found.model_copy(update={"metadata": found.metadata.model_copy(update={"__pydantic_extra__": {}})})
+    object.__setattr__(orphan.metadata, "__pydantic_extra__", {})
+    with pytest.raises(RenderError, match=r"metadata\.uid"):
+        render(orphan)
+
+
+def test_golden_files_are_what_kubernetes_reads() -> None:
+    """YAML 1.1 readers see the same values."""
+    assert list(yaml.safe_load_all((GOLDEN / "full.yaml").read_text("utf-8"))) == render(pipeline(FULL))
