@@ -21,6 +21,7 @@ PORTIONS = {
 }  # fmt: skip
 FOLDERS = sorted(set(PORTIONS.values()))
 CODE = [*FOLDERS, "tests", "bench"]
+GPU_ENGINES = {"vllm", "sglang", "trtllm"}
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 
@@ -90,6 +91,17 @@ def test_type_checking_covers_every_file() -> None:
     assert "packages" not in settings
     outside = [path for path in modules() if path.relative_to(ROOT).parts[0] not in settings["files"]]
     assert named(outside) == []
+
+
+def test_the_lock_covers_what_is_installed() -> None:
+    """Every dependency of the development environment is pinned; engines that need a GPU are not in it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    wanted += [line for name, lines in extras.items() if name not in GPU_ENGINES for line in lines]
+    names = {re.split(r"[^A-Za-z0-9_.-]", line)[0].lower().replace("_", "-") for line in wanted} - {"dynamo-pipelines"}
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert names - pinned == set(), "run `make lock`"
 
 
 def test_files_stay_short() -> None:

@@ -56,6 +56,7 @@ OTHERS: Final = {
     "DYN_CACHE_DIR": ("~/.cache/dynamo", "Where model files that came from workers are kept, by digest."),
     "DYN_TOKEN_ECHO_DELAY_MS": ("10", "Pause of the echo engines between two tokens."),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
+    "DYN_NODE_RANK": ("", "Set in the pods of a group of several nodes; not for users."),
     "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
     "DYN_FRONTEND_CHILD_PORT": ("", "Set by `dynamo-frontend --workers` for its processes; not for users."),
     "DYN_FRONTEND_CHILD_SOCKET": ("", "The same."),
