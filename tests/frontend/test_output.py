@@ -73,6 +73,46 @@ def test_writes_without_a_task_switch() -> None:
     run(case)
 
 
+def test_parts_of_a_flowing_answer_skip_send() -> None:
+    """Once started, parts go through the connection's writer; `send` is for the head, the end and a slow client."""
+
+    class Direct(Client):
+        def __init__(self) -> None:
+            super().__init__()
+            self.direct: list[bytes] = []
+            self.room = True
+
+        def writer(self, send: Any) -> Callable[[bytes], bool]:
+            def write(data: bytes) -> bool:
+                if self.room:
+                    self.direct.append(data)
+                return self.room
+
+            return write
+
+    async def main() -> None:
+        client = Direct()
+        output = client.output()
+        output.append(b"1")
+        output.flush()
+        for part in (b"2", b"3"):
+            output.append(part)
+            output.flush()
+        output.flush()
+        assert (client.direct, client.body) == ([b"2", b"3"], b"1")
+        client.room = False
+        output.append(b"4")
+        output.flush()
+        output.append(b"5")
+        output.end()
+        client.room = True
+        output.flush()
+        assert (client.direct, client.body) == ([b"2", b"3"], b"145")
+        assert client.got[-1]["more_body"] is False
+
+    asyncio.run(main())
+
+
 def test_slow_client_gets_the_rest_merged() -> None:
     """While a write waits for the client, what comes is merged into the next one."""
 

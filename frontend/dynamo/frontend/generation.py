@@ -154,7 +154,7 @@ class Choice:
         if self._closed:
             return
         try:
-            produced, finish, extras = read_delta(data)
+            produced, finish, extras = data if type(data) is list and len(data) == 3 else read_delta(data)
             plain = self._plain
             if plain is not None and finish is None and extras is None and len(produced) == 1:
                 # One token and nothing else, as nearly every delta is: the shortest way to its text.
@@ -173,6 +173,7 @@ class Choice:
                 self._finish(abandon=finish is None and not last)
 
     def _delta(self, produced: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
+        read_delta([produced, finish, extras])
         if finish == ERROR:
             raise EngineError(str((extras or {}).get(MESSAGE) or "the engine failed"))
         if self._detokenizer is not None:

@@ -147,7 +147,8 @@ class Connection(HttpToolsProtocol):
     def writer(self, send: Any) -> Callable[[bytes], bool]:
         """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
 
-        It says False, and writes nothing, where the client has no room or the answer is not a chunked one.
+        An empty chunk would end the answer. It says False, and writes nothing, where the client has no room or
+        the answer is not a chunked one.
         """
         cycle, flow, write = send.__self__, self.flow, self.transport.write
 

@@ -29,6 +29,7 @@ _EPILOG: Final = (
     "When it serves, one line 'ready {\"url\": …}' is printed."
 )
 _CLOSE_SECONDS: Final = 5.0
+_OPEN_FILES: Final = 65_536
 _COLLECT_EVERY: Final = 10_000
 """Allocations between two looks at the young objects; requests leave few cycles behind."""
 
@@ -49,6 +50,7 @@ def run(settings: FrontendSettings) -> None:
     """Run until told to leave; a user's mistake is one line on stderr and exit code 1."""
     try:
         configure_logging(settings.verbose)
+        _raise_file_limit()
         if reason := problem(settings):
             raise click.UsageError(reason)
         if settings.workers > 1:
@@ -106,6 +108,18 @@ def _sockets(settings: FrontendSettings) -> list[socket.socket]:
         unix.close()
         raise InvalidArgument(f"can't listen on {private}: {error.strerror}") from error
     return [shared, unix]
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system lets this user have; the usual 1,024 are few for streams."""
+    try:
+        import resource
+    except ImportError:  # not there on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _calm_collector() -> None:

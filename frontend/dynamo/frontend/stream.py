@@ -87,8 +87,8 @@ class Output:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_connection", "_ended", "_finished", "_head", "_parts", "_send", "_stall_seconds", "_write", "_writer",
-        "append", "dirty", "last_write", "meter", "started",
+        "_connection", "_ended", "_finished", "_flowing", "_head", "_parts", "_send", "_stall_seconds",
+        "_write", "_writer", "append", "dirty", "last_write", "meter", "started",
     )  # fmt: skip
 
     def __init__(self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None) -> None:
@@ -99,6 +99,8 @@ class Output:
         self.append: Callable[[bytes], None] = self._parts.append
         """Add bytes; they leave at the next flush."""
         self._ended = self._finished = False
+        self._flowing = False
+        """Started, not ended, and no write waits: parts can be written without `send`."""
         self._writer: asyncio.Task[None] | None = None
         self.started = self.dirty = False
         self.last_write = 0.0
@@ -110,28 +112,22 @@ class Output:
 
     def end(self) -> None:
         """Nothing comes after what was appended so far."""
-        self._ended = True
+        self._ended, self._flowing = True, False
 
     def flush(self) -> None:
         """Write what is there, unless an earlier write still waits for the client."""
         self.dirty = False
-        if self._writer is not None:
-            if sum(map(len, self._parts)) > BUFFER_LIMIT:
+        parts = self._parts
+        if parts and self._flowing and self._write(parts[0] if len(parts) == 1 else b"".join(parts)):
+            parts.clear()
+        elif self._writer is not None:
+            if sum(map(len, parts)) > BUFFER_LIMIT:
                 self.cut_off()
         elif self._finished:
-            self._parts.clear()
+            parts.clear()
         elif not self.started:
             self._start()
-        elif self._ended:
-            self._begin(self._body())
-        elif self._parts:
-            self._flush_parts()
-
-    def _flush_parts(self) -> None:
-        parts = self._parts
-        if self._write(parts[0] if len(parts) == 1 else b"".join(parts)):
-            parts.clear()
-        else:
+        elif parts or self._ended:
             self._begin(self._body())
 
     def _start(self) -> None:
@@ -142,7 +138,8 @@ class Output:
         try:
             slow = self._begin({"type": "http.response.start", "status": status, "headers": headers})
             if not slow and (self._parts or self._ended):
-                self._begin(self._body())
+                slow = self._begin(self._body())
+            self._flowing = not (slow or self._ended)
         finally:
             self._connection.release(held)
 
@@ -158,6 +155,7 @@ class Output:
         waiting_for = _drive(coroutine)
         if waiting_for is _DONE:
             return False
+        self._flowing = False
         self._writer = asyncio.get_running_loop().create_task(self._catch_up(_Rest(coroutine, waiting_for)))
         return True
 
@@ -174,6 +172,7 @@ class Output:
             self.cut_off()
         finally:
             self._writer = None
+            self._flowing = not (self._ended or self._finished)
 
     def _left_over(self) -> bool:
         return not self._finished and bool(self._parts or self._ended)
@@ -181,13 +180,13 @@ class Output:
     def cut_off(self) -> None:
         """Write nothing more and have the connection cut."""
         log.info("a client that does not read is cut off")
-        self._finished = True
+        self._finished, self._flowing = True, False
         self._parts.clear()
         self._connection.abort()
 
     async def close(self) -> None:
         """Give up what is unsent (the client is gone)."""
-        self._finished = True
+        self._finished, self._flowing = True, False
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])

@@ -1,0 +1,57 @@
+"""When another attempt is made, and after how long: pure policy."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamo.frontend.retrying import MAX_ATTEMPTS, RETRY_WINDOW_SECONDS, Attempts, may_go_on, wait_before
+from dynamo.runtime.errors import (
+    CannotConnect,
+    CapacityExceeded,
+    DeadlineExceeded,
+    Disconnected,
+    DynamoException,
+    EngineError,
+    InvalidArgument,
+    StreamIncomplete,
+)
+
+RETRYABLE = [CannotConnect, CapacityExceeded, Disconnected, StreamIncomplete]
+FINAL = [EngineError, InvalidArgument, DeadlineExceeded]
+
+
+@pytest.mark.parametrize("kind", RETRYABLE)
+def test_before_the_first_token_retryable_errors_go_on(kind: type[DynamoException]) -> None:
+    """Nothing was promised yet: other instances are tried, a bounded number of times."""
+    assert may_go_on(kind(), Attempts(made=1))
+    assert not may_go_on(kind(), Attempts(made=MAX_ATTEMPTS))
+
+
+@pytest.mark.parametrize("kind", RETRYABLE)
+def test_after_it_only_migration_goes_on(kind: type[DynamoException]) -> None:
+    """With tokens out, only what the migration limit allows."""
+    assert not may_go_on(kind(), Attempts(made=1, produced=True))
+    assert may_go_on(kind(), Attempts(made=1, produced=True, migrations_left=1))
+
+
+@pytest.mark.parametrize("kind", FINAL)
+def test_final_errors_end_it(kind: type[DynamoException]) -> None:
+    """What fails everywhere is not tried elsewhere."""
+    assert not may_go_on(kind(), Attempts(migrations_left=5))
+
+
+def test_full_everywhere_is_not_waited_for() -> None:
+    """How long to wait for room is the client's decision."""
+    assert wait_before(CapacityExceeded(), Attempts(), 0.0, None) is None
+
+
+@given(st.integers(0, 50), st.floats(0, 100), st.none() | st.floats(0, 100))
+def test_waits_are_bounded(waits: int, elapsed: float, left: float | None) -> None:
+    """A wait is positive, at most a second, and never reaches past the window or the request's time limit."""
+    wait = wait_before(CannotConnect(), Attempts(waits=waits), elapsed, left)
+    if wait is not None:
+        assert 0 < wait <= 1
+        assert elapsed + wait < RETRY_WINDOW_SECONDS
+        assert left is None or wait < left
