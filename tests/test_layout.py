@@ -25,18 +25,24 @@ GPU_ENGINES = {"vllm", "sglang", "trtllm"}
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 
-def git_files() -> list[Path]:
-    """Everything that would be committed."""
-    answer = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+def our_files() -> list[Path]:
+    """Everything that would be committed; without git (an unpacked archive), everything that is not hidden or made."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return sorted(path for path in ROOT.rglob("*") if path.is_file() and not _made(path))
     return sorted(path for name in answer.stdout.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def _made(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return any(part.startswith(".") or part in ("__pycache__", "dist", "build", "results") for part in parts)
 
 
 def modules() -> list[Path]:
     """Our Python files."""
-    return [path for path in git_files() if path.suffix == ".py"]
+    return [path for path in our_files() if path.suffix == ".py"]
 
 
 def named(paths: list[Path]) -> list[str]:
@@ -145,7 +151,7 @@ def test_no_machine_is_named() -> None:
     own = {Path(__file__), ROOT / "Makefile"}
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
-        for path in git_files()
+        for path in our_files()
         if path not in own
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if traces.search(line)
