@@ -68,6 +68,8 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (TEXT, text(prompt=[1, 99_999_999]), 400, "prompt", "invalid_value"),
     (TEXT, text(prompt=""), 400, "prompt", "invalid_value"),
     (TEXT, text(prompt="x" * 2000), 400, "prompt", "context_length_exceeded"),
+    (TEXT, text(prompt=["x"] * 100, n=100), 400, "n", "invalid_value"),
+    (TEXT, text(prompt=["x"] * 3000), 400, "prompt", "invalid_value"),
     (TEXT, text(best_of=3), 400, "best_of", "unsupported_value"),
     (TEXT, text(suffix="x"), 400, "suffix", "unsupported_parameter"),
     (TEXT, text(logprobs=True), 400, "logprobs", "invalid_type"),

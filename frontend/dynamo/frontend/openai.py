@@ -208,7 +208,9 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     if request.prompt_logprobs is not None:
         hint = "prompt_logprobs: not supported; use echo with logprobs."
         raise bad_request(hint, "prompt_logprobs", "unsupported_parameter")
-    prompts(request.prompt)
+    wanted = len(prompts(request.prompt)) * (request.n or 1)
+    if wanted > MAX_PROMPTS:
+        raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")
     return request
 
 
