@@ -180,12 +180,6 @@ def test_converge_says_how_many_there_are_now() -> None:
     assert of_kind(render(found), "StatefulSet")["spec"]["replicas"] == 4
 
 
-def test_an_autoscaler_keeps_its_replicas() -> None:
-    """What is not applied isn't taken from its owner."""
-    found = pipeline({"components": [{"engine": "mocker", "replicasOwner": "autoscaler"}]})
-    assert "replicas" not in of_kind(render(found), "StatefulSet")["spec"]
-
-
 def test_engine_arguments_become_a_file() -> None:
     """Kubernetes would expand `$(HOME)` in an argv, and never sees these."""
     rendered = render(pipeline({"components": [{"engine": "mocker", "engineArgs": {"text": "$(HOME)"}}]}))

@@ -69,6 +69,8 @@ def _worker(scene: Scene, workload: Workload, replicas: int) -> list[Manifest]:
 
 
 def _signed(manifest: Manifest) -> Manifest:
-    metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), naming.INTENT: digest(manifest)[:16]}
+    """Replicas stay out of the digest: they are never dropped, and an autoscaler may change them."""
+    metadata, spec = manifest["metadata"], manifest.get("spec", {})
+    signed = {**manifest, "spec": {k: v for k, v in spec.items() if k != "replicas"}}
+    annotations = {**metadata.get("annotations", {}), naming.INTENT: digest(signed)[:16]}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

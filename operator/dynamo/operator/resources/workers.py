@@ -70,8 +70,6 @@ def _stateful_set(scene: Scene, workload: Workload, pods: int, group: int | None
         "selector": {"matchLabels": naming.revision_selector(pipeline, workload, group)},
         "template": _template(scene, workload, labels, group),
     }
-    if group is None and workload.replicas_owner == "autoscaler":
-        del spec["replicas"]
     return {**naming.child(scene, "apps/v1", "StatefulSet", name, labels), "spec": spec}
 
 

@@ -1,0 +1,186 @@
+"""The writes that bring a cluster one step closer to a plan: `changes(pipeline, plan, site, live)`. Pure.
+
+The reconciler carries them out in order, sees what happens, and asks again; none are left
+when everything is as wanted. It may be killed between any two of them: nothing is
+remembered, all is computed anew from the spec and the live objects. Only objects that the
+pipeline controls are touched; a name that somebody else has is a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.converge import RevisionSet, Scale, Start, Stop, converge
+from dynamo.operator.diff import differences
+from dynamo.operator.observe import Live, label
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.render import manifests
+from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.workload import Plan, Workload
+
+KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
+"""Never removed by an edit of the spec: downloaded models go with the pipeline."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A live object; the uid makes sure that it is still the one that was looked at."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply; without uid the object must not exist yet."""
+
+    manifest: Manifest
+    uid: str | None = None
+    because: tuple[str, ...] = ()
+    """The fields that differ."""
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Set the replicas of an old revision's StatefulSet, and nothing else: what it was made from is gone."""
+
+    target: Target
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Remove an object of ours."""
+
+    target: Target
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A name that we need is somebody else's; nothing is written there."""
+
+    kind: str
+    name: str
+
+
+Change = Apply | Resize | Delete | Conflict
+
+
+def changes(
+    pipeline: DynamoPipeline,
+    plan: Plan,
+    site: Site,
+    live: Sequence[Live],
+    sets: Sequence[RevisionSet],
+    also: Sequence[Manifest] = (),
+) -> list[Change]:
+    """What to write now, in order; `sets` is what `observe` made of `live`, `also` what else should be there.
+
+    `live` has every object with the pipeline's label, and those found under a wanted name;
+    `plan` is the one out of `with_images` and `with_live_replicas`.
+    """
+    uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
+    actions = converge(plan, sets)
+    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets))]
+    found = [*_applied(wanted, live, uid)]
+    ours = [o for o in live if controlled_by(o, uid) and not o["metadata"].get("deletionTimestamp")]
+    for action in actions:
+        if isinstance(action, Scale) and action.revision != _current(plan, action.component):
+            found += _resized(ours, action)
+    keys = {_key(m) for m in wanted}
+    kept = _kept_revisions(plan, sets)
+    return [*found, *(Delete(_target(o)) for o in ours if _superfluous(o, keys, plan, kept))]
+
+
+def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
+    """How many workers of the wanted revision there may be at this moment, by component."""
+    current = {s.component: s.replicas for s in sets if s.revision == _current(plan, s.component)}
+    for action in converge(plan, sets):
+        if isinstance(action, Start):
+            current[action.workload.component] = action.replicas
+        elif isinstance(action, Scale) and action.revision == _current(plan, action.component):
+            current[action.component] = action.replicas
+    return current
+
+
+def with_live_replicas(plan: Plan, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Plan:
+    """Where an autoscaler sets the number, the plan follows what is there.
+
+    While two revisions are there, their sum says nothing: then `before` counts, the numbers
+    that the status held last; at its end a rollout may leave as many fewer as might be missing,
+    which the autoscaler sets right. (Without `replicas` in the intent a new StatefulSet would have
+    one, and an apply that dropped it would fall back to one.)
+    """
+    return replace(plan, workloads=tuple(_followed(w, sets, before) for w in plan.workloads))
+
+
+def _followed(workload: Workload, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Workload:
+    if workload.replicas_owner != "autoscaler":
+        return workload
+    own = [s for s in sets if s.component == workload.component]
+    return replace(
+        workload, replicas=own[0].replicas if len(own) == 1 else before.get(workload.component, workload.replicas)
+    )
+
+
+def controlled_by(live: Live, uid: str) -> bool:
+    """Whether the pipeline with this uid controls an object."""
+    owners = live["metadata"].get("ownerReferences", [])
+    return any(o.get("controller") and o.get("uid") == uid for o in owners)
+
+
+def _applied(wanted: Sequence[Manifest], live: Sequence[Live], uid: str) -> Iterator[Change]:
+    there = {_key(o): o for o in live}
+    for manifest in wanted:
+        found = there.get(_key(manifest))
+        if found is None:
+            yield Apply(manifest)
+        elif not controlled_by(found, uid):
+            yield Conflict(manifest["kind"], manifest["metadata"]["name"])
+        elif not found["metadata"].get("deletionTimestamp"):
+            paths = differences(manifest, found)
+            if paths:
+                yield Apply(manifest, found["metadata"].get("uid"), tuple(paths))
+
+
+def _resized(ours: Sequence[Live], action: Scale) -> Iterator[Change]:
+    """An old revision shrinks at its end: fewer pods of one StatefulSet, or fewer groups."""
+    for one in ours:
+        if (label(one, naming.COMPONENT), label(one, naming.REVISION)) != (action.component, action.revision):
+            continue
+        group = label(one, naming.GROUP)
+        if group.isdecimal() and int(group) >= action.replicas:
+            yield Delete(_target(one))
+        elif not group and one["kind"] == "StatefulSet" and one["spec"].get("replicas", 1) != action.replicas:
+            yield Resize(_target(one), action.replicas)
+
+
+def _kept_revisions(plan: Plan, sets: Sequence[RevisionSet]) -> frozenset[tuple[str, str]]:
+    """Old revisions that still have to serve."""
+    stopped = {(a.component, a.revision) for a in converge(plan, sets) if isinstance(a, Stop)}
+    return frozenset((s.component, s.revision) for s in sets) - stopped
+
+
+def _superfluous(live: Live, wanted: set[tuple[str, str]], plan: Plan, kept: frozenset[tuple[str, str]]) -> bool:
+    if _key(live) in wanted or live["kind"] in KEPT_KINDS:
+        return False
+    component, revision = label(live, naming.COMPONENT), label(live, naming.REVISION)
+    return revision == _current(plan, component) or (component, revision) not in kept
+
+
+def _current(plan: Plan, component: str) -> str | None:
+    return next((w.revision for w in plan.workloads if w.component == component), None)
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["kind"], item["metadata"]["name"]
+
+
+def _target(live: Live) -> Target:
+    metadata = live["metadata"]
+    return Target(live["apiVersion"], live["kind"], metadata["name"], metadata.get("uid", ""))

@@ -1,0 +1,180 @@
+"""What the cluster has of a pipeline, read out of live objects: `observe(objects, now) -> Observed`. Pure.
+
+Counts come from pods, not from the StatefulSets' own status, which lags and knows no
+ordinals. A pod that should be gone by now (its node is dead) counts as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from dynamo.operator.converge import RevisionSet
+from dynamo.operator.resources import naming
+
+Live = Mapping[str, Any]
+OVERDUE_SECONDS = 60
+"""After this long beyond its grace, a pod that still ends hangs on a dead node."""
+
+
+class Waiting(NamedTuple):
+    """Why a pod doesn't serve."""
+
+    pod: str
+    reason: str
+    """As Kubernetes calls it: ImagePullBackOff, Unschedulable, CrashLoopBackOff, …; Starting without a worse one."""
+    message: str
+
+
+@dataclass(frozen=True)
+class DeploymentFacts:
+    """The frontends' Deployment, as far as its controller has seen the current spec."""
+
+    wanted: int
+    ready: int
+    updated: int
+    total: int
+    seen: bool
+
+    @property
+    def done(self) -> bool:
+        """All pods are of the current template and ready, and no others are left."""
+        return self.seen and self.updated == self.ready == self.total == self.wanted
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything that the status and `converge` are made from."""
+
+    frontend: DeploymentFacts | None = None
+    sets: tuple[RevisionSet, ...] = ()
+    waiting: Mapping[str, tuple[Waiting, ...]] | None = None
+    """By component, in the order of the pods' names."""
+
+    def waiting_for(self, component: str) -> tuple[Waiting, ...]:
+        """Why pods of a component don't serve."""
+        return (self.waiting or {}).get(component, ())
+
+
+def observe(objects: Iterable[Live], now: datetime) -> Observed:
+    """From all live objects that bear the pipeline's label."""
+    live = list(objects)
+    pods = [o for o in live if o["kind"] == "Pod" and not _overdue(o, now)]
+    deployment = next((o for o in live if o["kind"] == "Deployment"), None)
+    waiting: dict[str, list[Waiting]] = {}
+    for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
+        found = why(pod)
+        if found:
+            waiting.setdefault(label(pod, naming.COMPONENT), []).append(found)
+    return Observed(
+        frontend=deployment_facts(deployment) if deployment else None,
+        sets=tuple(revision_sets([o for o in live if o["kind"] == "StatefulSet"], pods)),
+        waiting={component: tuple(each) for component, each in waiting.items()},
+    )
+
+
+def deployment_facts(deployment: Live) -> DeploymentFacts:
+    """The counts, and whether they speak of the current spec."""
+    spec, status = deployment.get("spec", {}), deployment.get("status", {})
+    return DeploymentFacts(
+        wanted=spec.get("replicas", 1),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        total=status.get("replicas", 0),
+        seen=status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
+    )
+
+
+def revision_sets(sets: Iterable[Live], pods: Iterable[Live]) -> list[RevisionSet]:
+    """One per component and revision, in a fixed order; a group serves when all of its pods do."""
+    by_revision: dict[tuple[str, str], list[Live]] = {}
+    for one in sets:
+        if not one["metadata"].get("deletionTimestamp"):
+            by_revision.setdefault((label(one, naming.COMPONENT), label(one, naming.REVISION)), []).append(one)
+    all_pods = list(pods)
+    return [
+        _revision_set(component, revision, by_revision[component, revision], all_pods)
+        for component, revision in sorted(by_revision)
+    ]
+
+
+def _revision_set(component: str, revision: str, sets: list[Live], pods: list[Live]) -> RevisionSet:
+    own = [p for p in pods if (label(p, naming.COMPONENT), label(p, naming.REVISION)) == (component, revision)]
+    grouped = {int(label(s, naming.GROUP)): s for s in sets if label(s, naming.GROUP).isdecimal()}
+    if not grouped:
+        ready = frozenset(i for i in (ordinal(p) for p in own if is_ready(p)) if i is not None)
+        return RevisionSet(component, revision, sets[0].get("spec", {}).get("replicas", 1), ready, len(own))
+    members = {group: [p for p in own if label(p, naming.GROUP) == str(group)] for group in grouped}
+    whole = frozenset(
+        group
+        for group, one in grouped.items()
+        if sum(is_ready(p) for p in members[group]) >= one.get("spec", {}).get("replicas", 1)
+    )
+    present = sum(bool(found) for found in members.values())
+    return RevisionSet(component, revision, max(grouped) + 1, whole, present)
+
+
+def is_ready(pod: Live) -> bool:
+    """Serving, and not told to end."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return not pod["metadata"].get("deletionTimestamp") and any(
+        c["type"] == "Ready" and c["status"] == "True" for c in conditions
+    )
+
+
+def ordinal(pod: Live) -> int | None:
+    """Its number in its StatefulSet."""
+    number = str(pod["metadata"]["name"]).rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def label(live: Live, name: str) -> str:
+    """A label, empty where there is none."""
+    return str(live["metadata"].get("labels", {}).get(name, ""))
+
+
+def why(pod: Live) -> Waiting | None:
+    """Why a pod doesn't serve; None where it does, or is told to end."""
+    if is_ready(pod) or pod["metadata"].get("deletionTimestamp"):
+        return None
+    name, status = str(pod["metadata"]["name"]), pod.get("status", {})
+    statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    found = next((w for w in (_container(name, s) for s in statuses) if w), None)
+    if found:
+        return found
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))
+    if status.get("phase") == "Failed":
+        return Waiting(name, status.get("reason") or "Failed", status.get("message", ""))
+    return Waiting(name, "Starting", "is not ready yet")
+
+
+def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
+    """A container that waits for something that may never come; the last words of the one before tell why."""
+    waiting = status.get("state", {}).get("waiting", {})
+    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
+    reason = waiting.get("reason", "")
+    if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not status.get("ready")):
+        worst = "OOMKilled" if ended.get("reason") == "OOMKilled" else "CrashLoopBackOff"
+        return Waiting(pod, worst, _last_words(ended) or waiting.get("message", ""))
+    if reason and reason not in ("ContainerCreating", "PodInitializing"):
+        return Waiting(pod, reason, waiting.get("message", ""))
+    return None
+
+
+def _last_words(ended: Mapping[str, Any]) -> str:
+    lines = [line.strip() for line in str(ended.get("message", "")).splitlines() if line.strip()]
+    code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
+    return ": ".join(part for part in (code, lines[-1] if lines else "") if part)
+
+
+def _overdue(pod: Live, now: datetime) -> bool:
+    """Kubernetes sets `deletionTimestamp` to when the grace ends."""
+    text = pod["metadata"].get("deletionTimestamp")
+    if not text:
+        return False
+    end = datetime.fromisoformat(str(text).replace("Z", "+00:00")).astimezone(UTC)
+    return (now - end).total_seconds() > OVERDUE_SECONDS

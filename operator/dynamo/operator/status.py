@@ -1,0 +1,197 @@
+"""The status of a pipeline: what a plan wants against what was observed. Pure; time is an argument.
+
+`Ready` is true when, for this generation, every part has all it should and nothing old is
+left. A worker's pod is ready once every frontend can route to it, so pods tell routability
+too (frontends may be asked as well later: `routable`). The same facts give the same status,
+so that at rest nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.conditions import WORST_FIRST, Fact, Reason, Type, conditions, reason_of
+from dynamo.operator.converge import RevisionSet
+from dynamo.operator.observe import Observed, Waiting
+from dynamo.operator.resources import naming
+from dynamo.operator.workload import Plan, Workload
+
+
+class Trouble(NamedTuple):
+    """What keeps the reconciler from its work; `final` if only a change of the spec helps."""
+
+    reason: Reason
+    message: str
+    final: bool
+
+
+def first_status(pipeline: DynamoPipeline, previous: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Written at first sight: without any condition, kstatus and Argo CD would take the object for done."""
+    facts = [
+        Fact(Type.READY, "Unknown", Reason.OBSERVING, "the operator has seen this generation and begins"),
+        Fact(Type.RECONCILING, "True", Reason.OBSERVING, "the operator has seen this generation and begins"),
+    ]
+    return {**previous, **_head(pipeline, facts, previous, now)}
+
+
+def failed_status(pipeline: DynamoPipeline, trouble: Trouble, previous: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Children stay as they are, and so does what the status says of them."""
+    facts = [Fact(Type.READY, "False", trouble.reason, trouble.message), _trouble_fact(trouble)]
+    return {**previous, **_head(pipeline, facts, previous, now)}
+
+
+def status(
+    pipeline: DynamoPipeline,
+    plan: Plan,
+    observed: Observed,
+    previous: Mapping[str, Any],
+    now: str,
+    *,
+    url: str,
+    routable: Mapping[str, int] | None = None,
+    trouble: Trouble | None = None,
+) -> dict[str, Any]:
+    """The whole status; equal to `previous` where nothing that matters changed."""
+    counts = [_component(workload, observed.sets, routable) for workload in plan.workers]
+    facts = _facts(plan, observed, counts, trouble)
+    found = {
+        **_head(pipeline, facts, previous, now),
+        "url": url,
+        "model": plan.model,
+        "namespace": plan.namespace,
+        "engines": ",".join(dict.fromkeys(str(c.engine) for c in pipeline.spec.components)),
+        "workers": f"{sum(c['routable'] for c in counts)}/{sum(c['desired'] for c in counts)}",
+        "components": counts,
+    }
+    return found | _scale(pipeline, plan, observed)
+
+
+def _head(pipeline: DynamoPipeline, facts: Iterable[Fact], previous: Mapping[str, Any], now: str) -> dict[str, Any]:
+    generation = int((pipeline.metadata.model_extra or {}).get("generation", 0))
+    entries = conditions(facts, previous.get("conditions", []), generation, now)
+    return {"observedGeneration": generation, "conditions": entries}
+
+
+def _component(workload: Workload, sets: Sequence[RevisionSet], routable: Mapping[str, int] | None) -> dict[str, Any]:
+    own = [s for s in sets if s.component == workload.component]
+    current = next((s for s in own if s.revision == workload.revision), None)
+    ready = sum(len(s.ready) for s in own)
+    return {
+        "name": workload.component,
+        "revision": workload.revision,
+        "desired": workload.replicas,
+        "updated": len(current.ready) if current else 0,
+        "ready": ready,
+        "routable": min(ready, (routable or {}).get(workload.component, ready)),
+    }
+
+
+def _scale(pipeline: DynamoPipeline, plan: Plan, observed: Observed) -> dict[str, Any]:
+    """For `/scale`: the first component that follows spec.replicas, one pod per worker over all revisions."""
+    following = {c.name for c in pipeline.spec.components if c.replicas is None}
+    workload = next((w for w in plan.workers if w.component in following), None)
+    if workload is None:
+        return {}
+    labels = naming.part_selector(pipeline.name, workload.component)
+    if workload.nodes > 1:
+        labels[naming.POD_INDEX] = "0"
+    existing = sum(s.replicas for s in observed.sets if s.component == workload.component)
+    return {"replicas": existing, "selector": ",".join(f"{k}={v}" for k, v in labels.items())}
+
+
+def _facts(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]], trouble: Trouble | None) -> list[Fact]:
+    frontend = _frontend_fact(plan.frontend, observed)
+    workers = _workers_fact(plan, observed, counts)
+    ready = _ready_fact(frontend, workers, trouble)
+    facts = [ready, _available_fact(observed, counts), frontend, workers]
+    if trouble is not None:
+        return [*facts, _trouble_fact(trouble)]
+    if ready.status != "True":
+        facts.append(Fact(Type.RECONCILING, "True", ready.reason, ready.message))
+    return facts
+
+
+def _trouble_fact(trouble: Trouble) -> Fact:
+    kind = Type.STALLED if trouble.final else Type.RECONCILING
+    return Fact(kind, "True", trouble.reason, trouble.message)
+
+
+def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None) -> Fact:
+    if trouble is not None:
+        return Fact(Type.READY, "False", trouble.reason, trouble.message)
+    worst = next((part for part in (workers, frontend) if part.status != "True"), None)
+    if worst is not None:
+        return Fact(Type.READY, "False", worst.reason, worst.message)
+    if workers.reason is Reason.SCALED_TO_ZERO:
+        return Fact(Type.READY, "True", Reason.SCALED_TO_ZERO, workers.message)
+    return Fact(Type.READY, "True", Reason.SERVING, "every part is ready and the endpoint serves")
+
+
+def _available_fact(observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
+    """A request that comes now finds a frontend, and a worker of every component behind it."""
+    if observed.frontend is None or not observed.frontend.ready:
+        return Fact(Type.AVAILABLE, "False", Reason.NO_FRONTEND, "no frontend is ready")
+    without = [str(c["name"]) for c in counts if not c["routable"]]
+    if without:
+        message = f"no worker can be reached of {', '.join(without)}"
+        return Fact(Type.AVAILABLE, "False", Reason.NO_WORKERS, message)
+    return Fact(Type.AVAILABLE, "True", Reason.AVAILABLE, "requests are answered")
+
+
+def _frontend_fact(workload: Workload, observed: Observed) -> Fact:
+    facts = observed.frontend
+    if facts is not None and facts.done and facts.wanted == workload.replicas:
+        if not facts.wanted:
+            return Fact(Type.FRONTEND_READY, "True", Reason.SCALED_TO_ZERO, "no frontend is wanted")
+        return Fact(Type.FRONTEND_READY, "True", Reason.ALL_READY, f"{facts.ready} of {facts.wanted} ready")
+    ready = facts.ready if facts else 0
+    counted = f"{workload.component}: {ready} of {workload.replicas} ready"
+    fallback = Reason.ROLLING_OUT if facts and ready >= workload.replicas else Reason.STARTING
+    return _unready(Type.FRONTEND_READY, counted, observed.waiting_for(workload.component), fallback)
+
+
+def _workers_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
+    unfinished = list(_unfinished(plan, observed.sets, counts))
+    desired = sum(c["desired"] for c in counts)
+    if not unfinished:
+        if not desired:
+            return Fact(Type.WORKERS_READY, "True", Reason.SCALED_TO_ZERO, "no workers are wanted")
+        return Fact(Type.WORKERS_READY, "True", Reason.ALL_READY, f"{desired} of {desired} ready")
+    waiting = [w for component, _, _ in unfinished for w in observed.waiting_for(component)]
+    message = "; ".join(text for _, text, _ in unfinished)
+    return _unready(Type.WORKERS_READY, message, waiting, unfinished[0][2])
+
+
+def _unfinished(
+    plan: Plan, sets: Sequence[RevisionSet], counts: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, Reason]]:
+    """Components that aren't there yet: how far they are, and what is going on."""
+    for workload, count in zip(plan.workers, counts, strict=True):
+        old = [s for s in sets if s.component == workload.component and s.revision != workload.revision]
+        extra = next(
+            (s.replicas - workload.replicas for s in sets if s.revision == workload.revision
+             and s.component == workload.component), 0,
+        )  # fmt: skip
+        name, desired = workload.component, workload.replicas
+        if old:
+            text = f"{name}: {count['updated']} of {desired} of revision {workload.revision} ready, old ones are left"
+            yield name, text, Reason.ROLLING_OUT
+        elif count["routable"] < desired:
+            yield name, f"{name}: {count['routable']} of {desired} ready", Reason.STARTING
+        elif extra > 0:
+            yield name, f"{name}: {extra} more than the {desired} wanted are there", Reason.SCALING
+    gone = {s.component for s in sets} - {w.component for w in plan.workers}
+    for name in sorted(gone):
+        yield name, f"{name}: removed from the spec, but its workers are still there", Reason.SCALING
+
+
+def _unready(kind: Type, counted: str, waiting: Sequence[Waiting], fallback: Reason) -> Fact:
+    """The worst pod says why; mere starting is no news while something rolls."""
+    worst = min(waiting, key=lambda w: (WORST_FIRST.index(reason_of(w.reason)), w.pod), default=None)
+    if worst is None:
+        return Fact(kind, "False", fallback, counted)
+    reason = reason_of(worst.reason)
+    said = worst.message if reason is Reason.STARTING else f"{worst.reason}: {worst.message}".removesuffix(": ")
+    return Fact(kind, "False", fallback if reason is Reason.STARTING else reason, f"{counted}; pod {worst.pod} {said}")

@@ -1,0 +1,141 @@
+"""A cluster in memory for the pure parts: keeps objects, plays Kubernetes' controllers, can be stopped half-way."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.changes import Apply, Change, Delete, Resize, changes, with_live_replicas
+from dynamo.operator.observe import Observed, observe
+from dynamo.operator.plan import Environment, plan
+from dynamo.operator.resources.render import with_images
+from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.workload import Plan
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
+SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+
+
+def planned(pipeline: DynamoPipeline, site: Site = SITE) -> Plan:
+    """What the reconciler would carry out."""
+    return with_images(plan(pipeline, CLUSTER), pipeline, site)
+
+
+class Cluster:
+    """`broken` images never become ready."""
+
+    def __init__(self, broken: Iterable[str] = ()) -> None:
+        self.objects: dict[tuple[str, str], Manifest] = {}
+        self.broken = set(broken)
+        self.writes = 0
+        self.desired: dict[str, int] = {}
+        self._uids = itertools.count(1)
+
+    def live(self) -> list[Manifest]:
+        return [copy.deepcopy(o) for o in self.objects.values()]
+
+    def observed(self) -> Observed:
+        return observe(self.live(), NOW)
+
+    def followed(self, pipeline: DynamoPipeline, site: Site = SITE) -> Plan:
+        return with_live_replicas(planned(pipeline, site), self.observed().sets, self.desired)
+
+    def wanted_changes(self, pipeline: DynamoPipeline, site: Site = SITE) -> list[Change]:
+        found = self.followed(pipeline, site)
+        self.desired = {w.component: w.replicas for w in found.workers}
+        return changes(pipeline, found, site, self.live(), self.observed().sets)
+
+    def reconcile(self, pipeline: DynamoPipeline, site: Site = SITE, stop_after: int | None = None) -> int:
+        """One pass, killed after some writes if told so; how many there were."""
+        found = self.wanted_changes(pipeline, site)[:stop_after]
+        for change in found:
+            self.write(change)
+        return len(found)
+
+    def settle(self, pipeline: DynamoPipeline, site: Site = SITE, passes: int = 60) -> None:
+        """Reconcile and let the controllers work until nothing is written any more."""
+        for _ in range(passes):
+            if not self.reconcile(pipeline, site) and not self.step():
+                return
+        raise AssertionError(f"no rest: {self.wanted_changes(pipeline, site)}")
+
+    def write(self, change: Change) -> None:
+        self.writes += 1
+        if isinstance(change, Apply):
+            self._apply(change)
+        elif isinstance(change, Resize):
+            one = self.objects[change.target.kind, change.target.name]
+            assert one["metadata"]["uid"] == change.target.uid
+            one["spec"]["replicas"] = change.replicas
+        elif isinstance(change, Delete):
+            assert self.objects.pop((change.target.kind, change.target.name))["metadata"]["uid"] == change.target.uid
+        else:
+            raise TypeError(change)
+
+    def _apply(self, change: Apply) -> None:
+        manifest = copy.deepcopy(change.manifest)
+        key = manifest["kind"], manifest["metadata"]["name"]
+        before = self.objects.get(key)
+        assert (before["metadata"]["uid"] if before else None) == change.uid
+        manifest["metadata"]["uid"] = change.uid or f"uid-{next(self._uids)}"
+        if before and "status" in before:
+            manifest["status"] = before["status"]
+        self.objects[key] = manifest
+
+    def step(self) -> bool:
+        """One round of Kubernetes' own controllers; false if they had nothing to do."""
+        before = copy.deepcopy(self.objects)
+        self._collect_pods()
+        for one in list(self.objects.values()):
+            if one["kind"] == "StatefulSet":
+                self._pods_of(one)
+            elif one["kind"] == "Deployment":
+                self._deploy(one)
+        return self.objects != before
+
+    def _collect_pods(self) -> None:
+        for key, pod in list(self.objects.items()):
+            if pod["kind"] == "Pod":
+                owner = self.objects.get(("StatefulSet", pod["metadata"]["annotations"]["set"]))
+                number = int(key[1].rpartition("-")[2])
+                if owner is None or number >= owner["spec"].get("replicas", 1):
+                    del self.objects[key]
+
+    def _pods_of(self, one: Manifest) -> None:
+        image = one["spec"]["template"]["spec"]["containers"][0]["image"]
+        for number in range(one["spec"].get("replicas", 1)):
+            name = f"{one['metadata']['name']}-{number}"
+            existing = self.objects.get(("Pod", name))
+            if existing is None:
+                labels = dict(one["spec"]["template"]["metadata"]["labels"])
+                metadata = {"name": name, "labels": labels, "annotations": {"set": one["metadata"]["name"]}}
+                self.objects["Pod", name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "status": {}}
+            elif image not in self.broken:
+                existing["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+    def _deploy(self, one: Manifest) -> None:
+        number = one["spec"]["replicas"]
+        one["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+
+    def ready_workers(self, component: str) -> int:
+        """Workers that serve."""
+        return sum(len(s.ready) for s in self.observed().sets if s.component == component)
+
+    def revisions(self, component: str) -> dict[str, int]:
+        """Workers that are told to be there, by revision."""
+        return {s.revision: s.replicas for s in self.observed().sets if s.component == component}
+
+    def names(self, kind: str) -> Iterator[str]:
+        return (name for k, name in self.objects if k == kind)
+
+    def fingerprint(self) -> dict[Any, Any]:
+        """Everything but the uids, which differ from run to run."""
+        found = self.live()
+        for one in found:
+            one["metadata"].pop("uid", None)
+        return {(o["kind"], o["metadata"]["name"]): o for o in found}

@@ -1,0 +1,227 @@
+"""From any state to the wanted one: rest, rollouts, scale, removal, crashes between writes, names that are taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.operator.cluster import NOW, Cluster, planned
+from tests.operator.pipelines import FULL, SMALLEST, pipeline, valid_pipelines
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.changes import Apply, Conflict, Delete, Resize
+from dynamo.operator.observe import observe
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.site import Site
+
+
+def mocker(**component: Any) -> DynamoPipeline:
+    return pipeline({"components": [{"engine": "mocker", **component}]})
+
+
+def groups(**component: Any) -> DynamoPipeline:
+    two = {"engine": "vllm", "nodes": 2, "tensorParallelSize": 2, **component}
+    return pipeline({"components": [two], "model": {"source": "/m"}})
+
+
+@settings(max_examples=40, deadline=None)
+@given(valid_pipelines)
+def test_every_pipeline_comes_to_rest(found: DynamoPipeline) -> None:
+    """And at rest, nothing is written."""
+    cluster = Cluster()
+    cluster.settle(found)
+    before = cluster.writes
+    assert cluster.wanted_changes(found) == []
+    assert cluster.writes == before
+
+
+def test_a_rollout_keeps_enough_workers() -> None:
+    """Four workers, one may be missing: never fewer than three serve, and in the end the old revision is gone."""
+    cluster = Cluster()
+    cluster.settle(mocker(replicas=4))
+    (old,) = cluster.revisions("worker")
+    new = mocker(replicas=4, kvCacheBlockSize=32)
+    for _ in range(40):
+        cluster.reconcile(new)
+        cluster.step()
+        assert cluster.ready_workers("worker") >= 3
+    cluster.settle(new)
+    assert list(cluster.revisions("worker").values()) == [4]
+    assert old not in cluster.revisions("worker")
+    assert not [name for name in cluster.names("StatefulSet") if old in name]
+
+
+def test_an_old_revision_is_resized_and_not_applied() -> None:
+    """What it was made from is gone, so an apply would change its pods."""
+    cluster = Cluster()
+    cluster.settle(mocker(replicas=4))
+    (old,) = cluster.revisions("worker")
+    new, kinds = mocker(replicas=4, kvCacheBlockSize=32), set()
+    for _ in range(20):
+        for change in cluster.wanted_changes(new):
+            if isinstance(change, Apply):
+                assert old not in change.manifest["metadata"]["name"]
+            kinds.add(type(change))
+        cluster.reconcile(new)
+        cluster.step()
+    assert kinds == {Apply, Resize, Delete}
+
+
+def test_a_broken_image_is_escaped() -> None:
+    """The old workers serve on while the new ones never start, and the next revision replaces both."""
+    cluster = Cluster(broken=["dynamo/worker:bad"])
+    found = mocker(replicas=3)
+    cluster.settle(found)
+    bad, good = (Site("dynamo/frontend:1", {"default": f"dynamo/worker:{tag}"}) for tag in ("bad", "good"))
+    for _ in range(20):
+        cluster.reconcile(found, bad)
+        cluster.step()
+    assert cluster.ready_workers("worker") == 2
+    cluster.settle(found, good)
+    assert list(cluster.revisions("worker").values()) == [3]
+    assert cluster.ready_workers("worker") == 3
+
+
+def test_back_to_the_old_revision() -> None:
+    """A rollback in the middle of a rollout finds the old revision's StatefulSet and grows it again."""
+    cluster = Cluster()
+    first, second = mocker(replicas=3), mocker(replicas=3, kvCacheBlockSize=32)
+    cluster.settle(first)
+    (revision,) = cluster.revisions("worker")
+    for _ in range(3):
+        cluster.reconcile(second)
+        cluster.step()
+    cluster.settle(first)
+    assert cluster.revisions("worker") == {revision: 3}
+
+
+def test_scaling_is_one_write() -> None:
+    """Up and down: the StatefulSet alone changes, and its pods' template doesn't."""
+    cluster = Cluster()
+    cluster.settle(mocker(replicas=1))
+    for number in (5, 2):
+        (change,) = cluster.wanted_changes(mocker(replicas=number))
+        assert isinstance(change, Apply)
+        assert change.manifest["spec"]["replicas"] == number
+        assert change.because == ("spec.replicas",)
+        cluster.settle(mocker(replicas=number))
+
+
+def test_groups_come_and_go_whole() -> None:
+    """Each group is a StatefulSet and a Service of its own."""
+    cluster = Cluster()
+    cluster.settle(groups(replicas=3))
+    assert len(list(cluster.names("StatefulSet"))) == 3
+    cluster.settle(groups(replicas=1))
+    assert [n.rpartition("-")[2] for n in cluster.names("StatefulSet")] == ["0"]
+    new = groups(replicas=1, kvCacheBlockSize=32)
+    cluster.settle(new)
+    (name,) = cluster.names("StatefulSet")
+    assert planned(new).workers[0].revision in name
+    assert len([n for n in cluster.names("Service") if n != "llama-frontend"]) == 1
+
+
+def test_removed_parts_leave_nothing() -> None:
+    """A component's Service, budget and pods go with it; the model cache stays."""
+    cached = {"model": {"source": "/m", "cache": {"size": "1Gi"}}}
+    two = pipeline({"components": [{"engine": "mocker"}, {"name": "b", "engine": "mocker", "engineArgs": {"a": 1}}],
+                    **cached})  # fmt: skip
+    one = pipeline({"components": [{"engine": "mocker"}], "model": {"source": "/m"}})
+    cluster = Cluster()
+    cluster.settle(two)
+    cluster.settle(one)
+    left = [name for kind, name in cluster.objects if "llama-b" in name]
+    assert left == []
+    assert list(cluster.names("PersistentVolumeClaim")) == ["llama-model-cache"]
+
+
+def test_what_is_edited_or_deleted_by_hand_comes_back() -> None:
+    """An edited image, a removed label's annotation, a deleted Service."""
+    cluster, found = Cluster(), mocker(replicas=2)
+    cluster.settle(found)
+    before = cluster.fingerprint()
+    deployment = cluster.objects["Deployment", "llama-frontend"]
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "mine"
+    deployment["metadata"]["annotations"].clear()
+    del cluster.objects["Service", "llama-frontend"]
+    cluster.settle(found)
+    assert cluster.fingerprint() == before
+
+
+def test_foreign_objects_are_never_touched() -> None:
+    """A Service of that name which somebody else made is a conflict, with or without our labels."""
+    cluster, found = Cluster(), mocker()
+    labels = naming.pipeline_labels("llama")
+    metadata = {"name": "llama-frontend", "uid": "theirs", "labels": labels}
+    cluster.objects["Service", "llama-frontend"] = {"kind": "Service", "apiVersion": "v1", "metadata": metadata}
+    conflicts = [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+    assert conflicts == [Conflict("Service", "llama-frontend")]
+    assert not [c for c in cluster.wanted_changes(found) if isinstance(c, Delete)]
+
+
+def test_an_autoscaler_is_followed() -> None:
+    """It begins with the spec's number; nothing scales it back; a rollout keeps it, up to what may be missing."""
+    cluster, found = Cluster(), mocker(replicasOwner="autoscaler", replicas=2)
+    cluster.settle(found)
+    assert list(cluster.revisions("worker").values()) == [2]
+    (name,) = cluster.names("StatefulSet")
+    cluster.objects["StatefulSet", name]["spec"]["replicas"] = 7
+    cluster.step()
+    assert cluster.wanted_changes(found) == []
+    cluster.settle(mocker(replicasOwner="autoscaler", replicas=2, kvCacheBlockSize=32))
+    (left,) = cluster.revisions("worker").values()
+    assert left >= 6
+
+
+SPECS = [
+    mocker(),
+    mocker(replicas=3),
+    mocker(replicas=3, kvCacheBlockSize=32),
+    mocker(replicas=2, engineArgs={"a": 1}, rollout={"strategy": "Recreate"}),
+    mocker(replicas=0),
+    groups(replicas=2),
+    groups(replicas=3, engineArgs={"a": 1}),
+    pipeline(FULL),
+    pipeline(SMALLEST),
+    pipeline({"components": [{"engine": "mocker", "name": "other", "replicas": 2}]}),
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(SPECS), st.integers(0, 6), st.booleans()), min_size=1, max_size=8),
+    st.sampled_from(SPECS),
+)
+def test_killed_anywhere_the_end_is_the_same(
+    history: list[tuple[DynamoPipeline, int, bool]], last: DynamoPipeline
+) -> None:
+    """After any edits, and passes that stop after any number of writes, the end is as if all had been made afresh."""
+    cluster = Cluster()
+    for found, writes, controllers in history:
+        cluster.reconcile(found, stop_after=writes)
+        if controllers:
+            cluster.step()
+    cluster.settle(last)
+    fresh = Cluster()
+    fresh.settle(last)
+    left = {k: v for k, v in cluster.fingerprint().items() if k[0] != "PersistentVolumeClaim"}
+    assert left == {k: v for k, v in fresh.fingerprint().items() if k[0] != "PersistentVolumeClaim"}
+
+
+@pytest.mark.parametrize("found", SPECS)
+def test_few_writes_per_pipeline(found: DynamoPipeline) -> None:
+    """Each object is created once; nothing is written twice on the way."""
+    cluster = Cluster()
+    cluster.settle(found)
+    objects = [kind for kind, _ in cluster.objects if kind != "Pod"]
+    assert cluster.writes == len(objects)
+
+
+def test_observing_twice_is_the_same() -> None:
+    """The order of the objects in a list doesn't matter."""
+    cluster = Cluster()
+    cluster.settle(pipeline(FULL))
+    live = cluster.live()
+    assert observe(live, NOW) == observe(live[::-1], NOW)

@@ -1,0 +1,249 @@
+"""The status tells the truth: counts, conditions, why a pod waits; and it doesn't change at rest."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.operator.cluster import NOW, Cluster, planned
+from tests.operator.pipelines import SMALLEST, body, pipeline, valid_pipelines
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline, PipelineStatus
+from dynamo.operator.conditions import Reason, Type
+from dynamo.operator.observe import Observed, observe, why
+from dynamo.operator.resources import naming
+from dynamo.operator.status import Trouble, failed_status, first_status, status
+
+EARLY, LATE = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
+URL = "http://llama-frontend.serving.svc:8000"
+Status = dict[str, Any]
+
+
+def of(found: DynamoPipeline, observed: Observed, previous: Status | None = None, now: str = EARLY) -> Status:
+    return status(found, planned(found), observed, previous or {}, now, url=URL)
+
+
+def condition(found: Status, kind: Type) -> Status:
+    return next((c for c in found["conditions"] if c["type"] == kind), {})
+
+
+def mocker(**component: Any) -> DynamoPipeline:
+    return pipeline({"components": [{"engine": "mocker", **component}]})
+
+
+def settled(found: DynamoPipeline) -> Cluster:
+    cluster = Cluster()
+    cluster.settle(found)
+    return cluster
+
+
+def with_pod(found: DynamoPipeline, pod_status: Status) -> Status:
+    """The status when the second worker is in trouble."""
+    cluster = settled(found)
+    name = sorted(cluster.names("Pod"))[-1]
+    cluster.objects["Pod", name]["status"] = pod_status
+    return of(found, cluster.observed())
+
+
+@settings(max_examples=40, deadline=None)
+@given(valid_pipelines)
+def test_a_settled_pipeline_is_ready(found: DynamoPipeline) -> None:
+    """Ready, nothing in progress, and the types take the status."""
+    told = of(found, settled(found).observed())
+    ready = condition(told, Type.READY)
+    assert (ready["status"], ready["observedGeneration"]) == ("True", 1)
+    assert not condition(told, Type.RECONCILING)
+    assert not condition(told, Type.STALLED)
+    PipelineStatus.model_validate(told, strict=False)
+
+
+@settings(max_examples=20, deadline=None)
+@given(valid_pipelines)
+def test_at_rest_the_status_is_the_same_bytes(found: DynamoPipeline) -> None:
+    """A later look at the same cluster changes nothing, times included."""
+    observed = settled(found).observed()
+    first = of(found, observed)
+    assert of(found, observed, first, LATE) == first
+
+
+def test_columns() -> None:
+    """What `kubectl get` prints."""
+    two = pipeline({"components": [{"engine": "mocker", "replicas": 2}, {"name": "e", "engine": "echo_core"}],
+                    "replicas": 3})  # fmt: skip
+    told = of(two, settled(two).observed())
+    assert (told["workers"], told["engines"], told["model"], told["url"]) == ("5/5", "mocker,echo_core", "llama", URL)
+    assert (told["namespace"], told["observedGeneration"]) == ("serving_llama", 1)
+
+
+def test_scale_speaks_of_what_follows_spec_replicas() -> None:
+    """An autoscaler counts the pods of the selector: one component's, one per worker."""
+    two = pipeline({"components": [{"engine": "mocker", "replicas": 2}, {"name": "e", "engine": "echo_core"}],
+                    "replicas": 3})  # fmt: skip
+    told = of(two, settled(two).observed())
+    assert told["replicas"] == 3
+    assert told["selector"] == f"{naming.PIPELINE}=llama,{naming.COMPONENT}=e"
+    assert "selector" not in of(mocker(replicas=1), settled(mocker(replicas=1)).observed())
+    vllm = {"engine": "vllm", "nodes": 2, "tensorParallelSize": 2}
+    groups = pipeline({"components": [vllm], "replicas": 2, "model": {"source": "/m"}})
+    told = of(groups, settled(groups).observed())
+    assert (told["replicas"], told["selector"].rpartition(",")[2]) == (2, "apps.kubernetes.io/pod-index=0")
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "said"),
+    [
+        ({}, Reason.STARTING, "is not ready yet"),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                             "message": "0/4 nodes: insufficient nvidia.com/gpu"}]},
+            Reason.UNSCHEDULABLE, "Unschedulable: 0/4 nodes: insufficient nvidia.com/gpu",
+        ),
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]},
+            Reason.IMAGE_PULL_FAILED, "ImagePullBackOff: no such image",
+        ),
+        (
+            {"containerStatuses": [
+                {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+                 "lastState": {"terminated": {"exitCode": 2, "message": "log\n--engine is required\n"}}}]},
+            Reason.CRASH_LOOPING, "CrashLoopBackOff: exit code 2: --engine is required",
+        ),
+        (
+            {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+            Reason.OUT_OF_MEMORY, "OOMKilled: exit code 137",
+        ),
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "CreateContainerConfigError",
+                                                          "message": 'secret "hf" not found'}}}]},
+            Reason.CONFIG_MISSING, 'secret "hf" not found',
+        ),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, Reason.EVICTED, "disk pressure"),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}, Reason.STARTING, "not ready"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_pod_and_why_it_waits(pod: Status, reason: Reason, said: str) -> None:
+    """In every condition that it concerns, and in the REASON column."""
+    found = mocker(replicas=2)
+    told = with_pod(found, pod)
+    name = f"llama-worker-{planned(found).workers[0].revision}-1"
+    for kind in (Type.READY, Type.WORKERS_READY):
+        assert condition(told, kind)["status"] == "False"
+        assert condition(told, kind)["reason"] == reason
+        assert condition(told, kind)["message"] == f"worker: 1 of 2 ready; pod {name} {said}" or (
+            said in condition(told, kind)["message"] and name in condition(told, kind)["message"]
+        )
+    assert condition(told, Type.RECONCILING)["status"] == "True"
+    assert condition(told, Type.AVAILABLE)["status"] == "True", "the other worker serves"
+    assert told["workers"] == "1/2"
+
+
+def test_a_rollout_is_not_ready_before_the_old_is_gone() -> None:
+    """Enough pods serve all the time, and still this generation isn't done."""
+    cluster, new = settled(mocker(replicas=3)), mocker(replicas=3, kvCacheBlockSize=32)
+    told = of(new, cluster.observed())
+    ready = condition(told, Type.READY)
+    assert (ready["status"], ready["reason"]) == ("False", "RollingOut")
+    assert "0 of 3 of revision" in ready["message"]
+    assert told["components"][0]["updated"] == 0
+    assert told["components"][0]["ready"] == 3
+    assert condition(told, Type.AVAILABLE)["status"] == "True"
+    cluster.settle(new)
+    assert condition(of(new, cluster.observed()), Type.READY)["status"] == "True"
+
+
+def test_a_frontend_that_rolls_is_not_ready() -> None:
+    """Its old pods don't count, nor does what the Deployment's controller hasn't seen."""
+    found = mocker()
+    cluster = settled(found)
+    deployment = cluster.objects["Deployment", "llama-frontend"]
+    deployment["status"] |= {"replicas": 2}
+    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "RollingOut"
+    deployment["status"] |= {"replicas": 1, "observedGeneration": 1}
+    deployment["metadata"]["generation"] = 2
+    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["status"] == "False"
+
+
+def test_too_many_is_not_ready_either() -> None:
+    """Scaling down is done when they are gone."""
+    cluster, fewer = settled(mocker(replicas=3)), mocker(replicas=1)
+    ready = condition(of(fewer, cluster.observed()), Type.READY)
+    assert (ready["reason"], ready["status"]) == ("Scaling", "False")
+    assert "2 more than the 1 wanted" in ready["message"]
+
+
+def test_zero_is_a_wish() -> None:
+    """Ready, but not available."""
+    told = of(mocker(replicas=0), settled(mocker(replicas=0)).observed())
+    assert condition(told, Type.READY)["reason"] == "ScaledToZero"
+    assert condition(told, Type.AVAILABLE)["reason"] == "NoWorkers"
+
+
+def test_nothing_there_yet() -> None:
+    """The first moments: not ready, not available, in progress."""
+    told = of(mocker(), Observed())
+    assert [c["status"] for c in told["conditions"]] == ["False", "False", "False", "False", "True"]
+    assert condition(told, Type.AVAILABLE)["reason"] == "NoFrontend"
+
+
+def test_first_sight_is_never_taken_for_done() -> None:
+    """kstatus takes an object without conditions for current."""
+    found = pipeline(SMALLEST)
+    told = first_status(found, {}, EARLY)
+    assert condition(told, Type.READY)["status"] == "Unknown"
+    assert condition(told, Type.RECONCILING)["status"] == "True"
+
+
+@pytest.mark.parametrize(("final", "kind"), [(True, Type.STALLED), (False, Type.RECONCILING)])
+def test_trouble_is_told_and_the_rest_is_kept(final: bool, kind: Type) -> None:
+    """Children are untouched, and so are their counts; only what can't end by itself is stalled."""
+    found = mocker()
+    before = of(found, settled(found).observed())
+    told = failed_status(found, Trouble(Reason.NAME_TAKEN, "a Service is in the way", final), before, LATE)
+    assert condition(told, Type.READY)["reason"] == "NameTaken"
+    assert condition(told, kind)["status"] == "True"
+    assert told["components"] == before["components"]
+
+
+def test_times_move_with_the_status_alone() -> None:
+    """Another message keeps the time, another status doesn't."""
+    found = mocker(replicas=2)
+    first = with_pod(found, {})
+    cluster = settled(found)
+    second = of(found, cluster.observed(), first, LATE)
+    assert condition(second, Type.READY)["lastTransitionTime"] == LATE
+    assert condition(second, Type.FRONTEND_READY)["lastTransitionTime"] == EARLY
+
+
+def test_routable_can_be_less_than_ready() -> None:
+    """Where frontends are asked themselves, their answer counts."""
+    found = mocker(replicas=2)
+    told = status(found, planned(found), settled(found).observed(), {}, EARLY, url=URL, routable={"worker": 1})
+    assert told["workers"] == "1/2"
+    assert condition(told, Type.READY)["status"] == "False"
+
+
+def test_a_pod_on_a_dead_node_counts_as_gone() -> None:
+    """It ends for ever; after its grace nobody waits for it."""
+    labels = {naming.COMPONENT: "a", naming.REVISION: "r"}
+    pod: Status = {"kind": "Pod", "metadata": {"name": "a-0", "labels": labels}}
+    one = {
+        "kind": "StatefulSet",
+        "spec": {"replicas": 1},
+        "metadata": {"name": "a", "labels": pod["metadata"]["labels"]},
+    }
+    ending, dead = copy.deepcopy(pod), copy.deepcopy(pod)
+    ending["metadata"]["deletionTimestamp"] = "2026-11-20T23:59:30Z"
+    dead["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+    assert observe([one, ending], NOW).sets[0].present == 1
+    assert observe([one, dead], NOW).sets[0].present == 0
+    assert why(ending) is None
+
+
+def test_the_body_of_a_pipeline_carries_its_generation() -> None:
+    """What the status speaks of is what the API server counted."""
+    raw = body(SMALLEST)
+    raw["metadata"]["generation"] = 7
+    found = DynamoPipeline.model_validate(raw, strict=False)
+    assert of(found, Observed())["observedGeneration"] == 7
