@@ -37,6 +37,7 @@ def test_yaml_readers_see_what_was_meant() -> None:
     assert len(crd_text().encode()) < 100_000
     switches = re.compile(r": (y|n|yes|no|on|off)$", re.IGNORECASE | re.MULTILINE)
     assert not switches.search(crd_text())
+    assert "{{" not in crd_text(), "the chart's copy would be taken for a template"
 
 
 def test_the_schema_is_structural() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from dynamo.operator.resources import naming
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import Manifest, RenderError, SecretKeys, Site
 from dynamo.operator.yamltext import to_yaml
+from dynamo.runtime.settings import parse
 
 GOLDEN = Path(__file__).parent / "golden"
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving", grace_seconds=600)
@@ -188,6 +191,43 @@ def test_engine_arguments_become_a_file() -> None:
     assert config_map["immutable"] is True
     args = main_container(of_kind(rendered, "StatefulSet"))["args"]
     assert args[args.index("--engine-args") + 1] == "@/etc/dynamo/files/engine-args.json"
+
+
+@pytest.mark.parametrize("spec", [SMALLEST, FULL])
+def test_the_real_parsers_take_what_containers_get(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frontend and worker understand their argv and environment, files and variables in place."""
+    rendered = render(pipeline(spec))
+    files = {k: v for m in rendered if m["kind"] == "ConfigMap" for k, v in m["data"].items()}
+    for manifest in rendered:
+        if manifest["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        container = main_container(manifest)
+        kind = container["name"]
+        argv = [expanded(a, {"DYN_NODE_RANK": "1"}) for a in container["args"]]
+        argv = [placed(a, files, tmp_path) for a in argv]
+        settings_class = getattr(importlib.import_module(f"dynamo.{kind}.settings"), f"{kind.title()}Settings")
+        for name, value in env_of(container).items():
+            if isinstance(value, str):
+                monkeypatch.setenv(name, value)
+        found = parse(settings_class, argv)
+        assert container["command"] == ["python", "-m", f"dynamo.{kind}"]
+        assert found.grace_seconds == 600
+        if "--engine-args" in argv:
+            assert found.arguments() == FULL["components"][1]["engineArgs"]
+
+
+def expanded(text: str, values: dict[str, str]) -> str:
+    """As the kubelet does it: `$(NAME)` is a variable, `$$` is a dollar."""
+    return re.sub(r"\$\$|\$\((\w+)\)", lambda m: "$" if m[0] == "$$" else values.get(m[1], m[0]), text)
+
+
+def placed(argument: str, files: dict[str, str], folder: Path) -> str:
+    """With the ConfigMap's files on this machine."""
+    name = argument.removeprefix("@").rpartition("/")[2]
+    if not argument.startswith(("@/etc/dynamo/files/", "/etc/dynamo/files/")):
+        return argument
+    (folder / name).write_text(files[name], encoding="utf-8")
+    return f"{'@' if argument.startswith('@') else ''}{folder / name}"
 
 
 def test_literals_are_no_variables() -> None:
