@@ -51,6 +51,8 @@ def run(settings: FrontendSettings) -> None:
     try:
         configure_logging(settings.verbose)
         _raise_file_limit()
+        # One prompt at a time: handing it to the tokenizer's thread pool costs more than it saves.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         if reason := problem(settings):
             raise click.UsageError(reason)
         if settings.workers > 1:
