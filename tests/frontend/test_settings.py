@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dynamo.frontend.main import make_command
+from dynamo.frontend.process import make_command
 from dynamo.frontend.settings import FrontendSettings, problem, to_argv
 from dynamo.runtime.settings import parse
 

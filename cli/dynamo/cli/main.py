@@ -129,6 +129,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dynamo"):
+            raise  # ours, and so our mistake
+        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
+        code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:

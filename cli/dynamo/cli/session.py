@@ -24,7 +24,7 @@ from dynamo.cli.conversation import Conversation
 from dynamo.cli.grammar import DYN, WORKER
 from dynamo.cli.run_settings import frontend_settings, worker_settings
 from dynamo.cli.understood import Run
-from dynamo.frontend import main as frontend_process
+from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
 from dynamo.frontend.http_server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http

@@ -1,0 +1,141 @@
+"""The `dynamo-frontend` process: flags, runtime, server; or a supervisor of several such processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from dynamo.frontend.server import Leaving, open_port, serve_http
+from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
+from dynamo.runtime.config import RuntimeConfig
+from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.settings import command
+
+_HELP: Final = "Serve the OpenAI API in front of the workers that registered."
+_EPILOG: Final = (
+    "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). "
+    "When it serves, one line 'ready {\"url\": …}' is printed."
+)
+_CLOSE_SECONDS: Final = 5.0
+_OPEN_FILES: Final = 65_536
+_COLLECT_EVERY: Final = 10_000
+"""Allocations between two looks at the young objects; requests leave few cycles behind."""
+
+
+def make_command() -> click.Command:
+    """The click command; `-v` is added here since it is counted."""
+    made = command(FrontendSettings, run, name="dynamo-frontend", help=_HELP, epilog=_EPILOG)
+    made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
+    return made
+
+
+def run(settings: FrontendSettings) -> None:
+    """Run until told to leave; a user's mistake is one line on stderr and exit code 1."""
+    try:
+        configure_logging(settings.verbose)
+        _raise_file_limit()
+        # One prompt at a time: handing it to the tokenizer's thread pool costs more than it saves.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        if reason := problem(settings):
+            raise click.UsageError(reason)
+        if settings.workers > 1:
+            _with_uvloop(supervise(settings, _ready))
+        else:
+            _with_uvloop(_serve(settings))
+    except DynamoException as error:
+        raise click.ClickException(error.message) from error
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _serve(settings: FrontendSettings) -> None:
+    sockets = _sockets(settings)
+    try:
+        config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
+        runtime = await DistributedRuntime.create(config)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    leaving = Leaving()
+    try:
+        with leaving.handling():
+            if CHILD_SOCKET in os.environ:
+                _leave_with_supervisor(leaving)
+            await serve_http(runtime, settings, on_ready=_ready, sockets=sockets, leaving=leaving)
+    finally:
+        await runtime.shutdown(_CLOSE_SECONDS)
+
+
+def _leave_with_supervisor(leaving: Leaving) -> None:
+    """A child's stdin is a pipe that ends when the supervisor is gone, however it went."""
+    loop = asyncio.get_running_loop()
+
+    def gone() -> None:
+        if not os.read(0, 1024):
+            loop.remove_reader(0)
+            leaving.signal()
+
+    loop.add_reader(0, gone)
+
+
+def _sockets(settings: FrontendSettings) -> list[socket.socket]:
+    """The port; for a supervisor's child a share of it, and a private socket for its figures."""
+    private = os.environ.get(CHILD_SOCKET)
+    if private is None:
+        return [open_port(settings)]
+    shared = open_port(replace(settings, http_port=int(os.environ[CHILD_PORT])), shared=True)
+    unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        unix.bind(private)
+    except OSError as error:
+        shared.close()
+        unix.close()
+        raise InvalidArgument(f"can't listen on {private}: {error.strerror}") from error
+    return [shared, unix]
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system lets this user have; the usual 1,024 are few for streams."""
+    try:
+        import resource
+    except ImportError:  # not there on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _calm_collector() -> None:
+    """Keep the garbage collector off what lives as long as the process: a full pass over it stalls every stream."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY, 20, 100)
+
+
+def _ready(url: str, system_url: str | None = None) -> None:
+    said = {"url": url} | ({"system_url": system_url} if system_url else {})
+    _calm_collector()
+    sys.stdout.write(f"ready {json.dumps(said)}\n")
+    sys.stdout.flush()
+
+
+def _with_uvloop(work: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:  # not there on Windows; slower, otherwise the same
+        asyncio.run(work)
+        return
+    uvloop.run(work)
