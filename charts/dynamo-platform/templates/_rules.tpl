@@ -1,0 +1,41 @@
+{{/* What the operator may do where pipelines are. Server-side apply needs create and patch. */}}
+{{- define "dynamo-platform.rules" -}}
+- apiGroups: [dynamo.dev]
+  resources: [dynamopipelines]
+  verbs: [get, list, watch]
+- apiGroups: [dynamo.dev]
+  resources: [dynamopipelines/status]
+  verbs: [patch]
+# Owner references that block deletion need it (OwnerReferencesPermissionEnforcement, on in OpenShift).
+- apiGroups: [dynamo.dev]
+  resources: [dynamopipelines/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+# Claims with downloaded models go with their pipeline; the operator itself never deletes one.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- if include "dynamo-platform.secrets" . | fromJsonArray }}
+# The copies of etcd's and NATS' credentials, one per pipeline; a name that is not known yet can't be listed here.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, patch, delete]
+{{- end }}
+{{- end -}}
