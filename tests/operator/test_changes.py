@@ -225,3 +225,25 @@ def test_observing_twice_is_the_same() -> None:
     cluster.settle(pipeline(FULL))
     live = cluster.live()
     assert observe(live, NOW) == observe(live[::-1], NOW)
+
+
+def test_old_groups_go_from_the_end() -> None:
+    """One group may be missing: the last one goes, StatefulSet and Service, and the others serve on."""
+    cluster = Cluster()
+    cluster.settle(groups(replicas=3))
+    found = cluster.wanted_changes(groups(replicas=3, kvCacheBlockSize=32))
+    deleted = [c.target for c in found if isinstance(c, Delete)]
+    assert {t.kind for t in deleted} == {"StatefulSet", "Service"}
+    assert {t.name.rpartition("-")[2] for t in deleted} == {"2"}
+
+
+def test_half_a_group_serves_nobody() -> None:
+    """A group is ready when all of its pods are; one that is told to end is not."""
+    cluster = Cluster()
+    cluster.settle(groups(replicas=2))
+    assert cluster.ready_workers("worker") == 2
+    first, *_, last = sorted(cluster.names("Pod"))
+    cluster.objects["Pod", first]["status"] = {}
+    assert cluster.observed().sets[0].ready == {1}
+    cluster.objects["Pod", last]["metadata"]["deletionTimestamp"] = "2026-11-21T00:10:00Z"
+    assert cluster.observed().sets[0].ready == frozenset()
