@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from dynamo.runtime import _inbox
-from dynamo.runtime._inbox import Inbox, OpenStream, Verdict
+from dynamo.runtime._inbox import Inbox, OpenStream
 from dynamo.runtime._wire import DONE, FAILED, Item, Pong, StepFrame
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.ports import Verdict
 
 KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)
 

@@ -9,7 +9,6 @@ exactly the items that were sent, in order, or ends in one error.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,6 +26,7 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey
+from dynamo.runtime.ports import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +50,6 @@ _MAX_GHOSTS: Final = 4096
 
 OnItem = Callable[[Any, bool], None]
 OnEnd = Callable[[DynamoException | None], None]
-
-
-class Verdict(enum.Enum):
-    """What is known of an instance."""
-
-    ALIVE = "alive"
-    SILENT = "silent"
-    """Suspect: it does not answer, but nobody says that it is gone."""
-    DEAD = "dead"
 
 
 class OpenStream:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.runtime._call import Call, Listening, encode_request
-from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem, Verdict
+from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem
 from dynamo.runtime._questions import Questions
 from dynamo.runtime._wire import (
     CANCEL,
@@ -41,7 +41,7 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
-from dynamo.runtime.ports import Bus, Message
+from dynamo.runtime.ports import Bus, Message, Verdict
 
 __all__ = ["Call", "Caller", "OnEnd", "OnItem", "Verdict"]
 

@@ -145,13 +145,13 @@ class DistributedRuntime:
 
     async def _start(self) -> DistributedRuntime:
         await self.caller.start([])
-        self.caller.on_verdict(lambda key, verdict: self.registry.observe(key, Verdict(verdict.value)))
+        self.caller.on_verdict(self.registry.observe)
         return self
 
     async def _ping(self, key: InstanceKey) -> Verdict:
         if not self.bus.connected:
             raise CannotConnect("the bus is away, nobody can be asked")
-        return Verdict((await self.caller.ping(key)).value)
+        return await self.caller.ping(key)
 
     async def _take_new_id(self, path: EndpointPath) -> None:
         if self._served:
