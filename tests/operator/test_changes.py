@@ -153,12 +153,40 @@ def test_what_is_edited_or_deleted_by_hand_comes_back() -> None:
 def test_foreign_objects_are_never_touched() -> None:
     """A Service of that name which somebody else made is a conflict, with or without our labels."""
     cluster, found = Cluster(), mocker()
+    owner = {"kind": "Shop", "name": "llama", "uid": "shop", "controller": True}
     labels = naming.pipeline_labels("llama")
-    metadata = {"name": "llama-frontend", "uid": "theirs", "labels": labels}
+    metadata = {"name": "llama-frontend", "uid": "theirs", "labels": labels, "ownerReferences": [owner]}
     cluster.objects["Service", "llama-frontend"] = {"kind": "Service", "apiVersion": "v1", "metadata": metadata}
     conflicts = [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
     assert conflicts == [Conflict("Service", "llama-frontend")]
     assert not [c for c in cluster.wanted_changes(found) if isinstance(c, Delete)]
+    metadata |= {"labels": {}, "ownerReferences": []}
+    assert conflicts == [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+
+
+def test_orphans_of_ours_are_taken_in() -> None:
+    """Deleted with --cascade=orphan and made again: the same StatefulSet, with its owner, and no pod was touched."""
+    cluster, found = Cluster(), mocker(replicas=2)
+    cluster.settle(found)
+    before = cluster.fingerprint()
+    for one in cluster.objects.values():
+        one["metadata"].pop("ownerReferences", None)
+    assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(found))
+    cluster.settle(found)
+    assert cluster.fingerprint() == before
+
+
+def test_a_predecessors_children_are_waited_for() -> None:
+    """Deleted and made again at once: what is about to be collected is no conflict, and isn't written to."""
+    cluster, found = Cluster(), mocker()
+    cluster.settle(found)
+    for one in cluster.objects.values():
+        for owner in one["metadata"].get("ownerReferences", []):
+            owner["uid"] = "former"
+    assert cluster.wanted_changes(found) == []
+    cluster.objects.clear()
+    cluster.settle(found)
+    assert cluster.ready_workers("worker") == 1
 
 
 def test_an_autoscaler_is_followed() -> None:

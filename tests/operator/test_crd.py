@@ -93,6 +93,13 @@ def test_good_pipelines_are_let_in(spec: Spec) -> None:
     assert admit(body(spec)) == []
 
 
+@pytest.mark.parametrize("file", sorted((CRDS.parent / "examples").glob("*.yaml")), ids=lambda f: f.name)
+def test_every_example_is_let_in(file: Path) -> None:
+    """What `dynamo up` runs, `kubectl apply` takes."""
+    for document in yaml.safe_load_all(file.read_text("utf-8")):
+        assert admit(document) == []
+
+
 def test_defaults_are_those_of_the_types() -> None:
     """What the API server fills in is what pydantic would."""
     defaulted = with_defaults(schema(), body({"components": [{"engine": "mocker", "rollout": {}}]}))

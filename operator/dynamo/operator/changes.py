@@ -3,7 +3,8 @@
 The reconciler carries them out in order, sees what happens, and asks again; none are left
 when everything is as wanted. It may be killed between any two of them: nothing is
 remembered, all is computed anew from the spec and the live objects. Only objects that the
-pipeline controls are touched; a name that somebody else has is a conflict.
+pipeline controls are touched, and orphans with its labels (`kubectl delete --cascade=orphan`,
+then a new one of that name, keeps serving); a name that somebody else has is a conflict.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.api.v1alpha1 import KIND, DynamoPipeline
 from dynamo.operator.converge import RevisionSet, Scale, Start, Stop, converge
 from dynamo.operator.diff import differences
 from dynamo.operator.observe import Live, label
@@ -23,6 +24,12 @@ from dynamo.operator.workload import Plan, Workload
 
 KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 """Never removed by an edit of the spec: downloaded models go with the pipeline."""
+
+ADOPTED_KINDS = KEPT_KINDS | {
+    "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceAccount",
+    "StatefulSet",
+}  # fmt: skip
+"""What we make. Others bear our labels without an owner too: Endpoints copy those of their Service."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,8 @@ def changes(
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
     wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets))]
-    found = [*_applied(wanted, live, uid)]
-    ours = [o for o in live if controlled_by(o, uid) and not o["metadata"].get("deletionTimestamp")]
+    found = [*_applied(wanted, live, pipeline.name, uid)]
+    ours = [o for o in live if belongs(o, pipeline.name, uid) and not o["metadata"].get("deletionTimestamp")]
     for action in actions:
         if isinstance(action, Scale) and action.revision != _current(plan, action.component):
             found += _resized(ours, action)
@@ -128,20 +135,35 @@ def _followed(workload: Workload, sets: Sequence[RevisionSet], before: Mapping[s
     )
 
 
-def controlled_by(live: Live, uid: str) -> bool:
-    """Whether the pipeline with this uid controls an object."""
+def belongs(live: Live, name: str, uid: str) -> bool:
+    """Whether an object is this pipeline's, or was made by us for one of this name and has no owner now."""
+    controller = _controller(live)
+    if controller is not None:
+        return bool(controller.get("uid") == uid)
+    ours = label(live, "app.kubernetes.io/managed-by") == naming.MANAGER and label(live, naming.PIPELINE) == name
+    return ours and live["kind"] in ADOPTED_KINDS
+
+
+def _controller(live: Live) -> Mapping[str, Any] | None:
     owners = live["metadata"].get("ownerReferences", [])
-    return any(o.get("controller") and o.get("uid") == uid for o in owners)
+    return next((o for o in owners if o.get("controller")), None)
 
 
-def _applied(wanted: Sequence[Manifest], live: Sequence[Live], uid: str) -> Iterator[Change]:
+def _is_predecessors(live: Live, name: str) -> bool:
+    """Of a deleted pipeline of this name: about to be collected, and an event tells when it is gone."""
+    controller = _controller(live) or {}
+    return (controller.get("kind"), controller.get("name")) == (KIND, name)
+
+
+def _applied(wanted: Sequence[Manifest], live: Sequence[Live], name: str, uid: str) -> Iterator[Change]:
     there = {_key(o): o for o in live}
     for manifest in wanted:
         found = there.get(_key(manifest))
         if found is None:
             yield Apply(manifest)
-        elif not controlled_by(found, uid):
-            yield Conflict(manifest["kind"], manifest["metadata"]["name"])
+        elif not belongs(found, name, uid):
+            if not _is_predecessors(found, name):
+                yield Conflict(manifest["kind"], manifest["metadata"]["name"])
         elif not found["metadata"].get("deletionTimestamp"):
             paths = differences(manifest, found)
             if paths:

@@ -46,7 +46,10 @@ class Site:
 
     def worker_image(self, engine: str) -> str:
         """The image that runs an engine."""
-        return self.worker_images.get(engine) or self.worker_images["default"]
+        image = self.worker_images.get(engine) or self.worker_images.get("default")
+        if not image:
+            raise RenderError("spec.components", f"no image is configured for engine {engine}: add it to the chart")
+        return image
 
 
 @dataclass(frozen=True)
