@@ -1,4 +1,4 @@
-"""The CRD, made from the types: `python -m dynamo.operator.crdgen [FOLDER]` writes it.
+"""The CRD, made from the types: `python -m dynamo.operator.crdgen [FOLDER]...` writes it.
 
 Run by `make generate`; a test fails where the written file differs from `crd()`. The text
 is YAML with everything doubtful quoted, since kubectl reads `n` as a boolean.
@@ -17,6 +17,7 @@ from dynamo.operator.yamltext import to_yaml
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL = "dynamopipelines"
 FILE_NAME = f"{GROUP}_{PLURAL}.yaml"
+FOLDERS = ("crds", "charts/dynamo-platform/files/crds")
 HEADER = "# Made from the types by `make generate`; don't edit it by hand.\n"
 
 
@@ -89,10 +90,11 @@ def _columns() -> list[dict[str, Any]]:
 
 
 def main(argv: list[str]) -> None:
-    """Write the file into the folder, `crds` where none is named."""
-    folder = Path(argv[0] if argv else "crds")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE_NAME).write_text(crd_text(), encoding="utf-8")
+    """Write the file into each folder; where none is named, into those that hold it."""
+    for name in argv or FOLDERS:
+        folder = Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE_NAME).write_text(crd_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":
