@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from tests.operator.admission import admit
 from tests.operator.cluster import NOW, Cluster, planned
-from tests.operator.pipelines import SMALLEST, body, pipeline, valid_pipelines
+from tests.operator.pipelines import SMALLEST, Spec, body, pipeline, specs, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, PipelineStatus
 from dynamo.operator.conditions import Reason, Type
@@ -247,3 +248,18 @@ def test_the_body_of_a_pipeline_carries_its_generation() -> None:
     raw["metadata"]["generation"] = 7
     found = DynamoPipeline.model_validate(raw, strict=False)
     assert of(found, Observed())["observedGeneration"] == 7
+
+
+@settings(max_examples=15, deadline=None)
+@given(specs())
+def test_the_api_server_takes_every_status(spec: Spec) -> None:
+    """At first sight, on the way, at rest and in trouble: the CRD's schema has a place for all of it."""
+    found, cluster, told = pipeline(spec), Cluster(), []
+    told.append(first_status(found, {}, EARLY))
+    cluster.reconcile(found)
+    told.append(of(found, cluster.observed(), told[-1]))
+    cluster.settle(found)
+    told.append(of(found, cluster.observed(), told[-1], LATE))
+    told.append(failed_status(found, Trouble(Reason.REFUSED, "no", True), told[-1], LATE))
+    for each in told:
+        assert admit({**body(spec), "status": each}) == []
