@@ -334,6 +334,27 @@ def test_pod_templates_merge_by_name() -> None:
     assert patch == before, "the pipeline's own object is never changed"
 
 
+def test_of_alternatives_the_users_stands() -> None:
+    """Two handlers, two sources or two values would be refused, and nulls don't reach the operator."""
+    ours = {
+        "name": "worker",
+        "livenessProbe": {"exec": {"command": ["true"]}},
+        "env": [{"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    }
+    volumes = [{"name": "cache", "persistentVolumeClaim": {"claimName": "mine"}}, {"name": "tmp", "emptyDir": {"a": 1}}]
+    patch = {"spec": {"containers": [ours], "volumes": volumes}}
+    manifest = of_kind(render(pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})), "StatefulSet")
+    container = main_container(manifest)
+    assert container["livenessProbe"] == {
+        "exec": {"command": ["true"]},
+        "periodSeconds": 10,
+        "timeoutSeconds": 5,
+        "failureThreshold": 6,
+    }
+    assert {"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+    assert manifest["spec"]["template"]["spec"]["volumes"] == [volumes[1], volumes[0]]
+
+
 @pytest.mark.parametrize(
     ("patch", "path", "remedy"),
     [

@@ -1,9 +1,11 @@
 """`podTemplate` laid over the template that we make, the way `kubectl patch` merges.
 
 Objects merge field by field; the lists below by the key of their items; every other list
-is replaced. `$patch: delete` removes an item, `$patch: replace` replaces an object. What
-can't be merged is refused with the field's path, because the API server would answer a
-malformed template with an internal error.
+is replaced. `$patch: delete` removes an item, `$patch: replace` replaces an object. Of
+alternatives (a probe's handler, a volume's source, a variable's value) the user's takes the
+place of ours: nobody could remove ours, since the API server drops nulls. What can't be
+merged is refused with the field's path, because the API server would answer a malformed
+template with an internal error.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ _KEYS = {
     "topologySpreadConstraints": "topologyKey",
 }
 _DIRECTIVE = "$patch"
+_ALTERNATIVES = (
+    frozenset({"httpGet", "exec", "tcpSocket", "grpc"}),
+    frozenset({"value", "valueFrom"}),
+)
 
 Json = dict[str, Any]
 
@@ -34,7 +40,7 @@ def overlay(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -
     """A copy of `base` with `patch` over it."""
     if patch.get(_DIRECTIVE) == "replace":
         return {k: v for k, v in patch.items() if k != _DIRECTIVE}
-    merged = dict(base)
+    merged = {k: v for k, v in base.items() if not _is_alternative(k, patch)}
     for name, value in patch.items():
         if name == _DIRECTIVE:
             continue
@@ -96,8 +102,15 @@ def _merged_list(base: list[Json], patch: list[Any], key: str, path: str) -> lis
         if item.get(_DIRECTIVE) == "delete":
             found.pop(name, None)
         else:
-            found[name] = overlay(found.get(name, {}), item, place)
+            before = found.get(name, {})
+            if path.endswith(".volumes") and not before.keys() <= item.keys():
+                before = {}
+            found[name] = overlay(before, item, place)
     return list(found.values())
+
+
+def _is_alternative(name: str, patch: Mapping[str, Any]) -> bool:
+    return name not in patch and any(name in group and group & patch.keys() for group in _ALTERNATIVES)
 
 
 def _items(value: Any, path: str) -> Iterator[Json]:
