@@ -1,0 +1,162 @@
+"""The charts as files: everything about them that needs no helm. `check_*.py` beside this renders them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+from tests.charts.documents import CHARTS, PLATFORM, ROOT, comments, head, leaves, property_at, schema, values
+
+from dynamo.frontend import metrics
+from dynamo.operator.api.v1alpha1 import Engine
+from dynamo.operator.crdgen import FILE_NAME, crd_text
+
+CHANGES = re.compile(r"\b(rand\w+|genCA|genSelfSignedCert|genSignedCert|uuidv4|lookup|now|shuffle)\b")
+
+
+def chart(path: Path) -> str:
+    return path.name
+
+
+def templates(path: Path) -> list[Path]:
+    return sorted(p for p in (path / "templates").rglob("*") if p.suffix in (".yaml", ".tpl", ".txt"))
+
+
+def test_the_crd_is_the_generated_one() -> None:
+    """The chart carries the very bytes that `make generate` writes into crds/."""
+    copy = (PLATFORM / "files/crds" / FILE_NAME).read_text()
+    assert copy == crd_text(), "run `python -m dynamo.operator.crdgen charts/dynamo-platform/files/crds`"
+
+
+def test_the_crd_takes_labels_and_annotations() -> None:
+    """The template puts them below the name; if that line changed, it would find no place."""
+    line = "metadata:\n  name: dynamopipelines.dynamo.dev\n"
+    assert crd_text().count(line) == 1
+    assert json.dumps(line) in (PLATFORM / "templates/crds.yaml").read_text()
+
+
+def test_the_crd_is_in_one_chart_only() -> None:
+    """A CRD in two charts makes the second one's installation fail."""
+    assert [p.name for p in CHARTS if list(p.rglob("*dynamopipelines.yaml"))] == ["dynamo-platform"]
+    assert not any((path / "crds").exists() for path in CHARTS), "helm never upgrades what lies in crds/"
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_default_values_fit_the_schema(path: Path) -> None:
+    """The schema is one, and lets the chart's own defaults pass."""
+    jsonschema.Draft7Validator.check_schema(schema(path))
+    jsonschema.validate(values(path), schema(path))
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_unknown_values_are_refused(path: Path) -> None:
+    """A typo at the top is an error, not silence."""
+    assert schema(path)["additionalProperties"] is False
+    assert set(values(path)) <= set(schema(path)["properties"])
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_every_value_has_a_comment(path: Path) -> None:
+    """What a user can set, values.yaml explains."""
+    known = comments(path)
+    assert [leaf for leaf in leaves(values(path), known) if leaf not in known] == []
+
+
+def test_the_schema_says_what_the_comments_say() -> None:
+    """An editor that reads the schema shows the same sentence."""
+    said = {path: property_at(PLATFORM, path).get("description") for path in comments(PLATFORM)}
+    assert said == comments(PLATFORM)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("operator.replicaCount", "two"),
+        ("operator.rbac.scope", "clusters"),
+        ("operator.image.digest", "sha256:1"),
+        ("operator.image.pullPolicy", "Sometimes"),
+        ("operator.concurrency", 0),
+        ("operator.watchNamespaces", ["Not A Namespace"]),
+        ("pipelines.images.workers", {"vllmm": "x"}),
+        ("pipelines.fsGroup", "1000"),
+        ("etcd.external.endpoints", ["etcd:2379"]),
+        ("nats.external.url", "nats.example:4222"),
+        ("nats.maxPayload", 1024),
+        ("etcd.persistence.size", "big"),
+        ("metrics.serviceMonitor.interval", 30),
+    ],
+)
+def test_wrong_values_are_refused(path: str, value: Any) -> None:
+    """Each is caught before anything is installed."""
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(value, property_at(PLATFORM, path))
+
+
+def test_an_image_can_be_named_for_every_engine() -> None:
+    """The schema knows the engines that the CRD knows."""
+    names = property_at(PLATFORM, "pipelines.images.workers")["propertyNames"]["enum"]
+    assert set(names) == {"default", *(engine.value for engine in Engine)}
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_versions_follow_the_package(path: Path) -> None:
+    """The images' tag is appVersion, so it is the package's version, and never `latest`."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert head(path)["appVersion"] == version
+    assert "latest" not in yaml.safe_dump(values(path))
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_rendering_is_repeatable(path: Path) -> None:
+    """No template draws a number, reads the clock or asks the cluster: GitOps would see a change for ever."""
+    actions = {p.name: " ".join(re.findall(r"{{.*?}}", p.read_text(), re.DOTALL)) for p in templates(path)}
+    assert {name: CHANGES.findall(text) for name, text in actions.items() if CHANGES.search(text)} == {}
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_nothing_is_downloaded(path: Path) -> None:
+    """No chart has dependencies: an installation needs this folder and the images."""
+    assert "dependencies" not in head(path)
+    assert not (path / "charts").exists()
+
+
+def test_every_value_is_used() -> None:
+    """A value that no template reads is a promise that nobody keeps."""
+    text = "\n".join(p.read_text() for p in templates(PLATFORM))
+    unread = [leaf for leaf in comments(PLATFORM) if not re.search(rf"\.{leaf.split('.')[-1]}\b", text)]
+    assert unread == []
+
+
+def known_metrics() -> set[str]:
+    """Names that the frontend exposes."""
+    registered = {*metrics._HISTOGRAMS, *metrics._COUNTERS, *metrics._GAUGES}
+    buckets = {f"{name}_bucket" for name in metrics._HISTOGRAMS}
+    return {f"dynamo_frontend_{name}" for name in registered | buckets}
+
+
+@pytest.mark.parametrize("name", ["files/alerts.yaml", "files/dashboards/dynamo-pipelines.json"])
+def test_alerts_and_dashboards_ask_for_metrics_that_exist(name: str) -> None:
+    """A renamed metric must not leave an alert that never fires."""
+    asked = set(re.findall(r"\bdynamo_frontend_\w+", (PLATFORM / name).read_text()))
+    assert asked
+    assert asked <= known_metrics()
+
+
+def test_every_alert_says_what_to_do() -> None:
+    """Whoever is woken gets a command."""
+    alerts = yaml.safe_load((PLATFORM / "files/alerts.yaml").read_text())
+    assert alerts
+    assert [a["alert"] for a in alerts if "kubectl" not in a["annotations"]["description"]] == []
+
+
+def test_dashboard_is_a_dashboard() -> None:
+    """Panels have ids of their own and at least one query."""
+    board = json.loads((PLATFORM / "files/dashboards/dynamo-pipelines.json").read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert all(panel["targets"] for panel in board["panels"])
