@@ -1,0 +1,115 @@
+"""Which pipelines have to be looked at, and when: a queue without clock or chance of its own. Pure.
+
+Anything may mark a pipeline, any number of times: it is looked at once, never twice at the
+same time, and again afterwards if it was marked meanwhile. Failures wait longer and longer;
+success is looked at again after the resync. The reconciler's loop drives it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """A pipeline's name in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds; `spacing` lets the events of our own writes come together before the next look."""
+
+    first_retry: float = 0.5
+    last_retry: float = 300.0
+    resync: float = 600.0
+    spacing: float = 0.25
+
+    def backoff(self, failures: int, jitter: float) -> float:
+        """After so many failures in a row; `jitter` in [0, 1) spreads it over its upper half."""
+        most = min(self.last_retry, self.first_retry * 2.0 ** min(failures - 1, 30))
+        return most * (0.5 + 0.5 * jitter)
+
+
+@dataclass
+class _Entry:
+    due: float
+    marked: float | None
+    """Since when somebody waits for it."""
+    running: bool = False
+    failures: int = 0
+    ended: float = float("-inf")
+
+
+class Dirty:
+    """The queue; times are any clock's that only goes forward."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace or Pace()
+        self._entries: dict[Key, _Entry] = {}
+
+    def __len__(self) -> int:
+        return sum(e.marked is not None for e in self._entries.values())
+
+    @property
+    def known(self) -> frozenset[Key]:
+        """All pipelines that were seen and not forgotten."""
+        return frozenset(self._entries)
+
+    def mark(self, key: Key, now: float, *, urgent: bool = False) -> None:
+        """Something happened; look soon. Where the last look failed, only what is urgent (a new spec) ends the wait."""
+        entry = self._entries.setdefault(key, _Entry(now, None))
+        entry.marked = now if entry.marked is None else entry.marked
+        entry.failures = 0 if urgent else entry.failures
+        if not entry.failures:
+            entry.due = min(entry.due, max(now, entry.ended + self.pace.spacing))
+
+    def take(self, now: float) -> Key | None:
+        """The one that is due longest, now being worked on; None where none is."""
+        due = [(e.due, key) for key, e in self._entries.items() if not e.running and e.due <= now]
+        if not due:
+            return None
+        _, key = min(due)
+        entry = self._entries[key]
+        entry.running, entry.marked, entry.due = True, None, float("inf")
+        return key
+
+    def succeeded(self, key: Key, now: float, jitter: float, again: float | None = None) -> None:
+        """Worked on; look again after `again` seconds, or the resync give or take a tenth."""
+        wait = self.pace.resync * (0.9 + 0.2 * jitter) if again is None else again
+        self._ended(key, now, wait, 0)
+
+    def failed(self, key: Key, now: float, jitter: float, at_least: float | None = None) -> None:
+        """Try again later, not before the seconds that the server asked for."""
+        entry = self._entries.get(key)
+        failures = (entry.failures if entry else 0) + 1
+        self._ended(key, now, max(self.pace.backoff(failures, jitter), at_least or 0.0), failures)
+
+    def forget(self, key: Key, now: float) -> None:
+        """The pipeline is gone; one that was made anew meanwhile stays."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.marked is None:
+            del self._entries[key]
+        elif entry is not None:
+            entry.running, entry.failures, entry.due = False, 0, now
+
+    def next_due(self) -> float | None:
+        """When the next one can be taken."""
+        return min((e.due for e in self._entries.values() if not e.running), default=None)
+
+    def oldest(self, now: float) -> float:
+        """How long the one that waits longest has been waiting."""
+        return max((now - e.marked for e in self._entries.values() if e.marked is not None), default=0.0)
+
+    def _ended(self, key: Key, now: float, wait: float, failures: int) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        entry.running, entry.failures, entry.ended = False, failures, now
+        soon = now + self.pace.spacing if entry.marked is not None and not failures else float("inf")
+        entry.due = min(soon, now + wait)

@@ -1,0 +1,50 @@
+"""The kinds that the reconciler reads and writes, and their addresses on the API server. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One kind of object, and what it is called in a URL."""
+
+    api_version: str
+    kind: str
+    plural: str
+
+    @property
+    def group(self) -> str:
+        """Empty for the core kinds."""
+        return self.api_version.rpartition("/")[0]
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Of the collection (everywhere or in a namespace), of one object, or of a part of one."""
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        parts += ["namespaces", namespace] if namespace else []
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/".join(parts)
+
+
+PIPELINES: Final = Resource(API_VERSION, KIND, "dynamopipelines")
+LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
+PODS: Final = Resource("v1", "Pod", "pods")
+CHILDREN: Final = (
+    Resource("v1", "ServiceAccount", "serviceaccounts"),
+    Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    Resource("v1", "ConfigMap", "configmaps"),
+    Resource("v1", "Service", "services"),
+    Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    Resource("apps/v1", "StatefulSet", "statefulsets"),
+    Resource("apps/v1", "Deployment", "deployments"),
+)
+"""Everything that `render.manifests` makes; what is listed and pruned."""
+
+
+def resource_of(kind: str) -> Resource:
+    """The child kind of this name."""
+    return next(r for r in CHILDREN if r.kind == kind)

@@ -1,0 +1,66 @@
+"""The operator's metrics, named as controller-runtime's where it has them, so that existing dashboards work."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+
+CONTROLLER = "dynamopipeline"
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Counts; `render` makes the text that Prometheus reads."""
+
+    def __init__(self) -> None:
+        self.results: Counter[str] = Counter()
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.watch_restarts = 0
+        self.sweeps = 0
+        self.leading = False
+        self._buckets = [0] * (len(BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """One look ended as success, error or requeue_after."""
+        self.results[result] += 1
+        self._buckets[bisect_left(BOUNDS, seconds)] += 1
+        self._seconds += seconds
+
+    def requested(self, method: str, code: int) -> None:
+        """One request was answered; 0 says that it wasn't."""
+        self.requests[method, code] += 1
+
+    def render(self, depth: int, oldest: float, pipelines: int) -> str:
+        """In the text format 0.0.4."""
+        return "\n".join([*self._lines(depth, oldest, pipelines), ""])
+
+    def _lines(self, depth: int, oldest: float, pipelines: int) -> Iterator[str]:
+        label = f'controller="{CONTROLLER}"'
+        yield "# TYPE controller_runtime_reconcile_total counter"
+        for result in ("success", "error", "requeue_after"):
+            yield f'controller_runtime_reconcile_total{{{label},result="{result}"}} {self.results[result]}'
+        yield "# TYPE controller_runtime_reconcile_time_seconds histogram"
+        total = 0
+        for bound, count in zip((*BOUNDS, "+Inf"), self._buckets, strict=True):
+            total += count
+            yield f'controller_runtime_reconcile_time_seconds_bucket{{{label},le="{bound}"}} {total}'
+        yield f"controller_runtime_reconcile_time_seconds_sum{{{label}}} {self._seconds:.6f}"
+        yield f"controller_runtime_reconcile_time_seconds_count{{{label}}} {total}"
+        yield "# TYPE rest_client_requests_total counter"
+        for (method, code), count in sorted(self.requests.items()):
+            yield f'rest_client_requests_total{{method="{method}",code="{code or "<error>"}"}} {count}'
+        yield from _gauge("workqueue_depth", depth, f'name="{CONTROLLER}"')
+        yield from _gauge("workqueue_longest_waiting_seconds", round(oldest, 3), f'name="{CONTROLLER}"')
+        yield from _gauge("leader_election_master_status", int(self.leading), 'name="dynamo-operator"')
+        yield from _gauge("dynamo_operator_pipelines", pipelines)
+        yield "# TYPE dynamo_operator_watch_restarts_total counter"
+        yield f"dynamo_operator_watch_restarts_total {self.watch_restarts}"
+        yield "# TYPE dynamo_operator_sweeps_total counter"
+        yield f"dynamo_operator_sweeps_total {self.sweeps}"
+
+
+def _gauge(name: str, value: float, labels: str = "") -> Iterator[str]:
+    yield f"# TYPE {name} gauge"
+    yield f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"

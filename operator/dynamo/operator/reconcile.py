@@ -1,0 +1,246 @@
+"""One look at one pipeline: read, plan, compare, write what differs, say how it stands.
+
+Level-based: nothing is remembered between two looks, so one may be cut off anywhere and the
+next one goes on. At rest it writes nothing. `work.py` calls `Reconciler.reconcile` for every
+pipeline that was marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from dynamo.operator.answers import ApiError, Gone, Refused, verdict
+from dynamo.operator.api import explain, rules
+from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
+from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, changes, with_live_replicas
+from dynamo.operator.conditions import Reason
+from dynamo.operator.dirty import Key
+from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, resource_of
+from dynamo.operator.kube import Api, Object
+from dynamo.operator.observe import observe
+from dynamo.operator.plan import plan
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.frontend import service_url
+from dynamo.operator.resources.render import manifests, with_images
+from dynamo.operator.resources.site import RenderError, Scene
+from dynamo.operator.settings import Settings
+from dynamo.operator.status import Trouble, failed_status, status
+
+T = TypeVar("T")
+PROGRESS_SECONDS = 30.0
+"""While something is still to come, look again even if no event says so."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a look ended."""
+
+    gone: bool = False
+    writes: int = 0
+    failed: bool = False
+    """Try again, later each time."""
+    seconds: float | None = None
+    """When to look again; not before, if it failed."""
+
+
+class _AgainError(Exception):
+    """The pipeline changed or went under our hands."""
+
+
+class Reconciler:
+    """Holds what all looks share; `reconcile` may run for different pipelines at the same time."""
+
+    def __init__(self, api: Api, settings: Settings, clock: Callable[[], datetime] | None = None) -> None:
+        self._api, self._settings = api, settings
+        self._clock = clock or (lambda: datetime.now(UTC))
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Raises `ApiError` for what passes by itself."""
+        body = await self._api.get(PIPELINES, key.namespace, key.name)
+        if body is None:
+            return Outcome(gone=True)
+        if body["metadata"].get("deletionTimestamp"):
+            return Outcome()
+        return await _Look(self._api, self._settings, body, self._clock()).run()
+
+
+class _Look:
+    """One look at one pipeline; holds what it has read and counts what it writes."""
+
+    def __init__(self, api: Api, settings: Settings, body: Object, now: datetime) -> None:
+        self._api, self._settings, self._body, self._now = api, settings, body, now
+        metadata = body["metadata"]
+        self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        self._status: Object = body.get("status") or {}
+        self._writes = 0
+        self._wait: float | None = None
+
+    async def run(self) -> Outcome:
+        try:
+            trouble = await self._judged_whole()
+        except _AgainError:
+            return Outcome(writes=self._writes, failed=True)
+        return Outcome(writes=self._writes, failed=trouble is not None, seconds=self._wait)
+
+    async def _judged_whole(self) -> Trouble | None:
+        """What we may not even read goes into the status, too."""
+        pipeline = parsed(self._body)
+        if pipeline is None:
+            return await self._unusable()
+        try:
+            return await self._carry_out(pipeline)
+        except ApiError as error:
+            found = verdict(error)
+            if error.code != 403 or not isinstance(found, Refused):
+                raise
+            self._wait = found.seconds
+            return await self._failed(pipeline, found.trouble)
+
+    async def _unusable(self) -> Trouble:
+        """The CRD refuses such objects; one may have come in before a rule, or past it."""
+        trouble = Trouble(Reason.INVALID_SPEC, "; ".join(problems(self._body)), final=True)
+        shell = DynamoPipeline.model_construct(metadata=Metadata.model_construct(**self._body["metadata"]))
+        return await self._failed(shell, trouble)
+
+    async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
+        site = self._settings.site
+        wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
+        live = await self._listed()
+        observed = observe(live, self._now)
+        before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
+        wanted = with_live_replicas(wanted, observed.sets, before)
+        try:
+            live += await self._namesakes(manifests(pipeline, wanted, site), live)
+            todo = changes(pipeline, wanted, site, live, observed.sets)
+        except RenderError as error:
+            return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
+        url = service_url(Scene.of(pipeline, wanted, site))
+        told = partial(status, pipeline, wanted, observed, now=self._text, url=url)
+        if not self._status.get("conditions"):
+            # Before any work: without a condition, kstatus and Argo CD would take the object for done.
+            await self._say(told(previous=self._status))
+        trouble = await self._write(todo)
+        found = told(previous=self._status, trouble=trouble)
+        await self._say(found)
+        if trouble is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
+            self._wait = PROGRESS_SECONDS
+        return trouble
+
+    async def _failed(self, pipeline: DynamoPipeline, trouble: Trouble) -> Trouble:
+        await self._say(failed_status(pipeline, trouble, self._status, self._text))
+        return trouble
+
+    async def _listed(self) -> list[Object]:
+        """Everything with the pipeline's label, as of now."""
+        selector = f"{naming.PIPELINE}={self._name}"
+        lists = await gathered(self._api.items(kind, self._namespace, selector) for kind in (*CHILDREN, PODS))
+        return [found for one in lists for found in one]
+
+    async def _namesakes(self, intent: Sequence[Object], live: Sequence[Object]) -> list[Object]:
+        """What bears a wanted name without our label: only where nothing does, something is created."""
+        there = {(o["kind"], o["metadata"]["name"]) for o in live}
+        names = [(m["kind"], m["metadata"]["name"]) for m in intent]
+        asked = [self._api.get(resource_of(k), self._namespace, n) for k, n in names if (k, n) not in there]
+        return [found for found in await gathered(asked) if found is not None]
+
+    async def _write(self, todo: Sequence[Change]) -> Trouble | None:
+        """In order; what one refuses doesn't keep the others from being written."""
+        worst: Trouble | None = None
+        for change in todo:
+            trouble = await self._one(change)
+            if trouble is not None and (worst is None or (trouble.final and not worst.final)):
+                worst = trouble
+        return worst
+
+    async def _one(self, change: Change) -> Trouble | None:
+        if isinstance(change, Conflict):
+            text = f"{change.kind} {change.name} exists and belongs to somebody else: rename the pipeline or remove it"
+            return Trouble(Reason.NAME_TAKEN, text, final=True)
+        try:
+            await self._send(change)
+        except ApiError as error:
+            return self._judged(error, change)
+        self._writes += 1
+        return None
+
+    async def _send(self, change: Apply | Resize | Delete) -> None:
+        if isinstance(change, Apply):
+            await self._api.apply(resource_of(change.manifest["kind"]), change.manifest, change.uid)
+            return
+        target = change.target
+        resource = resource_of(target.kind) if target.kind != PODS.kind else PODS
+        if isinstance(change, Resize):
+            await self._api.resize(resource, self._namespace, target.name, target.uid, change.replicas)
+        else:
+            await self._api.delete(resource, self._namespace, target.name, target.uid)
+
+    def _judged(self, error: ApiError, change: Change) -> Trouble:
+        found = verdict(error)
+        if isinstance(found, Gone) or _uid_differs(error):
+            raise _AgainError from error
+        if not isinstance(found, Refused):
+            raise error
+        self._wait = max(self._wait or 0.0, found.seconds or 0.0) or None
+        name = f"{change.manifest['kind']} {change.manifest['metadata']['name']}" if isinstance(change, Apply) else ""
+        said = found.trouble.message
+        return found.trouble._replace(message=f"{name}: {said}" if name and name not in said else said)
+
+    async def _say(self, found: Object) -> None:
+        if found == self._status:
+            return
+        try:
+            await self._api.write_status(self._namespace, self._name, self._uid, self._status, found)
+        except ApiError as error:
+            if error.code in (404, 409):
+                raise _AgainError from error
+            raise
+        self._status = found
+        self._writes += 1
+
+    @property
+    def _text(self) -> str:
+        return self._now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def gathered(asked: Iterable[Awaitable[T]]) -> list[T]:
+    """All answers; the first failure as it is, after the others have ended."""
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
+
+
+def parsed(body: Mapping[str, Any]) -> DynamoPipeline | None:
+    """The pipeline, or None where `problems` has something to say. Its status is nobody's input."""
+    try:
+        found = DynamoPipeline.model_validate_json(_text_of(body))
+    except ValidationError:
+        return None
+    return None if rules.check(found) else found
+
+
+def problems(body: Mapping[str, Any]) -> list[str]:
+    """Everything that is wrong with the spec, each with field and remedy."""
+    try:
+        found = rules.check(DynamoPipeline.model_validate_json(_text_of(body)))
+    except ValidationError as error:
+        found = explain.explain(error, dict(body), DynamoPipeline)
+    return [f"{p.path}: {p.message}" if p.path else p.message for p in found]
+
+
+def _text_of(body: Mapping[str, Any]) -> str:
+    return json.dumps({k: v for k, v in body.items() if k != "status"})
+
+
+def _uid_differs(error: ApiError) -> bool:
+    """Another object bears the name now: 409, or 422 where the uid is compared as an immutable field."""
+    return error.code == 409 or (error.code == 422 and "metadata.uid" in error.message)

@@ -1,0 +1,129 @@
+"""What the chart tells the operator, in one YAML file: `Settings.of(text, environment)`. Pure; `main` reads the file.
+
+The file's form is the chart's (`templates/_config.tpl`); where the process itself runs, the
+downward API says in variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from dynamo.operator.plan import Environment
+from dynamo.operator.resources.site import Site
+
+
+class SettingsError(Exception):
+    """A setting that is missing or unusable; the message names it."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class _Images(_Part):
+    frontend: str
+    workers: dict[str, str]
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: list[str | dict[str, str]] = []
+
+
+class _Pods(_Part):
+    fs_group: int | None = 1000
+    network_policies: bool = True
+    grace_seconds: int = 30
+
+
+class _Etcd(_Part):
+    endpoints: list[str]
+    secret: str = ""
+
+
+class _Nats(_Part):
+    url: str
+    secret: str = ""
+    tls_secret: str = ""
+
+
+class _Election(_Part):
+    enabled: bool = True
+    lease: str = "dynamo-operator"
+
+
+class _File(_Part):
+    images: _Images
+    etcd: _Etcd
+    nats: _Nats
+    namespaces: list[str] = []
+    pods: _Pods = _Pods()
+    leader_election: _Election = _Election()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the operator runs and what it gives to pipelines."""
+
+    etcd: tuple[str, ...]
+    nats: str
+    site: Site
+    namespaces: tuple[str, ...] = ()
+    """Those that are watched; all when empty."""
+    grace_seconds: int = 30
+    own_namespace: str = "default"
+    identity: str = "dynamo-operator"
+    lease: str | None = "dynamo-operator"
+    """None: a single replica that asks nobody."""
+    secrets: tuple[str, ...] = ()
+    """Credentials that the platform names; not handed to pipelines yet."""
+
+    def environment(self, kubernetes_namespace: str) -> Environment:
+        """For the plan of a pipeline."""
+        return Environment(
+            self.etcd, self.nats, kubernetes_namespace=kubernetes_namespace, grace_seconds=self.grace_seconds
+        )
+
+    @classmethod
+    def of(cls, text: str, environment: Mapping[str, str]) -> Settings:
+        """Raises `SettingsError`."""
+        found = _parsed(text)
+        return cls(
+            etcd=tuple(found.etcd.endpoints),
+            nats=found.nats.url,
+            site=_site(found),
+            namespaces=tuple(found.namespaces),
+            grace_seconds=found.pods.grace_seconds,
+            own_namespace=environment.get("POD_NAMESPACE") or "default",
+            identity=environment.get("POD_NAME") or "dynamo-operator",
+            lease=found.leader_election.lease if found.leader_election.enabled else None,
+            secrets=tuple(s for s in (found.etcd.secret, found.nats.secret, found.nats.tls_secret) if s),
+        )
+
+
+def _site(found: _File) -> Site:
+    names = [s if isinstance(s, str) else s.get("name", "") for s in found.images.pull_secrets]
+    return Site(
+        frontend_image=found.images.frontend,
+        worker_images=found.images.workers,
+        pull_policy=found.images.pull_policy,
+        pull_secrets=tuple(name for name in names if name),
+        fs_group=found.pods.fs_group,
+        network_policies=found.pods.network_policies,
+    )
+
+
+def _parsed(text: str) -> _File:
+    try:
+        data: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"the operator's configuration is no YAML: {error}") from None
+    try:
+        return _File.model_validate(data if data is not None else {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(map(str, first["loc"])) or "the file"
+        raise SettingsError(f"the operator's configuration: {path}: {first['msg']}") from None

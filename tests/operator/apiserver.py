@@ -1,0 +1,191 @@
+"""An API server in memory on a real port: enough of Kubernetes for the reconciler, and faults on demand.
+
+An emulator, not the real thing: it merges whole applies, knows no field owners, defaults or schemas.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, Resource
+
+Object = dict[str, Any]
+Fault = Callable[[str, str], web.Response | None]
+_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES)}
+
+
+def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Response:
+    """As an API server words it."""
+    status = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
+    return web.json_response(status, status=code, headers=headers)
+
+
+class ApiServer:
+    """`fault(method, path)` may answer in the server's place; `writes` has every mutation that was let through."""
+
+    def __init__(self, page: int = 500) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.writes: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
+        self.fault: Fault = lambda method, path: None
+        self.page = page
+        self._numbers = itertools.count(1)
+        self.url = ""
+
+    async def __aenter__(self) -> ApiServer:
+        app = web.Application()
+        app.router.add_route("*", "/{rest:.*}", self._answer)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    def put(self, body: Object, namespace: str = "serving") -> Object:
+        """An object that somebody else made."""
+        found = copy.deepcopy(body)
+        metadata = found["metadata"]
+        metadata.setdefault("namespace", namespace)
+        metadata.setdefault("uid", f"uid-{next(self._numbers)}")
+        metadata["resourceVersion"] = str(next(self._numbers))
+        self.objects[found["kind"], namespace, metadata["name"]] = found
+        return found
+
+    def one(self, kind: str, name: str, namespace: str = "serving") -> Object:
+        """A live object."""
+        return self.objects[kind, namespace, name]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for k, _, name in self.objects if k == kind)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.requests.append((request.method, request.path))
+        failed = self.fault(request.method, request.path)
+        if failed is not None:
+            return failed
+        resource, namespace, name, sub = _parsed(request.path)
+        if name is None and request.method == "GET":
+            return self._list(resource, namespace, request.query)
+        body = json.loads(await request.text() or "null")
+        if request.method == "POST":
+            name = body["metadata"]["name"]
+        key = (resource.kind, namespace or "", name or "")
+        found = self.objects.get(key)
+        if request.method == "GET":
+            return web.json_response(found) if found else _missing(key)
+        return self._write(request, key, found, body, sub)
+
+    def _list(self, resource: Resource, namespace: str | None, query: Any) -> web.Response:
+        wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
+        items = [
+            {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
+            for (kind, where, _), one in sorted(self.objects.items())
+            if kind == resource.kind
+            and namespace in (None, where)
+            and wanted.items() <= one["metadata"].get("labels", {}).items()
+        ]
+        start = int(query.get("continue", 0))
+        size = min(int(query.get("limit", self.page)), self.page)
+        more = {"continue": str(start + size)} if start + size < len(items) else {}
+        return web.json_response({"metadata": more, "items": items[start : start + size]})
+
+    def _write(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Any,
+               sub: str | None) -> web.Response:  # fmt: skip
+        wanted_uid = ((body or {}).get("preconditions") or (body or {}).get("metadata") or {}).get("uid")
+        if found and wanted_uid and wanted_uid != found["metadata"]["uid"]:
+            return refusal(409, "the uid in the precondition differs", "Conflict")
+        if request.method == "DELETE":
+            if not found:
+                return _missing(key)
+            del self.objects[key]
+            self.writes.append(("DELETE", request.path))
+            return web.json_response({"kind": "Status"})
+        if request.method == "POST" and found:
+            return refusal(409, "already exists", "AlreadyExists")
+        seen = (body or {}).get("metadata", {}).get("resourceVersion")
+        if request.method == "PUT" and found and seen != found["metadata"]["resourceVersion"]:
+            return refusal(409, "the object has been modified", "Conflict")
+        applies = request.content_type == "application/apply-patch+yaml"
+        if not found and (wanted_uid or (request.method == "PATCH" and not applies)):
+            return _missing(key)
+        return self._store(request, key, found, body, sub)
+
+    def _store(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Object,
+               sub: str | None) -> web.Response:  # fmt: skip
+        new = _merged(found or {}, body) if request.content_type.endswith("patch+json") else copy.deepcopy(body)
+        before = (found or {}).get("metadata", {})
+        if sub == "status":
+            new = {**(found or {}), "status": new.get("status", {}), "metadata": dict(before)}
+        elif found and "status" in found:
+            new["status"] = found["status"]
+        metadata = new["metadata"]
+        metadata["uid"] = before.get("uid") or f"uid-{next(self._numbers)}"
+        metadata["resourceVersion"] = str(next(self._numbers))
+        self.objects[key] = new
+        self.writes.append((request.method, request.path))
+        return web.json_response(new)
+
+    def play(self) -> None:
+        """Kubernetes' controllers: pods for StatefulSets, ready Deployments, garbage collection."""
+        for (kind, namespace, name), one in list(self.objects.items()):
+            owners = {o["uid"] for o in one["metadata"].get("ownerReferences", [])}
+            if owners and not owners & {o["metadata"]["uid"] for o in self.objects.values()}:
+                del self.objects[kind, namespace, name]
+            elif kind == "Deployment":
+                number = one["spec"]["replicas"]
+                one["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+            elif kind == "StatefulSet":
+                self._pods(one, namespace)
+
+    def _pods(self, one: Object, namespace: str) -> None:
+        labels, prefix = one["spec"]["template"]["metadata"]["labels"], one["metadata"]["name"]
+        wanted = {f"{prefix}-{i}" for i in range(one["spec"]["replicas"])}
+        for key in [k for k in self.objects if k[0] == "Pod" and k[2].rpartition("-")[0] == prefix]:
+            if key[2] not in wanted:
+                del self.objects[key]
+        owner = {"uid": one["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
+        for name in wanted:
+            if ("Pod", namespace, name) not in self.objects:
+                self.put({
+                    "apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [owner]},
+                    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+                }, namespace)  # fmt: skip
+
+
+def _missing(key: tuple[str, str, str]) -> web.Response:
+    return refusal(404, f"{key[0]} {key[2]!r} not found", "NotFound")
+
+
+def _parsed(path: str) -> tuple[Resource, str | None, str | None, str | None]:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = None
+    if parts[0] == "namespaces":
+        namespace, parts = parts[1], parts[2:]
+    plural, name, sub = (*parts, None, None)[:3]
+    return _PLURALS[str(plural)], namespace, name, sub
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """A JSON merge patch."""
+    if not isinstance(new, dict):
+        return new
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in new.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merged(found.get(key), value)
+    return found

@@ -1,0 +1,236 @@
+"""What is due when, how fast we may ask, who leads, and what a refusal means: the pure parts of the loop."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamo.operator import lease
+from dynamo.operator.answers import Gone, Refused, Retry, error_of, verdict
+from dynamo.operator.budget import Budget
+from dynamo.operator.conditions import Reason
+from dynamo.operator.dirty import Dirty, Key, Pace
+from dynamo.operator.settings import Settings, SettingsError
+
+A, B = Key("serving", "a"), Key("serving", "b")
+WALL = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def test_marks_coalesce() -> None:
+    """Any number of events while it waits are one look; one that comes meanwhile is one more, a little later."""
+    queue = Dirty(Pace(spacing=0.25))
+    for _ in range(5):
+        queue.mark(A, 1.0)
+    assert queue.take(1.0) == A
+    assert queue.take(1.0) is None
+    queue.mark(A, 1.5)
+    assert queue.take(99.0) is None
+    queue.succeeded(A, 2.0, 0.5)
+    assert queue.take(2.0) is None
+    assert queue.take(2.25) == A
+
+
+def test_the_resync_comes_by_itself() -> None:
+    """Give or take a tenth."""
+    queue = Dirty(Pace(resync=100))
+    queue.mark(A, 0.0)
+    queue.take(0.0)
+    queue.succeeded(A, 0.0, 0.0)
+    assert queue.next_due() == pytest.approx(90)
+    assert queue.take(90.0) == A
+
+
+def test_failures_wait_longer_and_noise_does_not_shorten_it() -> None:
+    """Pods that restart don't hurry a pipeline that can't succeed; a new spec does."""
+    queue = Dirty(Pace(first_retry=1, last_retry=8))
+    queue.mark(A, 0.0)
+    waits, now = [], 0.0
+    for _ in range(6):
+        assert queue.take(now) == A
+        queue.mark(A, now)
+        queue.failed(A, now, 1.0)
+        queue.mark(A, now)
+        due = queue.next_due()
+        assert due is not None
+        waits.append(due - now)
+        now = due
+    assert waits == [1, 2, 4, 8, 8, 8]
+    queue.take(now)
+    queue.failed(A, now, 1.0)
+    queue.mark(A, now, urgent=True)
+    assert queue.take(now + queue.pace.spacing) == A
+
+
+def test_the_server_may_ask_for_more() -> None:
+    """Retry-After counts as at least that."""
+    queue = Dirty()
+    queue.mark(A, 0.0)
+    queue.take(0.0)
+    queue.failed(A, 0.0, 0.0, at_least=42)
+    assert queue.next_due() == 42
+
+
+def test_gone_is_forgotten_unless_made_anew() -> None:
+    """A pipeline that was marked while its absence was noticed is looked at once more."""
+    queue = Dirty()
+    queue.mark(A, 0.0)
+    queue.take(0.0)
+    queue.forget(A, 0.0)
+    assert queue.known == frozenset()
+    queue.mark(A, 1.0)
+    queue.take(1.0)
+    queue.mark(A, 1.0)
+    queue.forget(A, 1.5)
+    assert queue.take(1.5) == A
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from(["mark", "urgent", "take", "ok", "fail", "gone"]), st.sampled_from([A, B])))
+
+
+@given(_STEPS)
+def test_no_mark_is_ever_lost(steps: list[tuple[str, Key]]) -> None:
+    """Whatever happens, one pipeline is never taken twice at once, and a marked one is taken in the end."""
+    queue, running, now = Dirty(Pace(last_retry=10, resync=50)), set[Key](), 0.0
+    marked: set[Key] = set()
+    for what, key in steps:
+        now += 0.1
+        if what in ("mark", "urgent"):
+            queue.mark(key, now, urgent=what == "urgent")
+            marked.add(key)
+        elif what == "take":
+            taken = queue.take(now)
+            assert taken not in running
+            running |= {taken} if taken else set()
+            marked -= {taken} if taken else set()
+        elif key in running:
+            running.discard(key)
+            end = {"ok": queue.succeeded, "fail": queue.failed}.get(what)
+            end(key, now, 0.5) if end else queue.forget(key, now)
+    for key in running:
+        queue.succeeded(key, now, 0.5)
+    later = set()
+    while (taken := queue.take(now + 60)) is not None:
+        later.add(taken)
+    assert marked <= later
+    assert len(queue) == 0
+
+
+@given(st.lists(st.floats(0, 5), max_size=60))
+def test_the_budget_is_kept(gaps: list[float]) -> None:
+    """In any stretch of time no more than burst plus rate times time goes out, in order."""
+    budget, now, sent = Budget(rate=10, burst=5), 0.0, list[float]()
+    for gap in gaps:
+        now += gap / 20
+        sent.append(now + budget.take(now))
+    assert sent == sorted(sent)
+    for i, start in enumerate(sent):
+        for j in range(i, len(sent)):
+            assert j - i + 1 <= 5 + 10 * (sent[j] - start) + 1 + 1e-6
+
+
+ANSWERS = [
+    (404, "", Gone),
+    (410, "", Gone),
+    (409, "conflict", Retry),
+    (429, "slow down", Retry),
+    (500, "etcd leader changed", Retry),
+    (0, "no answer", Retry),
+    (403, "namespace x is being terminated", Retry),
+]
+
+
+@pytest.mark.parametrize(("code", "message", "kind"), ANSWERS)
+def test_what_passes_is_no_trouble(code: int, message: str, kind: type) -> None:
+    """It is tried again, or looked at anew."""
+    assert isinstance(verdict(error_of(code, json.dumps({"message": message}), {})), kind)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason", "final"),
+    [
+        (422, "immutable", Reason.REFUSED, True),
+        (400, "bad", Reason.REFUSED, True),
+        (500, "failed to create typed patch object (x)", Reason.REFUSED, True),
+        (403, "pods is forbidden: exceeded quota: q", Reason.QUOTA_EXCEEDED, False),
+        (403, "is forbidden", Reason.FORBIDDEN, False),
+    ],
+)
+def test_what_people_must_cure_is_trouble(code: int, message: str, reason: Reason, final: bool) -> None:
+    """With the server's sentence."""
+    found = verdict(error_of(code, json.dumps({"message": message}), {}))
+    assert isinstance(found, Refused)
+    assert found.trouble == (reason, message, final)
+
+
+@given(st.integers(400, 599), st.text(max_size=40), st.text(max_size=8))
+def test_any_answer_is_understood(code: int, body: str, after: str) -> None:
+    """Proxies answer what they like; a verdict there is always."""
+    verdict(error_of(code, body, {"Retry-After": after}))
+
+
+def test_a_lease_is_judged_by_our_own_clock() -> None:
+    """A holder that stops renewing is replaced after fifteen seconds of seeing so, whatever its clock says."""
+    held = lease.claimed(None, "other", WALL, "ns", "l")
+    sight = lease.seen(held, lease.Sight(), 100.0)
+    assert not lease.may_write(held, sight, "me", 114.9)
+    assert lease.may_write(held, lease.seen(held, sight, 115.0), "me", 115.0)
+    renewed = lease.claimed(held, "other", WALL.replace(second=2), "ns", "l")
+    assert not lease.may_write(renewed, lease.seen(renewed, sight, 115.0), "me", 116.0)
+
+
+def test_a_lease_is_ours_free_or_missing() -> None:
+    """Then it may be written at once; a change of hands is counted."""
+    assert lease.may_write(None, lease.Sight(), "me", 0.0)
+    mine = lease.claimed(None, "me", WALL, "ns", "l")
+    assert mine["spec"]["leaseTransitions"] == 0
+    assert lease.may_write(mine, lease.Sight(), "me", 0.0)
+    free = lease.released(mine)
+    assert lease.may_write(free, lease.Sight(), "other", 0.0)
+    assert lease.claimed(free, "other", WALL, "ns", "l")["spec"]["leaseTransitions"] == 1
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_nobody_follows_a_leader_that_still_leads(renewed: float, gap: float) -> None:
+    """At the moment when a follower may take the lease, the leader has stopped: its deadline is shorter."""
+    held = lease.claimed(None, "leader", WALL, "ns", "l")
+    sight = lease.seen(held, lease.Sight(), renewed)
+    now = renewed + gap
+    assert not (lease.may_write(held, sight, "follower", now) and lease.is_leading(renewed, now))
+
+
+FILE: dict[str, Any] = {
+    "namespaces": [],
+    "images": {
+        "frontend": "f:1",
+        "workers": {"default": "w:1"},
+        "pullPolicy": "Always",
+        "pullSecrets": [{"name": "p"}],
+    },
+    "pods": {"fsGroup": None, "networkPolicies": False, "graceSeconds": 60},
+    "etcd": {"endpoints": ["http://etcd:2379"], "secret": ""},
+    "nats": {"url": "nats://nats:4222", "secret": "", "tlsSecret": ""},
+    "leaderElection": {"enabled": True, "lease": "release-operator"},
+}
+
+
+def test_the_charts_file_is_read() -> None:
+    """Every field that the chart writes."""
+    found = Settings.of(json.dumps(FILE), {"POD_NAME": "op-1", "POD_NAMESPACE": "dynamo"})
+    assert (found.site.pull_secrets, found.site.fs_group, found.site.network_policies) == (("p",), None, False)
+    assert (found.lease, found.identity, found.own_namespace) == ("release-operator", "op-1", "dynamo")
+    assert found.environment("x").grace_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "images"), ("a: [", "YAML"), (json.dumps(FILE | {"surprise": 1}), "surprise"), ("[]", "the file")],
+)
+def test_a_wrong_file_names_the_field(text: str, said: str) -> None:
+    """One sentence."""
+    with pytest.raises(SettingsError, match=said):
+        Settings.of(text, {})
