@@ -14,9 +14,11 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tests.operator.pipelines import FULL, SMALLEST, UID, Spec, pipeline, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.diff import differences
 from dynamo.operator.plan import Environment, plan
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.render import manifests, with_images
@@ -363,6 +365,11 @@ def test_of_alternatives_the_users_stands() -> None:
         ({"spec": {"containers": ["x"]}}, "podTemplate.spec.containers[0]", "must be a mapping"),
         ({"spec": {"containers": [{"image": "x"}]}}, "podTemplate.spec.containers[0].name", "is required"),
         ({"spec": {"containers": [{"name": "x"}]}}, "spec.containers[1].image", "container of yours"),
+        ({"$patch": "replace", "spec": "x"}, "podTemplate.spec", "must be a mapping"),
+        ({"metadata": {"$patch": "replace", "labels": ["x"]}}, "metadata.labels", "must be a mapping"),
+        ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a", "quote it"),
+        ({"spec": {"containers": [{"name": "worker", "$patch": "delete"}]}}, "containers", "must keep the container"),
+        ({"spec": {"$patch": "replace"}}, "spec.containers", "must keep the container 'worker'"),
         ({"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": 1}]}]}}, ".value", "quote it"),
     ],
 )
@@ -388,3 +395,32 @@ def test_only_objects_of_a_cluster_own_others() -> None:
 def test_golden_files_are_what_kubernetes_reads() -> None:
     """YAML 1.1 readers see the same values."""
     assert list(yaml.safe_load_all((GOLDEN / "full.yaml").read_text("utf-8"))) == render(pipeline(FULL))
+
+
+_KEYS = st.sampled_from(
+    ["metadata", "labels", "spec", "containers", "volumes", "env", "name", "value", "image", "$patch", "ports", "x"]
+)
+_WILD = st.recursive(
+    st.sampled_from(["worker", "replace", "delete", "x", 1, True, 2.5]) | st.just({"$patch": "replace"}),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(_KEYS, _WILD, max_size=3)
+    | st.fixed_dictionaries({"spec": st.fixed_dictionaries({"containers": _WILD}, optional={"volumes": _WILD})})
+)
+def test_no_pod_template_breaks_the_operator(template: Spec) -> None:
+    """Whatever the opaque field holds: manifests with our selector's labels, or a sentence that names the field."""
+    found = pipeline({"components": [{"engine": "mocker", "podTemplate": template}]})
+    try:
+        rendered = render(found)
+    except RenderError as error:
+        assert error.path.startswith("spec.components[0].podTemplate")  # noqa: PT017  # most are accepted
+        return
+    manifest = of_kind(rendered, "StatefulSet")
+    labels = manifest["spec"]["template"]["metadata"]["labels"]
+    assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert differences(manifest, copy.deepcopy(manifest)) == []

@@ -51,17 +51,26 @@ def overlay(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -
     return merged
 
 
-def check_template(template: Mapping[str, Any], path: str) -> None:
-    """Raise `RenderError` for what the API server answers with an internal error, or that starts nothing."""
-    spec = template.get("spec", {})
+def check_template(template: Mapping[str, Any], path: str, main: str) -> None:
+    """Raise `RenderError` for what the API server answers with an internal error, or what lacks our container."""
+    metadata, spec = _mapping(template, "metadata", path), _mapping(template, "spec", path)
+    for name in ("labels", "annotations"):
+        for key, value in _mapping(metadata, name, f"{path}.metadata").items():
+            if not isinstance(value, str):
+                raise RenderError(f"{path}.metadata.{name}.{key}", "must be a text: quote it")
+    if not any(c.get("name") == main for c in _items(spec.get("containers", []), f"{path}.spec.containers")):
+        raise RenderError(f"{path}.spec.containers", f"must keep the container {main!r}: change it, don't remove it")
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(_items(spec.get(kind, []), f"{path}.spec.{kind}")):
-            place = f"{path}.spec.{kind}[{index}]"
-            if not isinstance(container.get("name"), str):
-                raise RenderError(f"{place}.name", "is required and must be a text")
-            if not container.get("image"):
-                raise RenderError(f"{place}.image", f"is required, since {container['name']!r} is a container of yours")
-            _check_variables(container, place)
+            _check_container(container, f"{path}.spec.{kind}[{index}]")
+
+
+def _check_container(container: Mapping[str, Any], path: str) -> None:
+    if not isinstance(container.get("name"), str):
+        raise RenderError(f"{path}.name", "is required and must be a text")
+    if not container.get("image"):
+        raise RenderError(f"{path}.image", f"is required, since {container['name']!r} is a container of yours")
+    _check_variables(container, path)
 
 
 def _check_variables(container: Mapping[str, Any], path: str) -> None:
@@ -111,6 +120,13 @@ def _merged_list(base: list[Json], patch: list[Any], key: str, path: str) -> lis
 
 def _is_alternative(name: str, patch: Mapping[str, Any]) -> bool:
     return name not in patch and any(name in group and group & patch.keys() for group in _ALTERNATIVES)
+
+
+def _mapping(value: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
+    found = value.get(name, {})
+    if not isinstance(found, dict):
+        raise RenderError(f"{path}.{name}", "must be a mapping, as in core/v1 PodTemplateSpec")
+    return found
 
 
 def _items(value: Any, path: str) -> Iterator[Json]:

@@ -44,7 +44,7 @@ def pod_template(
     """`container` in its pod; `patch` is the user's podTemplate, which stands at `path` in the pipeline."""
     base = {"metadata": {"labels": dict(labels)}, "spec": _pod_spec(scene, workload, container, volumes)}
     template = overlay(base, patch or {}, path)
-    check_template(template, path)
+    check_template(template, path, container["name"])
     metadata = template.get("metadata", {})
     own_labels = {**metadata.get("labels", {}), **labels}
     return {**template, "metadata": {**metadata, "labels": own_labels}}
