@@ -81,7 +81,7 @@ def test_the_schema_says_what_the_comments_say() -> None:
         ("operator.rbac.scope", "clusters"),
         ("operator.image.digest", "sha256:1"),
         ("operator.image.pullPolicy", "Sometimes"),
-        ("operator.concurrency", 0),
+        ("pipelines.graceSeconds", -1),
         ("operator.watchNamespaces", ["Not A Namespace"]),
         ("pipelines.images.workers", {"vllmm": "x"}),
         ("pipelines.fsGroup", "1000"),

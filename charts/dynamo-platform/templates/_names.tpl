@@ -114,27 +114,6 @@ imagePullSecrets:
 {{- list .Values.etcd.auth.existingSecret .Values.nats.auth.existingSecret .Values.nats.tls.existingSecret | compact | uniq | toJson -}}
 {{- end -}}
 
-{{/* What the operator reads at start (operator/dynamo/operator/settings.py), as a map. */}}
-{{- define "dynamo-platform.variables" -}}
-{{- $images := dict -}}
-{{- range $engine, $image := .Values.pipelines.images.workers -}}
-{{- $_ := set $images $engine (include "dynamo-platform.pipelineImage" (list $ $image)) -}}
-{{- end -}}
-DYN_OPERATOR_FRONTEND_IMAGE: {{ include "dynamo-platform.pipelineImage" (list . .Values.pipelines.images.frontend) | quote }}
-DYN_OPERATOR_FS_GROUP: {{ ternary "" (.Values.pipelines.fsGroup | int64 | toString) (kindIs "invalid" .Values.pipelines.fsGroup) | quote }}
-DYN_OPERATOR_LEADER_ELECTION: {{ .Values.operator.leaderElection.enabled | quote }}
-DYN_OPERATOR_NAMESPACES: {{ include "dynamo-platform.namespaces" . | fromJsonArray | join "," | quote }}
-DYN_OPERATOR_NETWORK_POLICIES: {{ .Values.pipelines.networkPolicies | quote }}
-DYN_OPERATOR_PORT: "8080"
-DYN_OPERATOR_PULL_POLICY: {{ .Values.pipelines.images.pullPolicy | quote }}
-DYN_OPERATOR_PULL_SECRETS: {{ join "," .Values.global.imagePullSecrets | quote }}
-DYN_OPERATOR_WORKERS: {{ .Values.operator.concurrency | quote }}
-DYN_OPERATOR_WORKER_IMAGE: {{ get $images "default" | quote }}
-DYN_OPERATOR_WORKER_IMAGES: {{ omit $images "default" | toJson | quote }}
-ETCD_ENDPOINTS: {{ include "dynamo-platform.etcdEndpoints" . | quote }}
-NATS_SERVER: {{ include "dynamo-platform.natsUrl" . | quote }}
-{{- end -}}
-
 {{/* Where the operator may work, as a JSON list; empty: everywhere. */}}
 {{- define "dynamo-platform.namespaces" -}}
 {{- if and (eq .Values.operator.rbac.scope "namespace") (not .Values.operator.watchNamespaces) -}}

@@ -1,0 +1,240 @@
+"""What helm makes of the charts. Run by hand or by the cluster tests: `pytest tests/charts/check_*.py`."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.documents import CHARTS, PIPELINE, PLATFORM
+from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
+
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.crdgen import crd
+from dynamo.operator.settings import Settings
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = ["default", "everything", "external"]
+STANDARD = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component", "part-of", "managed-by", "version")}
+CRD = "CustomResourceDefinition"
+
+
+@pytest.fixture(params=CASES)
+def rendered(request: pytest.FixtureRequest, helm: Helm) -> list[Manifest]:
+    """The platform with each set of values."""
+    return helm.render(PLATFORM, GOLDEN / f"{request.param}.values.yaml")
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=lambda p: str(p.name))
+def test_lint(path: Path, helm: Helm) -> None:
+    """Helm finds nothing to say."""
+    values = [f"--values={file}" for file in sorted((path / "ci").glob("*.yaml"))]
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(path), *values)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case: str, helm: Helm) -> None:
+    """What is installed changes only where somebody looks; GOLDEN=write writes it anew."""
+    manifests = [m for m in helm.render(PLATFORM, GOLDEN / f"{case}.values.yaml") if m["kind"] != CRD]
+    text = yaml.safe_dump_all(manifests, width=110)
+    if os.environ.get("GOLDEN") == "write":
+        (GOLDEN / f"{case}.yaml").write_text(text)
+    assert (GOLDEN / f"{case}.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"etcd__enabled": "false"}, "no etcd: set etcd.enabled=true"),
+        ({"nats__enabled": "false"}, "no NATS: set nats.enabled=true"),
+        ({"etcd__external__endpoints": "{http://e:2379}"}, "exclude each other: set etcd.enabled=false"),
+        ({"nats__external__url": "nats://n:4222"}, "exclude each other: set nats.enabled=false"),
+        ({"operator__replicaCount": "2", "operator__leaderElection__enabled": "false"}, "leaderElection.enabled=true"),
+        ({"pipelines__images__workers__default": "null"}, "pipelines.images.workers.default is missing"),
+        ({"operator__replicas": "2"}, "'replicas' not allowed"),
+        ({"operater__replicaCount": "2"}, "'operater' not allowed"),
+        ({"operator__rbac__scope": "all"}, "must be one of 'cluster', 'namespace'"),
+    ],
+)
+def test_wrong_values_are_refused(values: dict[str, str], sentence: str, helm: Helm) -> None:
+    """Before anything is installed, with what to do."""
+    with pytest.raises(RefusedError, match=re.escape(sentence)):
+        helm.render(PLATFORM, None, **values)
+
+
+def test_the_crd_survives_the_template(helm: Helm) -> None:
+    """Nothing but labels and annotations is added: no number changes its form on the way."""
+    (made,) = of_kind(helm.render(PLATFORM), CRD).values()
+    assert {**made, "metadata": {"name": made["metadata"]["name"]}} == crd()
+    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_crd_can_be_left_out_or_removed(helm: Helm) -> None:
+    """Both are the user's choice, and annotations too."""
+    assert of_kind(helm.render(PLATFORM, None, crds__install="false"), CRD) == {}
+    (made,) = of_kind(helm.render(PLATFORM, None, crds__keep="false"), CRD).values()
+    assert "annotations" not in made["metadata"]
+    (made,) = of_kind(helm.render(PLATFORM, GOLDEN / "everything.values.yaml"), CRD).values()
+    assert set(made["metadata"]["annotations"]) == {"helm.sh/resource-policy", "argocd.argoproj.io/sync-options"}
+
+
+def test_every_object_has_the_labels(rendered: list[Manifest]) -> None:
+    """The recommended ones, everywhere."""
+    bare = [m["metadata"]["name"] for m in rendered if not set(m["metadata"]["labels"]) >= STANDARD]
+    assert bare == []
+
+
+def test_common_labels_are_everywhere(helm: Helm) -> None:
+    """On pods too, so that costs can be told apart."""
+    manifests = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
+    assert [m["metadata"]["name"] for m in manifests if m["metadata"]["labels"].get("team") != "serving"] == []
+    assert [name for name, labels, _ in pods(manifests) if labels.get("team") != "serving"] == []
+
+
+def selects(selector: dict[str, str], labels: Any) -> bool:
+    return selector.items() <= dict(labels).items()
+
+
+def test_selectors_find_their_pods_and_never_change(rendered: list[Manifest]) -> None:
+    """A selector is immutable, so it must not hold a version; each finds the pods that it means, and only those."""
+    running = list(pods(rendered))
+    for manifest in rendered:
+        found = (
+            manifest.get("spec", {}).get("selector")
+            if manifest["kind"] in ("Service", "Deployment", "StatefulSet")
+            else None
+        )
+        if not found:
+            continue
+        labels = found.get("matchLabels", found)
+        assert set(labels) == {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component")}
+        assert len([name for name, own, _ in running if selects(labels, own)]) == 1
+
+
+def test_named_ports_exist(rendered: list[Manifest]) -> None:
+    """Services, network policies and probes name ports that the pods have."""
+    names = {p["name"] for _, c in containers(rendered) for p in c.get("ports", [])}
+    asked = {p["targetPort"] for s in of_kind(rendered, "Service").values() for p in s["spec"]["ports"]}
+    for policy in of_kind(rendered, "NetworkPolicy").values():
+        asked |= {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
+    for _, container in containers(rendered):
+        asked |= {container[p]["httpGet"]["port"] for p in container if p.endswith("Probe")}
+    assert asked <= names
+
+
+def test_probes_have_time(rendered: list[Manifest]) -> None:
+    """A busy node must not kill what is alive."""
+    short = [
+        f"{name} {p}"
+        for name, c in containers(rendered)
+        for p in c
+        if p.endswith("Probe") and c[p]["timeoutSeconds"] < 5
+    ]
+    assert short == []
+
+
+def test_the_global_registry_holds_for_every_image(helm: Helm) -> None:
+    """A cluster without a way out needs one value."""
+    manifests = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
+    images = [c["image"] for _, c in containers(manifests)]
+    site = settings(manifests).site
+    images += [site.frontend_image, *site.worker_images.values()]
+    assert len(images) == 7
+    assert [image for image in images if not image.startswith("registry.example/")] == []
+
+
+def test_a_digest_wins_over_the_tag(helm: Helm) -> None:
+    """What is pinned is what runs."""
+    manifests = helm.render(PLATFORM, GOLDEN / "external.values.yaml")
+    assert [c["image"].partition("@")[2][:9] for _, c in containers(manifests)] == ["sha256:01"]
+
+
+def settings(manifests: list[Manifest]) -> Settings:
+    """As the operator reads them."""
+    (operator,) = of_kind(manifests, "Deployment").values()
+    pod = operator["spec"]["template"]["spec"]
+    (file,) = re.findall(r"--config=/etc/dynamo-operator/(.+)", "\n".join(pod["containers"][0]["args"]))
+    text = of_kind(manifests, "ConfigMap")[operator["metadata"]["name"]]["data"][file]
+    return Settings.of(text, {"POD_NAMESPACE": "dynamo", "POD_NAME": "demo"})
+
+
+def test_the_operator_understands_what_the_chart_says(rendered: list[Manifest]) -> None:
+    """Its settings accept the file, and it may write the Lease that the file names."""
+    found = settings(rendered)
+    assert found.site.worker_images["default"].endswith("worker:0.1.0")
+    rules = [rule for role in of_kind(rendered, "Role").values() for rule in role["rules"]]
+    assert [found.lease] in [rule.get("resourceNames") for rule in rules]
+
+
+def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
+    """Namespaces, pull secrets, credentials and the missing group arrive as they are meant."""
+    many = settings(helm.render(PLATFORM, GOLDEN / "everything.values.yaml"))
+    assert (many.namespaces, many.site.pull_secrets, many.site.fs_group) == (("serving", "research"), ("pull",), None)
+    assert many.secrets == ("etcd-tls", "nats-login", "nats-tls")
+    assert (many.etcd[0][:8], many.nats[:6]) == ("https://", "tls://")
+    outside = settings(helm.render(PLATFORM, GOLDEN / "external.values.yaml"))
+    assert outside.etcd == ("https://etcd-0.example:2379", "https://etcd-1.example:2379")
+    assert outside.namespaces == ("dynamo",)
+    assert settings(helm.render(PLATFORM, None, pipelines__fsGroup="1000680000")).site.fs_group == 1000680000
+
+
+def test_nats_reads_its_configuration(helm: Helm, tmp_path: Path) -> None:
+    """The real server accepts the file, with and without sign-in."""
+    for number, values in enumerate(({}, {"nats__auth__existingSecret": "login"})):
+        maps = of_kind(helm.render(PLATFORM, None, **values), "ConfigMap")
+        file = tmp_path / f"{number}.conf"
+        file.write_text(maps["demo-dynamo-platform-nats"]["data"]["nats.conf"])
+        env = {**os.environ, "NATS_USERNAME": "dynamo", "NATS_PASSWORD": "s3cret"}
+        answer = subprocess.run(
+            ["nats-server", "-t", "-c", str(file)], env=env, capture_output=True, text=True, timeout=20
+        )
+        assert answer.returncode == 0, answer.stderr
+
+
+def test_etcd_knows_its_flags(helm: Helm) -> None:
+    """Every flag is one that etcd lists."""
+    values = GOLDEN / "everything.values.yaml"
+    command = of_kind(helm.render(PLATFORM, values), "StatefulSet")["demo-dynamo-platform-etcd"]["spec"]["template"]
+    flags = {a.partition("=")[0] for a in command["spec"]["containers"][0]["command"][1:]}
+    known = subprocess.run(["etcd", "--help"], capture_output=True, text=True, timeout=20)
+    assert flags - set(re.findall(r"--[\w-]+", known.stdout + known.stderr)) == set()
+
+
+def test_helm_test_says_who_does_not_answer(helm: Helm) -> None:
+    """The script of the pod is run here: it reaches a port that is open and names one that is not."""
+    command = of_kind(helm.render(PLATFORM), "Pod")["demo-dynamo-platform-test"]["spec"]["containers"][0]["command"]
+    ast.parse(command[2])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        good = subprocess.run([sys.executable, "-c", command[2], url], capture_output=True, text=True, timeout=30)
+    bad = subprocess.run([sys.executable, "-c", command[2], url], capture_output=True, text=True, timeout=30)
+    assert (good.returncode, good.stdout) == (0, f"{url} answers\n")
+    assert bad.returncode == 1
+    assert bad.stderr.startswith(f"{url} does not answer")
+
+
+def test_pipelines_are_valid(helm: Helm, tmp_path: Path) -> None:
+    """Rendered pipelines are what the API takes; large numbers stay whole, null entries are gone."""
+    file = tmp_path / "values.yaml"
+    spec = {"model": {"source": "/m", "contextLength": 2000000}, "components": [{"engine": "mocker"}]}
+    file.write_text(yaml.safe_dump({"pipelines": {"big": {"spec": spec, "labels": {"a": "b"}}, "gone": None}}))
+    (made,) = helm.render(PIPELINE, file)
+    pipeline = DynamoPipeline.model_validate_json(json.dumps(made))
+    assert pipeline.spec.model.context_length == 2000000
+    assert made["metadata"]["labels"]["a"] == "b"
+
+
+def test_a_pipeline_chart_without_pipelines_says_so(helm: Helm) -> None:
+    """An empty release would look like success."""
+    with pytest.raises(RefusedError, match="no pipeline: name at least one"):
+        helm.render(PIPELINE)
+    with pytest.raises(RefusedError, match="missing property 'components'"):
+        helm.render(PIPELINE, None, pipelines__x__spec__restart="a")
