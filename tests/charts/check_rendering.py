@@ -186,17 +186,20 @@ def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
     assert settings(helm.render(PLATFORM, None, pipelines__fsGroup="1000680000")).site.fs_group == 1000680000
 
 
-def test_nats_reads_its_configuration(helm: Helm, tmp_path: Path) -> None:
-    """The real server accepts the file, with and without sign-in."""
-    for number, values in enumerate(({}, {"nats__auth__existingSecret": "login"})):
-        maps = of_kind(helm.render(PLATFORM, None, **values), "ConfigMap")
-        file = tmp_path / f"{number}.conf"
-        file.write_text(maps["demo-dynamo-platform-nats"]["data"]["nats.conf"])
-        env = {**os.environ, "NATS_USERNAME": "dynamo", "NATS_PASSWORD": "s3cret"}
-        answer = subprocess.run(
-            ["nats-server", "-t", "-c", str(file)], env=env, capture_output=True, text=True, timeout=20
-        )
-        assert answer.returncode == 0, answer.stderr
+@pytest.mark.parametrize("password", [None, "s3cret", "12345", "1k", "true", "p@ss $#word"])
+def test_nats_reads_its_configuration(password: str | None, helm: Helm, tmp_path: Path) -> None:
+    """The real server accepts the file, without sign-in and with any password."""
+    values = {"nats__auth__existingSecret": "login"} if password else {}
+    manifests = helm.render(PLATFORM, None, **values)
+    file = tmp_path / "nats.conf"
+    file.write_text(of_kind(manifests, "ConfigMap")["demo-dynamo-platform-nats"]["data"]["nats.conf"])
+    pod = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
+    env = dict(os.environ)
+    for variable in pod["containers"][0].get("env", []):
+        found = str(variable.get("value", password))  # what comes from the Secret is the password
+        env[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], found)
+    answer = subprocess.run(["nats-server", "-t", "-c", str(file)], env=env, capture_output=True, text=True, timeout=20)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_etcd_knows_its_flags(helm: Helm) -> None:

@@ -61,3 +61,15 @@ def property_at(chart: Path, path: str) -> dict[str, Any]:
     for key in path.split("."):
         found = found["properties"][key]
     return found
+
+
+def values_table(chart: Path) -> str:
+    """The table of values for the chart's README, as helm-docs would write it."""
+    known, lines = comments(chart), ["| value | default | |", "|---|---|---|"]
+    for path in known:
+        default = values(chart)
+        for key in path.split("."):
+            default = default[key]
+        text = known[path].replace("|", "\\|")
+        lines.append(f"| `{path}` | `{json.dumps(default)}` | {text} |")
+    return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +12,18 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
-from tests.charts.documents import CHARTS, PLATFORM, ROOT, comments, head, leaves, property_at, schema, values
+from tests.charts.documents import (
+    CHARTS,
+    PLATFORM,
+    ROOT,
+    comments,
+    head,
+    leaves,
+    property_at,
+    schema,
+    values,
+    values_table,
+)
 
 from dynamo.frontend import metrics
 from dynamo.operator.api.v1alpha1 import Engine
@@ -102,6 +114,15 @@ def test_an_image_can_be_named_for_every_engine() -> None:
     """The schema knows the engines that the CRD knows."""
     names = property_at(PLATFORM, "pipelines.images.workers")["propertyNames"]["enum"]
     assert set(names) == {"default", *(engine.value for engine in Engine)}
+
+
+@pytest.mark.parametrize("path", CHARTS, ids=chart)
+def test_the_readme_lists_the_values(path: Path) -> None:
+    """The table follows values.yaml; README=write writes it anew."""
+    above, separator, _ = (path / "README.md").read_text().partition("## Values\n\n")
+    if os.environ.get("README") == "write":
+        (path / "README.md").write_text(above + separator + values_table(path))
+    assert (path / "README.md").read_text() == above + separator + values_table(path)
 
 
 @pytest.mark.parametrize("path", CHARTS, ids=chart)
