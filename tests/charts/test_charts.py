@@ -93,6 +93,7 @@ def test_the_schema_says_what_the_comments_say() -> None:
         ("operator.rbac.scope", "clusters"),
         ("operator.image.digest", "sha256:1"),
         ("operator.image.pullPolicy", "Sometimes"),
+        ("operator.logLevel", "loud"),
         ("pipelines.graceSeconds", -1),
         ("operator.watchNamespaces", ["Not A Namespace"]),
         ("pipelines.images.workers", {"vllmm": "x"}),
