@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from tests.charts.documents import (
@@ -153,6 +154,15 @@ def test_every_value_is_used() -> None:
     text = "\n".join(p.read_text() for p in templates(PLATFORM))
     unread = [leaf for leaf in comments(PLATFORM) if not re.search(rf"\.{leaf.split('.')[-1]}\b", text)]
     assert unread == []
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34"])
+@pytest.mark.parametrize("case", ["default", "everything", "external"])
+def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None:
+    """What helm makes (`check_rendering.py` holds the files to it) has no field that the API server does not know."""
+    for manifest in yaml.safe_load_all((Path(__file__).parent / f"golden/{case}.yaml").read_text()):
+        if not manifest["apiVersion"].startswith("monitoring.coreos.com"):
+            kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def known_metrics() -> set[str]:
