@@ -18,8 +18,9 @@ import msgspec
 
 from dynamo.llm.encoders import Encode, encode_batch, fast_encoder, load_fast, probe_texts
 from dynamo.llm.piece_tables import PieceTable, build_table
-from dynamo.llm.segments import Layout, SegmentCache, cutter_for, whole
+from dynamo.llm.segments import Cutter, Layout, SegmentCache, cutter_for, whole
 from dynamo.llm.tokenizer import Mode, TextStream
+from dynamo.llm.words import word_encoder
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class HfTokenizer:
         self._affixes: tuple[list[int], list[int]] | None = affixes(native)
         self._cut: Cut = cutter_for(layout) or whole
         self._settle_for_what_is_exact(layout)
+        if fast is None:
+            self._use_words(layout)
 
     @property
     def uses_table(self) -> bool:
@@ -142,6 +145,11 @@ class HfTokenizer:
 
     def _probe(self, probes: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in probes]
+
+    def _use_words(self, layout: Layout) -> None:
+        """Encode short texts word by word where that gives the same ids."""
+        cut = self._cut.tokens if isinstance(self._cut, Cutter) else ()
+        self._encode_all = word_encoder(layout, self._encode_native, cut, probe_texts(layout)) or self._encode_native
 
 
 class NativeStream:

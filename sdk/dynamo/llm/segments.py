@@ -70,6 +70,8 @@ class Cutter:
 
     def __init__(self, cut: dict[str, int], also: Iterable[str] = ()) -> None:
         self._cut = cut
+        self.tokens = frozenset(cut)
+        """The special tokens at which texts are cut."""
         self._find = re.compile(_one_of({*cut, *also})).finditer
 
     def __call__(self, text: str) -> list[str | int]:
