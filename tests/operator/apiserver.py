@@ -5,6 +5,7 @@ An emulator, not the real thing: it merges whole applies, knows no field owners,
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import json
@@ -37,6 +38,7 @@ class ApiServer:
         self.page = page
         self._numbers = itertools.count(1)
         self.url = ""
+        self.watchers: list[tuple[str, asyncio.Queue[Object | None]]] = []
 
     async def __aenter__(self) -> ApiServer:
         app = web.Application()
@@ -50,6 +52,7 @@ class ApiServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.end_watches()
         await self._runner.cleanup()
 
     def put(self, body: Object, namespace: str = "serving") -> Object:
@@ -59,8 +62,40 @@ class ApiServer:
         metadata.setdefault("namespace", namespace)
         metadata.setdefault("uid", f"uid-{next(self._numbers)}")
         metadata["resourceVersion"] = str(next(self._numbers))
+        known = (found["kind"], namespace, metadata["name"]) in self.objects
         self.objects[found["kind"], namespace, metadata["name"]] = found
+        self.tell(found["kind"], "MODIFIED" if known else "ADDED", found)
         return found
+
+    def tell(self, kind: str, event: str, body: Object) -> None:
+        """Watchers of a kind hear of it."""
+        for watched, queue in self.watchers:
+            if watched == kind:
+                queue.put_nowait({"type": event, "object": copy.deepcopy(body)})
+
+    def end_watches(self) -> None:
+        """All watch streams end, as they do every few minutes."""
+        for _, queue in self.watchers:
+            queue.put_nowait(None)
+
+    def remove(self, kind: str, name: str, namespace: str = "serving") -> None:
+        """Somebody deletes an object."""
+        self.tell(kind, "DELETED", self.objects.pop((kind, namespace, name)))
+
+    async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        queue: asyncio.Queue[Object | None] = asyncio.Queue()
+        entry = (resource.kind, queue)
+        self.watchers.append(entry)
+        try:
+            while (event := await queue.get()) is not None:
+                await stream.write(json.dumps(event).encode() + b"\n")
+        except ConnectionError:
+            pass
+        finally:
+            self.watchers.remove(entry)
+        return stream
 
     def one(self, kind: str, name: str, namespace: str = "serving") -> Object:
         """A live object."""
@@ -69,25 +104,30 @@ class ApiServer:
     def names(self, kind: str) -> list[str]:
         return sorted(name for k, _, name in self.objects if k == kind)
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.method, request.path))
         failed = self.fault(request.method, request.path)
         if failed is not None:
             return failed
+        found = _discovery(request.path)
+        if found is not None:
+            return web.json_response(found)
         resource, namespace, name, sub = _parsed(request.path)
+        if request.query.get("watch") == "true":
+            return await self._watch(request, resource)
         if name is None and request.method == "GET":
             return self._list(resource, namespace, request.query)
         body = json.loads(await request.text() or "null")
         if request.method == "POST":
             name = body["metadata"]["name"]
         key = (resource.kind, namespace or "", name or "")
-        found = self.objects.get(key)
+        live = self.objects.get(key)
         if request.method == "GET":
-            return web.json_response(found) if found else _missing(key)
-        return self._write(request, key, found, body, sub)
+            return web.json_response(live) if live else _missing(key)
+        return self._write(request, key, live, body, sub)
 
     def _list(self, resource: Resource, namespace: str | None, query: Any) -> web.Response:
-        wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
+        wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if "=" in part)
         items = [
             {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
             for (kind, where, _), one in sorted(self.objects.items())
@@ -98,6 +138,7 @@ class ApiServer:
         start = int(query.get("continue", 0))
         size = min(int(query.get("limit", self.page)), self.page)
         more = {"continue": str(start + size)} if start + size < len(items) else {}
+        more["resourceVersion"] = str(next(self._numbers))
         return web.json_response({"metadata": more, "items": items[start : start + size]})
 
     def _write(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Any,
@@ -108,7 +149,7 @@ class ApiServer:
         if request.method == "DELETE":
             if not found:
                 return _missing(key)
-            del self.objects[key]
+            self.remove(key[0], key[2], key[1])
             self.writes.append(("DELETE", request.path))
             return web.json_response({"kind": "Status"})
         if request.method == "POST" and found:
@@ -133,6 +174,7 @@ class ApiServer:
         metadata["uid"] = before.get("uid") or f"uid-{next(self._numbers)}"
         metadata["resourceVersion"] = str(next(self._numbers))
         self.objects[key] = new
+        self.tell(key[0], "MODIFIED" if found else "ADDED", new)
         self.writes.append((request.method, request.path))
         return web.json_response(new)
 
@@ -162,6 +204,31 @@ class ApiServer:
                     "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [owner]},
                     "status": {"conditions": [{"type": "Ready", "status": "True"}]},
                 }, namespace)  # fmt: skip
+
+
+def _discovery(path: str) -> Object | None:
+    """What kopf asks for before it watches."""
+    parts = path.strip("/").split("/")
+    if parts == ["api"]:
+        return {"versions": ["v1"]}
+    if parts == ["apis"]:
+        versions = sorted({r.api_version for r in _PLURALS.values() if r.group})
+        found = [{"groupVersion": v, "version": v.rpartition("/")[2]} for v in versions]
+        return {"groups": [{"name": f["groupVersion"].rpartition("/")[0], "versions": [f], "preferredVersion": f}
+                           for f in found]}  # fmt: skip
+    version = "/".join(parts[1:])
+    ours = [r for r in _PLURALS.values() if r.api_version == version]
+    if parts[0] not in ("api", "apis") or not ours:
+        return None
+    verbs = ["get", "list", "watch", "patch", "create", "delete"]
+    names = [{"name": r.plural, "kind": r.kind, "singularName": r.kind.lower(), "namespaced": True, "verbs": verbs}
+             for r in ours]  # fmt: skip
+    if version == "v1":
+        # kopf waits for this kind before it watches anything.
+        names.append(
+            {"name": "namespaces", "kind": "Namespace", "singularName": "", "namespaced": False, "verbs": verbs}
+        )
+    return {"groupVersion": version, "resources": names}
 
 
 def _missing(key: tuple[str, str, str]) -> web.Response:

@@ -32,10 +32,17 @@ class Api:
     """Owns nothing but its session, which `close` ends."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, server: str, *, budget: Budget | None = None, count: Count | None = None
+        self,
+        session: aiohttp.ClientSession,
+        server: str,
+        *,
+        budget: Budget | None = None,
+        count: Count | None = None,
+        credentials: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self._session, self._server = session, server.rstrip("/")
         self._budget, self._count = budget or Budget(), count
+        self._credentials = credentials or dict
 
     async def close(self) -> None:
         """Ends the session."""
@@ -125,7 +132,7 @@ class Api:
         heads: bool = False,
     ) -> Object:
         await asyncio.sleep(self._budget.take(time.monotonic()))
-        headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER}
+        headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER, **self._credentials()}
         if body is not None:
             headers["Content-Type"] = content
         data = None if body is None else json.dumps(body)

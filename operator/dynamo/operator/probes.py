@@ -1,0 +1,65 @@
+"""What the kubelet and Prometheus ask: `/healthz`, `/readyz` and `/metrics`.
+
+kopf's own probe stays green while its watches are dead, and bookmarks never reach handlers;
+so health is judged by our own periodic list of the pipelines and by how long work waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+STALE_SECONDS = 180.0
+STUCK_SECONDS = 300.0
+
+
+class Health:
+    """When the API server was last read, and what else must hold."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._read = clock()
+        self.oldest: Callable[[], float] = lambda: 0.0
+
+    def read(self) -> None:
+        """The API server answered."""
+        self._read = self._clock()
+
+    def sick(self) -> str:
+        """What is wrong; empty if nothing is."""
+        silent = self._clock() - self._read
+        if silent > STALE_SECONDS:
+            return f"the API server was last read {silent:.0f} s ago"
+        waiting = self.oldest()
+        return f"a pipeline has been waiting for {waiting:.0f} s" if waiting > STUCK_SECONDS else ""
+
+
+class Probes:
+    """The HTTP server; `port` 0 takes a free one, `start` says which."""
+
+    def __init__(self, health: Health, report: Callable[[], str], host: str = "0.0.0.0", port: int = 8080) -> None:
+        self._health, self._report, self._host, self._port = health, report, host, port
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._healthz)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def start(self) -> int:
+        """Listens; the port."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Closes it."""
+        await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        sick = self._health.sick()
+        return web.Response(text=sick or "ok", status=503 if sick else 200)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=self._report(), headers={"Content-Type": "text/plain; version=0.0.4"})

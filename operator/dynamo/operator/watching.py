@@ -1,0 +1,184 @@
+"""kopf as the source of events: login, watches and life cycle; its handlers only mark pipelines.
+
+Some things end kopf (a watched CRD is deleted, rights are narrowed, a watch delivers an error
+500): then `watch` waits until every kind can be read and starts it again in this process,
+and sweeps, since nobody delivers what happened meanwhile. Nothing else stops for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import kopf
+
+from dynamo.operator.answers import ApiError
+from dynamo.operator.dirty import Key
+from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
+from dynamo.operator.kube import Api
+from dynamo.operator.login import Login
+from dynamo.operator.metrics import Metrics
+from dynamo.operator.resources import naming
+
+log = logging.getLogger(__name__)
+
+WATCHED = (PIPELINES, *CHILDREN, PODS)
+STOP_SECONDS = 8.0
+"""How long kopf may take to end."""
+PAUSE_SECONDS = 2.0
+"""Between two starts of kopf, and between two looks whether a kind is there."""
+
+Mark = Callable[[Key, bool], None]
+
+
+class Handlers:
+    """What kopf calls: `pipeline` for pipelines, `child` for what bears our label."""
+
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
+        self._seen: dict[Key, tuple[Any, ...]] = {}
+
+    def pipeline(self, body: Mapping[str, Any], deleted: bool) -> None:
+        """A new spec is urgent; our own status comes back as an event too, and isn't."""
+        metadata = body["metadata"]
+        key = Key(metadata["namespace"], metadata["name"])
+        mark = metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"), deleted
+        urgent = self._seen.get(key) != mark
+        if deleted:
+            self._seen.pop(key, None)
+        else:
+            self._seen[key] = mark
+        self._mark(key, urgent)
+
+    def child(self, body: Mapping[str, Any]) -> None:
+        """Whatever happened to it."""
+        metadata = body["metadata"]
+        name = metadata.get("labels", {}).get(naming.PIPELINE)
+        if name:
+            self._mark(Key(metadata["namespace"], name), False)
+
+    def registry(self, login: Login) -> kopf.OperatorRegistry:
+        """For `kopf.operator`; nothing is registered globally."""
+        registry = kopf.OperatorRegistry()
+
+        async def on_pipeline(event: Any, body: Any, **_: Any) -> None:
+            self.pipeline(body, event["type"] == "DELETED")
+
+        async def on_child(body: Any, **_: Any) -> None:
+            self.child(body)
+
+        async def on_login(**_: Any) -> kopf.ConnectionInfo:
+            return login.info()
+
+        kopf.on.login(registry=registry)(on_login)
+        kopf.on.event(*_selector(PIPELINES), registry=registry, id="pipeline")(on_pipeline)
+        for resource in (*CHILDREN, PODS):
+            watched = kopf.on.event(
+                *_selector(resource), registry=registry, id=resource.plural, labels={naming.PIPELINE: kopf.PRESENT}
+            )
+            watched(on_child)
+        return registry
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """No scanning, no peering, no events, no annotation: kopf writes nothing."""
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.watching.server_timeout, settings.watching.client_timeout = 290, 310
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    for resource in (*CHILDREN, PODS):
+        settings.watching.label_selectors[_selector(resource)] = naming.PIPELINE
+    # It would kill the process ten minutes after an error that we survive.
+    settings.process.ultimate_exiting_timeout = None
+    settings.persistence.finalizer = "dynamo.dev/unused"
+    return settings
+
+
+async def wait_for_kinds(api: Api, namespaces: tuple[str, ...], pause: float = PAUSE_SECONDS) -> None:
+    """Until every kind can be read everywhere; says once a minute what is missing."""
+    said = 0
+    for resource in WATCHED:
+        for namespace in namespaces or (None,):
+            while (error := await _unreadable(api, resource, namespace)) is not None:
+                if said % 30 == 0:
+                    log.warning("waiting for %s: %s", resource.plural, error)
+                said += 1
+                await asyncio.sleep(pause)
+
+
+async def watch(
+    api: Api,
+    login: Login,
+    namespaces: tuple[str, ...],
+    handlers: Handlers,
+    metrics: Metrics,
+    after: Callable[[], Awaitable[None]],
+    arm: Callable[[], None] = lambda: None,
+    pause: float = PAUSE_SECONDS,
+) -> None:
+    """Runs kopf until cancelled; `after` is awaited when the watches are about to start again.
+
+    kopf takes the process's signals when it starts, and leaves dead handlers behind: `arm` sets ours again.
+    """
+    while True:
+        await wait_for_kinds(api, namespaces, pause)
+        try:
+            await _kopf(handlers.registry(login), namespaces, arm)
+        except Exception as error:
+            # Whatever ends kopf is survived: the pipelines' state is in the cluster, not here.
+            log.warning("the watches failed (%s: %s); starting them again", type(error).__name__, error)
+        metrics.watch_restarts += 1
+        await asyncio.sleep(pause)
+        await after()
+
+
+async def _kopf(registry: kopf.OperatorRegistry, namespaces: tuple[str, ...], arm: Callable[[], None]) -> None:
+    """One life of kopf; raises what ended it."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        kopf.operator(
+            registry=registry,
+            settings=kopf_settings(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+            ready_flag=ready,
+        )
+    )
+    armed = asyncio.create_task(_armed(ready, arm))
+    try:
+        await asyncio.shield(task)
+        # Without an error it only ends for a signal that came before ours were armed again.
+        arm()
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        stop.set()
+        armed.cancel()
+        await asyncio.wait([task], timeout=STOP_SECONDS)
+        task.cancel()
+        await asyncio.gather(task, armed, return_exceptions=True)
+        arm()
+
+
+async def _armed(ready: asyncio.Event, arm: Callable[[], None]) -> None:
+    await ready.wait()
+    arm()
+
+
+async def _unreadable(api: Api, resource: Resource, namespace: str | None) -> ApiError | None:
+    try:
+        await api.exists(resource, namespace)
+    except ApiError as error:
+        return error
+    return None
+
+
+def _selector(resource: Resource) -> tuple[str, str, str]:
+    return resource.group, resource.api_version.rpartition("/")[2], resource.plural

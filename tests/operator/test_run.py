@@ -1,0 +1,184 @@
+"""What surrounds the looks, against an API server in memory: a late CRD, the sweep, the lease, probes, the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+from tests.operator.apiserver import ApiServer, refusal
+from tests.operator.pipelines import SMALLEST, body
+
+from dynamo.operator import lease, watching
+from dynamo.operator.dirty import Key
+from dynamo.operator.election import Election
+from dynamo.operator.kube import Api
+from dynamo.operator.metrics import Metrics
+from dynamo.operator.probes import Health, Probes
+from dynamo.operator.reconcile import Outcome
+from dynamo.operator.watching import Handlers
+from dynamo.operator.work import Work, sweep
+
+
+async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    """Polls; a failure names the place."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not come to hold"
+        await asyncio.sleep(0.02)
+
+
+def run(case: Callable[[ApiServer], Awaitable[None]]) -> None:
+    """The case on a fresh server."""
+
+    async def main() -> None:
+        async with ApiServer() as server:
+            await case(server)
+
+    asyncio.run(main())
+
+
+def test_a_kind_that_is_missing_at_start_is_waited_for() -> None:
+    """The CRD comes later than the operator: then it begins."""
+
+    async def case(server: ApiServer) -> None:
+        server.fault = lambda method, path: refusal(404, "no such kind") if path.endswith("pipelines") else None
+        async with api_of(server) as api:
+            waiting = asyncio.create_task(watching.wait_for_kinds(api, (), 0.01))
+            await until(lambda: len(server.requests) > 3)
+            assert not waiting.done()
+            server.fault = lambda method, path: None
+            await asyncio.wait_for(waiting, 10)
+
+    run(case)
+
+
+def test_the_sweep_finds_what_no_event_told() -> None:
+    """A pipeline that nobody announced is looked at; one that went unnoticed is forgotten."""
+
+    async def case(server: ApiServer) -> None:
+        looked: list[Key] = []
+
+        class Looks:
+            async def reconcile(self, key: Key) -> Outcome:
+                looked.append(key)
+                return Outcome(gone=key.name == "ghost")
+
+        metrics = Metrics()
+        work = Work(Looks(), metrics)
+        server.put(body(SMALLEST))
+        async with api_of(server) as api:
+            task = asyncio.create_task(work.run())
+            work.mark(Key("serving", "ghost"))
+            await until(lambda: looked)
+            work.queue.mark(Key("serving", "ghost"), time.monotonic() + 1000)
+            await sweep(api, (), work, metrics)
+            await until(lambda: work.queue.known == {Key("serving", "llama")})
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(case)
+
+
+def test_our_own_status_is_not_urgent() -> None:
+    """A pipeline event counts as a new spec once per generation; children without our label are nobody's."""
+    marks: list[tuple[Key, bool]] = []
+    handlers = Handlers(lambda key, urgent: marks.append((key, urgent)))
+    found = body(SMALLEST)
+    handlers.pipeline(found, False)
+    handlers.pipeline({**found, "status": {"x": 1}}, False)
+    handlers.pipeline({**found, "metadata": {**found["metadata"], "generation": 2}}, False)
+    handlers.pipeline(found, True)
+    handlers.child({"metadata": {"namespace": "serving", "name": "x", "labels": {}}})
+    handlers.child({"metadata": {"namespace": "serving", "name": "x", "labels": {"dynamo.dev/pipeline": "llama"}}})
+    assert [urgent for _, urgent in marks] == [True, False, True, True, False]
+
+
+def test_one_of_two_leads_and_the_other_follows() -> None:
+    """Whoever comes second waits; given back, the lease is taken at once; lost, `keep` ends."""
+
+    async def case(server: ApiServer) -> None:
+        now = [0.0]
+        async with api_of(server) as api:
+            one, two = (Election(api, "dynamo", "l", me, clock=lambda: now[0], period=0.01) for me in ("one", "two"))
+            assert await one.step()
+            assert not await two.step()
+            now[0] = 14.0
+            assert not await two.step()
+            assert not one.leading
+            now[0] = 15.0
+            assert await two.step()
+            assert not await one.step()
+            await two.release()
+            assert await one.step()
+            server.fault = lambda method, path: refusal(500, "down")
+            keeping = asyncio.create_task(one.keep())
+            await until(lambda: len(server.requests) > 12)
+            assert not keeping.done()
+            now[0] += lease.DEADLINE
+            await asyncio.wait_for(keeping, 5)
+
+    run(case)
+
+
+def test_probes_tell_dead_watches() -> None:
+    """Nothing read for three minutes, or a pipeline that waits for five: sick."""
+
+    async def main() -> None:
+        now = [0.0]
+        health = Health(lambda: now[0])
+        probes = Probes(health, Metrics().render(0, 0.0, 0).__str__, "127.0.0.1", 0)
+        port = await probes.start()
+        async with aiohttp.ClientSession() as session:
+
+            async def healthz() -> tuple[int, str]:
+                async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                    return answer.status, await answer.text()
+
+            assert await healthz() == (200, "ok")
+            now[0] = 200.0
+            assert (await healthz())[0] == 503
+            health.read()
+            health.oldest = lambda: 301.0
+            assert await healthz() == (503, "a pipeline has been waiting for 301 s")
+        await probes.stop()
+
+    asyncio.run(main())
+
+
+def test_a_defect_in_one_look_ends_nothing() -> None:
+    """Other pipelines go on, and the one is tried again."""
+
+    async def main() -> None:
+        looked: list[Key] = []
+
+        class Looks:
+            async def reconcile(self, key: Key) -> Outcome:
+                looked.append(key)
+                if key.name == "bad":
+                    raise ZeroDivisionError
+                return Outcome()
+
+        work = Work(Looks(), Metrics(), limit=1, draw=lambda: 0.0)
+        task = asyncio.create_task(work.run())
+        work.mark(Key("a", "bad"))
+        work.mark(Key("a", "good"))
+        await until(lambda: len(looked) >= 3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert looked[:2] == [Key("a", "bad"), Key("a", "good")]
+        assert looked[2].name == "bad"
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def api_of(server: ApiServer) -> AsyncIterator[Api]:
+    """A session that is closed in the end."""
+    api = Api(aiohttp.ClientSession(), server.url)
+    try:
+        yield api
+    finally:
+        await api.close()
