@@ -26,9 +26,9 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
-generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, crds/
+generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, crds/ and the chart's copy
 	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
-	@$(BIN)/python -m dynamo.operator.crdgen crds
+	@$(BIN)/python -m dynamo.operator.crdgen
 
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
@@ -40,7 +40,7 @@ bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
 	@$(BIN)/python bench/run.py $(ARGS)
 
 images: ## container images: come with the operator
-	@echo "make images: there are no container images yet; they come with the operator (see README, What works)." >&2; exit 1
+	@echo "make images: the Dockerfiles are there (images/README.md says how to build them), but nothing has built them yet; this comes with make e2e." >&2; exit 1
 
 clean: ## remove the environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
