@@ -18,6 +18,7 @@ import pytest
 from tests.fixtures_etcd import EtcdServer, etcd_server
 
 from dynamo.llm import open_model
+from dynamo.llm.protocols import read_delta
 from dynamo.runtime.client import Client
 from dynamo.runtime.config import NatsConfig, RuntimeConfig
 from dynamo.runtime.context import Context
@@ -112,7 +113,7 @@ class Stream:
         runtime.caller.open(key, request, context=Context(), on_item=self._item, on_end=self.ended.set_result)
 
     def _item(self, data: Any, last: bool) -> None:
-        self.tokens += data[0]
+        self.tokens += read_delta(data)[0]
         self.first.set()
 
     async def begun(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dynamo.llm import card_from_dict, open_model
 from dynamo.llm.files import FileCache, fetch_files
-from dynamo.llm.protocols import LENGTH
+from dynamo.llm.protocols import LENGTH, read_delta
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.runtime.names import EndpointPath, InstanceKey
@@ -31,6 +31,7 @@ class Stream:
     """One request as its client sees it."""
 
     def __init__(self, runtime: DistributedRuntime, payload: Any, context: Context | None = None) -> None:
+        self.sent: list[Any] = []
         self.deltas: list[Any] = []
         self.ends: list[DynamoException | None] = []
         self.changed = asyncio.Event()
@@ -40,7 +41,8 @@ class Stream:
         )  # fmt: skip
 
     def _item(self, data: Any, last: bool) -> None:
-        self.deltas.append(data)
+        self.sent.append(data)
+        self.deltas.append(read_delta(data))
         self.changed.set()
 
     def _end(self, error: DynamoException | None) -> None:
@@ -112,6 +114,7 @@ def test_a_stream_is_deltas() -> None:
         assert len(stream.tokens) == 5
         assert stream.deltas[0][2] == {"cached_tokens": 0}
         assert [finish for _, finish, _ in stream.deltas][-1] == LENGTH
+        assert {type(data) for data in stream.sent[1:-1]} == {int}, "a token alone travels as its id"
 
     serve(body)
 

@@ -154,14 +154,14 @@ class Choice:
         if self._closed:
             return
         try:
-            produced, finish, extras = data if type(data) is list and len(data) == 3 else read_delta(data)
-            plain = self._plain
-            if plain is not None and finish is None and extras is None and len(produced) == 1:
+            plain, finish = self._plain, None
+            if plain is not None and type(data) is int:
                 # One token and nothing else, as nearly every delta is: the shortest way to its text.
-                if text := plain.push_one(produced[0]):
+                if text := plain.push_one(data):
                     self._emit(self, text)
                 self.finish_reason = plain.finish_reason
             else:
+                produced, finish, extras = read_delta(data)
                 self._delta(produced, finish, extras)
         except DynamoException as error:
             self._end_with(error)

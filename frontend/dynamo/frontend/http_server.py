@@ -31,6 +31,8 @@ CONNECTION: Final = "dynamo.connection"
 """Key of the ASGI scope under which a route finds its `Connection`."""
 _LINGER_SECONDS: Final = 2.0
 _BACKLOG: Final = 2048
+_CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
+"""What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -155,7 +157,9 @@ class Connection(HttpToolsProtocol):
         def chunk(data: bytes) -> bool:
             if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
                 return False
-            write(b"%x\r\n%b\r\n" % (len(data), data))
+            size = len(data)
+            head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+            write(b"".join((head, data, b"\r\n")))
             return True
 
         return chunk

@@ -46,7 +46,10 @@ class RequestSink:
         if self._silent:
             self._silent = False
             self._metrics.first_output(time.monotonic() - self._began)
-        self._incoming.send([produced, None, extras])
+        if extras is None and produced.__class__ is list and len(produced) == 1:
+            self._incoming.send(produced[0])
+        else:
+            self._incoming.send([produced, None, extras])
 
     def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
         if self._close():
