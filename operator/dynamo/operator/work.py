@@ -102,8 +102,7 @@ class Work:
         except ApiError as error:
             log.warning("%s: %s; trying again", key, error)
             outcome = Outcome(failed=True, seconds=error.retry_after)
-        except Exception:
-            # A defect must not end the loop for all the other pipelines.
+        except Exception:  # a defect must not end the loop for all the other pipelines
             log.exception("%s: the look failed", key)
             outcome = Outcome(failed=True)
         self._after(key, outcome, self._clock() - begun)

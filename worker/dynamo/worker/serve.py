@@ -7,7 +7,6 @@ of its process. Per token the way is `Sink.push` -> `Incoming.send`, one append.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -166,8 +165,3 @@ async def _system(runtime: DistributedRuntime, metrics: WorkerMetrics, settings:
     )
     await server.start()
     return server
-
-
-def with_name(settings: WorkerSettings, name: str) -> WorkerSettings:
-    """`settings` under another served name."""
-    return dataclasses.replace(settings, model_name=name)
