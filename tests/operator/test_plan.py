@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,6 +146,13 @@ def test_any_value_reaches_the_parsers_as_it_is(spec: dict[str, Any]) -> None:
     assert worker.model_name == model_name(loaded)
     assert json.loads(worker.engine_args or "{}") == loaded.spec.components[0].engine_args
     assert frontend.hold_seconds == pytest.approx(loaded.spec.frontend.hold_seconds)
+
+
+@pytest.mark.parametrize(("environment", "seconds"), [(CLUSTER, 600), (replace(LOCAL, grace_seconds=7), 7)])
+def test_every_process_knows_how_long_streams_may_go_on(environment: Environment, seconds: int) -> None:
+    """In its argv, and the executor that would end it knows it too."""
+    for workload in plan(pipeline(), environment).workloads:
+        assert settings_of(workload).grace_seconds == workload.grace_seconds == seconds
 
 
 def test_environment_and_secrets() -> None:

@@ -33,6 +33,9 @@ from dynamo.operator.workload import (
 
 ENDPOINT = "generate"
 SYSTEM_PORT = 9090
+GRACE_SECONDS = 600
+"""In a cluster: longer than nearly every stream. A pod without streams ends at once, so waiting costs nothing."""
+LOCAL_GRACE_SECONDS = 30
 REVISION_DIGITS = 8
 
 
@@ -46,7 +49,7 @@ class Environment:
     """On a laptop: loopback, ports picked by the executor, the Dynamo namespace is the pipeline's name."""
     http_host: str = "0.0.0.0"
     kubernetes_namespace: str = "default"
-    grace_seconds: int = 30
+    grace_seconds: int = GRACE_SECONDS
 
 
 def plan(pipeline: DynamoPipeline, environment: Environment) -> Plan:
@@ -103,7 +106,7 @@ def _frontend(
         argv += ["--workers", str(spec.workers), "--system-port", PortOf("system")]
         ports.append(Port("system", None, SYSTEM_PORT))
         probe = Probe("system", "/health")
-    argv += _kv_routing(spec)
+    argv += [*_kv_routing(spec), "--grace-seconds", str(environment.grace_seconds)]
     return Workload(
         component="frontend",
         revision="",

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from dynamo.operator.plan import Environment
+from dynamo.operator.plan import GRACE_SECONDS, Environment
 from dynamo.operator.resources.site import Site
 
 
@@ -36,7 +36,7 @@ class _Images(_Part):
 class _Pods(_Part):
     fs_group: int | None = 1000
     network_policies: bool = True
-    grace_seconds: int = 30
+    grace_seconds: int = GRACE_SECONDS
 
 
 class _Etcd(_Part):
@@ -73,7 +73,7 @@ class Settings:
     site: Site
     namespaces: tuple[str, ...] = ()
     """Those that are watched; all when empty."""
-    grace_seconds: int = 30
+    grace_seconds: int = GRACE_SECONDS
     own_namespace: str = "default"
     identity: str = "dynamo-operator"
     lease: str | None = "dynamo-operator"

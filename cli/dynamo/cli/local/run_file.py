@@ -40,7 +40,7 @@ from dynamo.cli.local.supervise import State
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
-from dynamo.operator.plan import Environment, plan
+from dynamo.operator.plan import LOCAL_GRACE_SECONDS, Environment, plan
 from dynamo.operator.workload import Plan
 
 INFRA_READY_WITHIN = 30.0
@@ -175,7 +175,13 @@ class FileRun:
             self._add_server(server, state)
         await self._infra_ready()
         etcd = tuple(self._footing.etcd.split(","))
-        return Environment(etcd, self._footing.nats, local=True, http_host=self._options.http_host)
+        return Environment(
+            etcd,
+            self._footing.nats,
+            local=True,
+            http_host=self._options.http_host,
+            grace_seconds=LOCAL_GRACE_SECONDS,
+        )
 
     def _add_server(self, server: infra.Server, state: PipelineState) -> None:
         spec = PartSpec(

@@ -72,7 +72,6 @@ def _template(scene: Scene, workload: Workload) -> Manifest:
     argv = resolve(tuple(literal(a) if isinstance(a, str) else a for a in workload.argv), Placement(ports, {}))
     values = {
         **dict(workload.environment),
-        "DYN_GRACE_SECONDS": str(workload.grace_seconds),
         "DYN_CACHE_DIR": CACHE,
         "HOME": "/tmp",  # the container's own
     }
