@@ -28,17 +28,22 @@ def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Re
 
 
 class ApiServer:
-    """`fault(method, path)` may answer in the server's place; `writes` has every mutation that was let through."""
+    """`fault(method, path)` may answer in the server's place; `writes` has every mutation that was let through.
+
+    With a `token`, whoever sends another one is refused.
+    """
 
     def __init__(self, page: int = 500) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[tuple[str, str]] = []
         self.requests: list[tuple[str, str]] = []
         self.fault: Fault = lambda method, path: None
+        self.token: str | None = None
         self.page = page
         self._numbers = itertools.count(1)
         self.url = ""
         self.watchers: list[tuple[str, asyncio.Queue[Object | None]]] = []
+        self.history: list[tuple[int, str, Object]] = []
 
     async def __aenter__(self) -> ApiServer:
         app = web.Application()
@@ -68,10 +73,18 @@ class ApiServer:
         return found
 
     def tell(self, kind: str, event: str, body: Object) -> None:
-        """Watchers of a kind hear of it."""
+        """Watchers of a kind hear of it, and those that come later with an older resourceVersion."""
+        version = int(body["metadata"]["resourceVersion"])
+        self.history.append((version, kind, {"type": event, "object": copy.deepcopy(body)}))
         for watched, queue in self.watchers:
             if watched == kind:
                 queue.put_nowait({"type": event, "object": copy.deepcopy(body)})
+
+    def break_watches(self, kind: str, event: Object) -> None:
+        """Its watch streams deliver this event (an ERROR; `CUT` resets the connection)."""
+        for watched, queue in self.watchers:
+            if watched == kind:
+                queue.put_nowait(event)
 
     def end_watches(self) -> None:
         """All watch streams end, as they do every few minutes."""
@@ -80,16 +93,25 @@ class ApiServer:
 
     def remove(self, kind: str, name: str, namespace: str = "serving") -> None:
         """Somebody deletes an object."""
-        self.tell(kind, "DELETED", self.objects.pop((kind, namespace, name)))
+        found = self.objects.pop((kind, namespace, name))
+        found["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self.tell(kind, "DELETED", found)
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
         stream = web.StreamResponse()
         await stream.prepare(request)
         queue: asyncio.Queue[Object | None] = asyncio.Queue()
         entry = (resource.kind, queue)
+        since = int(request.query.get("resourceVersion") or 0)
+        for version, kind, past in self.history:
+            if kind == resource.kind and version > since:
+                queue.put_nowait(past)
         self.watchers.append(entry)
         try:
             while (event := await queue.get()) is not None:
+                if event["type"] == "CUT" and request.transport is not None:
+                    request.transport.abort()
+                    break
                 await stream.write(json.dumps(event).encode() + b"\n")
         except ConnectionError:
             pass
@@ -106,6 +128,8 @@ class ApiServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.method, request.path))
+        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return refusal(401, "Unauthorized", "Unauthorized")
         failed = self.fault(request.method, request.path)
         if failed is not None:
             return failed

@@ -13,6 +13,9 @@ from dynamo.operator.answers import ApiError
 from dynamo.operator.kinds import LEASES
 from dynamo.operator.kube import Api
 
+RELEASE_SECONDS = 3.0
+"""A lease that can't be given back runs out by itself."""
+
 log = logging.getLogger(__name__)
 
 
@@ -71,14 +74,18 @@ class Election:
         return True
 
     async def release(self) -> None:
-        """Gives the lease back, if it is ours."""
+        """Gives the lease back, if it is ours and the server answers soon."""
         self._renewed = None
         try:
-            found = await self._api.get(LEASES, self._namespace, self._name)
-            if found and found["spec"].get("holderIdentity") == self._me:
-                await self._api.replace(LEASES, self._namespace, self._name, lease.released(found))
-        except ApiError as error:
-            log.warning("the lease %s could not be given back: %s", self._name, error)
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._given_back()
+        except (ApiError, TimeoutError) as error:
+            log.warning("the lease %s could not be given back: %s", self._name, error or "no answer")
+
+    async def _given_back(self) -> None:
+        found = await self._api.get(LEASES, self._namespace, self._name)
+        if found and found["spec"].get("holderIdentity") == self._me:
+            await self._api.replace(LEASES, self._namespace, self._name, lease.released(found))
 
     def _left(self) -> float:
         return max(0.0, (self._renewed or 0.0) + lease.DEADLINE - self._clock())

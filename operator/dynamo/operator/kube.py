@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -28,6 +28,13 @@ Object = dict[str, Any]
 Count = Callable[[str, int], None]
 
 
+class Credentials(Protocol):
+    """Headers that say who we are; `refused`: the last ones were not believed."""
+
+    def __call__(self, refused: bool = False) -> Mapping[str, str]:
+        """Cheap: asked for every request."""
+
+
 class Api:
     """Owns nothing but its session, which `close` ends."""
 
@@ -38,11 +45,11 @@ class Api:
         *,
         budget: Budget | None = None,
         count: Count | None = None,
-        credentials: Callable[[], Mapping[str, str]] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._session, self._server = session, server.rstrip("/")
         self._budget, self._count = budget or Budget(), count
-        self._credentials = credentials or dict
+        self._credentials: Credentials = credentials or _nobody
 
     async def close(self) -> None:
         """Ends the session."""
@@ -131,11 +138,23 @@ class Api:
         *,
         heads: bool = False,
     ) -> Object:
-        await asyncio.sleep(self._budget.take(time.monotonic()))
-        headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER, **self._credentials()}
+        headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER}
         if body is not None:
             headers["Content-Type"] = content
         data = None if body is None else json.dumps(body)
+        who = self._credentials()
+        try:
+            return await self._sent(method, path, query, data, {**headers, **who})
+        except ApiError as error:
+            # A token that ran out is replaced in its file before long; the request was not carried out.
+            if error.code != 401 or (now := self._credentials(refused=True)) == who:
+                raise
+        return await self._sent(method, path, query, data, {**headers, **now})
+
+    async def _sent(
+        self, method: str, path: str, query: Mapping[str, str] | None, data: str | None, headers: Mapping[str, str]
+    ) -> Object:
+        await asyncio.sleep(self._budget.take(time.monotonic()))
         code = 0
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -152,6 +171,10 @@ class Api:
             if self._count:
                 self._count(method, code)
         return _decoded(text)
+
+
+def _nobody(refused: bool = False) -> Mapping[str, str]:
+    return {}
 
 
 _HEADS = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"

@@ -1,13 +1,14 @@
 """Who we are at the API server, for kopf and for our own session alike: a `Login` around kopf's `ConnectionInfo`.
 
-A pod's token is replaced while the process runs, so it is read anew every minute. On a laptop
-the user's kubeconfig counts.
+A pod's token is replaced while the process runs, so it is read anew every minute, and at once
+where the API server refuses it. On a laptop the user's kubeconfig counts.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -17,8 +18,12 @@ from dynamo.operator.budget import Budget
 from dynamo.operator.kube import Api, Count
 
 FRESH_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+"""After a refusal the credentials are read anew at once, but not more often."""
 
 Find = Callable[[], kopf.ConnectionInfo | None]
+
+log = logging.getLogger(__name__)
 
 
 class LoginError(Exception):
@@ -26,21 +31,39 @@ class LoginError(Exception):
 
 
 class Login:
-    """Reads the credentials, and keeps them for a minute."""
+    """Reads the credentials, and keeps them for a minute. kopf's thread asks, too."""
 
     def __init__(self, find: Find | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._find, self._clock = find or _found, clock
-        self._info: kopf.ConnectionInfo | None = None
-        self._at = 0.0
+        self._kept: tuple[kopf.ConnectionInfo, float] | None = None
 
-    def info(self) -> kopf.ConnectionInfo:
-        """As of now; raises `LoginError`."""
-        if self._info is None or self._clock() - self._at > FRESH_SECONDS:
+    def info(self, fresh: float = FRESH_SECONDS) -> kopf.ConnectionInfo:
+        """At most `fresh` seconds old, or older where they can't be read any more; raises `LoginError`."""
+        kept = self._kept
+        if kept is not None and self._clock() - kept[1] <= fresh:
+            return kept[0]
+        try:
+            found = self._read()
+        except LoginError as error:
+            if kept is None:
+                raise
+            log.warning("the credentials could not be read anew: %s", error)
+            found = kept[0]
+        self._kept = found, self._clock()
+        return found
+
+    def headers(self, refused: bool = False) -> Mapping[str, str]:
+        """What every request bears; read anew where the last ones were refused."""
+        return self.info(RETRY_SECONDS if refused else FRESH_SECONDS).as_http_headers()
+
+    def _read(self) -> kopf.ConnectionInfo:
+        try:
             found = self._find()
-            if found is None:
-                raise LoginError("no credentials: run in a pod with a service account, or point KUBECONFIG to a file")
-            self._info, self._at = found, self._clock()
-        return self._info
+        except Exception as error:  # a missing file, no YAML, no context: whatever kopf's reader stumbles over
+            raise LoginError(f"{error}: run in a pod with a service account, or point KUBECONFIG to a file") from error
+        if found is None:
+            raise LoginError("no credentials: run in a pod with a service account, or point KUBECONFIG to a file")
+        return found
 
     def api(self, count: Count | None = None) -> Api:
         """A session of our own; to be closed."""
@@ -51,7 +74,7 @@ class Login:
             info.server,
             budget=Budget(),
             count=count,
-            credentials=lambda: self.info().as_http_headers(),
+            credentials=self.headers,
         )
 
 

@@ -15,6 +15,10 @@ STALE_SECONDS = 180.0
 STUCK_SECONDS = 300.0
 
 
+class ProbesError(Exception):
+    """Nobody could ask us there."""
+
+
 class Health:
     """When the API server was last read, and what else must hold."""
 
@@ -48,9 +52,13 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> int:
-        """Listens; the port."""
+        """Listens; the port. Raises `ProbesError`."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            where = f"{self._host}:{self._port}"
+            raise ProbesError(f"{where}: {error.strerror}: choose another place with --host and --port") from error
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
+from dynamo.operator.life import Relay
 from dynamo.operator.login import Login
 from dynamo.operator.metrics import Metrics
 from dynamo.operator.probes import Health, Probes
@@ -29,10 +30,8 @@ class LeaseLostError(Exception):
     """Another replica leads, or we couldn't say in time that we do."""
 
 
-async def operate(
-    settings: Settings, login: Login, probes_at: tuple[str, int], arm: Callable[[], None] = lambda: None
-) -> None:
-    """Until cancelled; raises `LeaseLostError`, `LoginError`. `arm` sets the signal handlers that kopf takes away."""
+async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) -> None:
+    """Until cancelled; raises `LeaseLostError`, `LoginError`, `ProbesError`."""
     metrics, health = Metrics(), Health()
     api = login.api(metrics.requested)
     work = Work(Reconciler(api, settings), metrics)
@@ -40,7 +39,7 @@ async def operate(
     probes = Probes(health, work.report, *probes_at)
     try:
         await probes.start()
-        await _elected(api, settings, metrics, health, _duties(api, login, settings, work, metrics, health, arm))
+        await _elected(api, settings, metrics, health, _duties(api, login, settings, work, metrics, health))
     finally:
         await probes.stop()
         await api.close()
@@ -85,16 +84,8 @@ async def _pulse(health: Health) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def _duties(
-    api: Api,
-    login: Login,
-    settings: Settings,
-    work: Work,
-    metrics: Metrics,
-    health: Health,
-    arm: Callable[[], None],
-) -> None:
-    handlers = Handlers(lambda key, urgent: work.mark(key, urgent=urgent))
+async def _duties(api: Api, login: Login, settings: Settings, work: Work, metrics: Metrics, health: Health) -> None:
+    handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
 
     async def swept() -> None:
         try:
@@ -111,4 +102,4 @@ async def _duties(
     async with asyncio.TaskGroup() as group:
         group.create_task(work.run(), name="work")
         group.create_task(sweeping(), name="sweep")
-        group.create_task(watch(api, login, settings.namespaces, handlers, metrics, swept, arm), name="watch")
+        group.create_task(watch(api, login, settings.namespaces, handlers, metrics, swept), name="watch")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,19 +18,16 @@ from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
 from dynamo.operator.kube import Api
-from dynamo.operator.login import Login
+from dynamo.operator.life import Mark, live
+from dynamo.operator.login import RETRY_SECONDS, Login
 from dynamo.operator.metrics import Metrics
 from dynamo.operator.resources import naming
 
 log = logging.getLogger(__name__)
 
 WATCHED = (PIPELINES, *CHILDREN, PODS)
-STOP_SECONDS = 8.0
-"""How long kopf may take to end."""
 PAUSE_SECONDS = 2.0
 """Between two starts of kopf, and between two looks whether a kind is there."""
-
-Mark = Callable[[Key, bool], None]
 
 
 class Handlers:
@@ -71,7 +67,7 @@ class Handlers:
             self.child(body)
 
         async def on_login(**_: Any) -> kopf.ConnectionInfo:
-            return login.info()
+            return login.info(RETRY_SECONDS)
 
         kopf.on.login(registry=registry)(on_login)
         kopf.on.event(*_selector(PIPELINES), registry=registry, id="pipeline")(on_pipeline)
@@ -94,6 +90,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30
     for resource in (*CHILDREN, PODS):
         settings.watching.label_selectors[_selector(resource)] = naming.PIPELINE
+    # Objects that came to rest needn't be waited for when kopf ends.
+    settings.queueing.exit_timeout = 1.0
     # It would kill the process ten minutes after an error that we survive.
     settings.process.ultimate_exiting_timeout = None
     settings.persistence.finalizer = "dynamo.dev/unused"
@@ -119,57 +117,20 @@ async def watch(
     handlers: Handlers,
     metrics: Metrics,
     after: Callable[[], Awaitable[None]],
-    arm: Callable[[], None] = lambda: None,
     pause: float = PAUSE_SECONDS,
 ) -> None:
-    """Runs kopf until cancelled; `after` is awaited when the watches are about to start again.
-
-    kopf takes the process's signals when it starts, and leaves dead handlers behind: `arm` sets ours again.
-    """
+    """Runs kopf until cancelled; `after` is awaited when the watches are about to start again."""
     while True:
         await wait_for_kinds(api, namespaces, pause)
         try:
-            await _kopf(handlers.registry(login), namespaces, arm)
+            await live(handlers.registry(login), kopf_settings(), namespaces)
+            log.warning("the watches ended; starting them again")
         except Exception as error:
             # Whatever ends kopf is survived: the pipelines' state is in the cluster, not here.
             log.warning("the watches failed (%s: %s); starting them again", type(error).__name__, error)
         metrics.watch_restarts += 1
         await asyncio.sleep(pause)
         await after()
-
-
-async def _kopf(registry: kopf.OperatorRegistry, namespaces: tuple[str, ...], arm: Callable[[], None]) -> None:
-    """One life of kopf; raises what ended it."""
-    stop, ready = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(
-        kopf.operator(
-            registry=registry,
-            settings=kopf_settings(),
-            standalone=True,
-            clusterwide=not namespaces,
-            namespaces=namespaces,
-            stop_flag=stop,
-            ready_flag=ready,
-        )
-    )
-    armed = asyncio.create_task(_armed(ready, arm))
-    try:
-        await asyncio.shield(task)
-        # Without an error it only ends for a signal that came before ours were armed again.
-        arm()
-        signal.raise_signal(signal.SIGTERM)
-    finally:
-        stop.set()
-        armed.cancel()
-        await asyncio.wait([task], timeout=STOP_SECONDS)
-        task.cancel()
-        await asyncio.gather(task, armed, return_exceptions=True)
-        arm()
-
-
-async def _armed(ready: asyncio.Event, arm: Callable[[], None]) -> None:
-    await ready.wait()
-    arm()
 
 
 async def _unreadable(api: Api, resource: Resource, namespace: str | None) -> ApiError | None:
