@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.charts.documents import (
     CHARTS,
+    PIPELINE,
     PLATFORM,
     ROOT,
     comments,
@@ -25,9 +26,11 @@ from tests.charts.documents import (
     values,
     values_table,
 )
+from tests.operator.pipelines import FULL, SMALLEST, body
 
 from dynamo.frontend import metrics
 from dynamo.operator.api.v1alpha1 import Engine
+from dynamo.operator.chart_schema import schema_text
 from dynamo.operator.crdgen import FILE_NAME, crd_text
 
 CHANGES = re.compile(r"\b(rand\w+|genCA|genSelfSignedCert|genSignedCert|uuidv4|lookup|now|shuffle)\b")
@@ -58,6 +61,40 @@ def test_the_crd_is_in_one_chart_only() -> None:
     """A CRD in two charts makes the second one's installation fail."""
     assert [p.name for p in CHARTS if list(p.rglob("*dynamopipelines.yaml"))] == ["dynamo-platform"]
     assert not any((path / "crds").exists() for path in CHARTS), "helm never upgrades what lies in crds/"
+
+
+def test_the_pipelines_schema_is_the_generated_one() -> None:
+    """Drift fails: `make generate` writes it again."""
+    assert (PIPELINE / "values.schema.json").read_text() == schema_text(), "run `make generate`"
+
+
+def pipeline_values(spec: dict[str, Any]) -> dict[str, Any]:
+    return {"pipelines": {"x": {"spec": spec}}}
+
+
+@pytest.mark.parametrize("spec", [body(FULL)["spec"], body(SMALLEST)["spec"]])
+def test_a_whole_pipeline_fits_the_pipelines_schema(spec: dict[str, Any]) -> None:
+    """What the CRD takes, the chart takes; a field may be set to null, as Helm removes one."""
+    jsonschema.validate(pipeline_values(spec), schema(PIPELINE))
+    jsonschema.validate(pipeline_values({**spec, "frontend": None}), schema(PIPELINE))
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"components": [{"engine": "mocker"}], "replica": 2}, "'replica' was unexpected"),
+        ({"components": [{"engine": "mocker", "tensorparallelSize": 2}]}, "'tensorparallelSize' was unexpected"),
+        ({"components": [{"engine": "mocker"}], "frontend": {"router": {"mod": "kv"}}}, "'mod' was unexpected"),
+        ({"components": [{"engine": "mocker", "replicas": "2"}]}, "'2' is not of type 'integer'"),
+        ({"components": [{"engine": "mock"}]}, "'mock' is not one of"),
+        ({"components": []}, "[] should be non-empty"),
+        ({}, "'components' is a required property"),
+    ],
+)
+def test_a_wrong_pipeline_is_refused_before_it_is_sent(spec: dict[str, Any], sentence: str) -> None:
+    """Helm drops fields that the CRD doesn't know, without a word."""
+    with pytest.raises(jsonschema.ValidationError, match=re.escape(sentence)):
+        jsonschema.validate(pipeline_values(spec), schema(PIPELINE))
 
 
 @pytest.mark.parametrize("path", CHARTS, ids=chart)
