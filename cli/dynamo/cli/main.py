@@ -22,6 +22,7 @@ _COMMANDS = {
     "ps": "dynamo.cli.ps:ps",
     "logs": "dynamo.cli.logs:logs",
     "validate": "dynamo.cli.validate:validate",
+    "apply": "dynamo.cli.cluster.apply:apply",
     "run": "dynamo.cli.main:run",
     "version": "dynamo.cli.main:show_version",
     "completion": "dynamo.cli.completion:completion",

@@ -1,0 +1,138 @@
+"""Follows pipelines until each is ready or never will be, and shows how far they are.
+
+Asks rather than watches: one small request per pipeline and look, nothing to lose when the
+API server or the network goes away for a moment.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from dynamo.cli.cluster.client import Cluster
+from dynamo.cli.cluster.progress import Part, Phase, Progress, progress
+from dynamo.cli.cluster.trouble import ClusterError, RefusedError
+from dynamo.cli.local.show import Display
+from dynamo.cli.local.supervise import State
+from dynamo.operator.kinds import PIPELINES, PODS
+from dynamo.operator.resources import naming
+
+LOOK_EVERY: Final = 0.5
+_LASTING: Final = (401, 403)
+"""Refusals that waiting doesn't change."""
+
+
+class Wanted(NamedTuple):
+    """A pipeline that a command made."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass
+class Row:
+    """One line of the display."""
+
+    label: str
+    state: State = State.WAITING
+    seconds: float = 0.0
+    note: str = ""
+    doing: str = ""
+
+
+class Tracker:
+    """Turns progress into rows, and says what changed. Time is an argument."""
+
+    def __init__(self, display: Display, *, several: bool) -> None:
+        self._display = display
+        self._several = several
+        self._rows: dict[str, Row] = {}
+
+    def show(self, found: Sequence[Progress], seconds: float) -> None:
+        """One look."""
+        for each in found:
+            if each.phase is not Phase.UNSEEN:
+                self._rows.pop(f"{each.namespace}/{each.name}/", None)
+            for key, part in _lines(each):
+                self._update(each, key, part, seconds)
+        self._display.parts([row for row in self._rows.values() if row.state is State.STARTING])
+
+    def _update(self, each: Progress, key: str, part: Part, seconds: float) -> None:
+        name = f"{each.namespace}/{each.name}/{key}"
+        label = f"{each.name}/{part.name}" if self._several else part.name
+        row = self._rows.setdefault(name, Row(label))
+        before = row.state
+        row.state = State.READY if part.done else State.STARTING
+        if row.state is not before or row.state is State.STARTING:
+            row.seconds, row.doing = seconds, part.text
+        row.note = part.text if part.done else ""
+        if row.state is not before and row.state is State.READY:
+            self._display.changed(row)
+
+
+def _lines(found: Progress) -> Iterator[tuple[str, Part]]:
+    if found.phase is Phase.UNSEEN:
+        yield "", Part("operator", False, "hasn't looked at it yet")
+    for part in found.parts:
+        yield part.name, part
+
+
+def follow(
+    cluster: Cluster,
+    wanted: Sequence[Wanted],
+    display: Display,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Progress]:
+    """How each of them ended; those that neither are ready nor failed ran out of time."""
+    tracker = Tracker(display, several=len(wanted) > 1)
+    began, lost, found = clock(), "", [Progress(w.name, w.namespace, Phase.UNSEEN) for w in wanted]
+    while True:
+        try:
+            found = [_look(cluster, each) for each in wanted]
+            lost = ""
+        except ClusterError as error:
+            if isinstance(error, RefusedError) and error.status in _LASTING:
+                raise
+            if not lost:
+                lost = error.message
+                display.say(f"{lost} (goes on asking)")
+        passed = clock() - began
+        tracker.show(found, passed)
+        if passed >= seconds or all(_settled(each) for each in found):
+            if lost:
+                raise ClusterError(lost)
+            return found
+        sleep(LOOK_EVERY)
+
+
+def _settled(found: Progress) -> bool:
+    return found.phase in (Phase.READY, Phase.STALLED, Phase.DELETED)
+
+
+def _look(cluster: Cluster, wanted: Wanted) -> Progress:
+    live = cluster.find(PIPELINES.path(wanted.namespace, wanted.name))
+    if live is None or live["metadata"].get("uid") != wanted.uid:
+        return Progress(wanted.name, wanted.namespace, Phase.DELETED)
+    pods: list[Mapping[str, Any]] = []
+    if progress(live).phase is Phase.WAITING:
+        selector = f"{naming.PIPELINE}={wanted.name}"
+        pods = [*cluster.visible(PODS, wanted.namespace, labelSelector=selector)]
+    return progress(live, pods)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C unwinds, so that the terminal is left as it was."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,54 @@
+"""What is said of a pipeline that serves: model, URL, and lines to paste that work from here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dynamo.cli.cluster.client import Target
+from dynamo.cli.cluster.locate import Location
+from dynamo.cli.cluster.progress import Progress
+from dynamo.cli.local.greeting import Served, curl
+
+
+def lines(found: Progress, location: Location, served: Served, target: Target) -> Iterator[str]:
+    """The whole greeting."""
+    routable, wanted = found.workers
+    missing = "" if wanted else "   (no workers: replicas is 0)"
+    missing = missing if routable >= wanted else f"   ({routable} of {wanted} workers so far)"
+    address = location.reachable or location.in_cluster
+    note = "" if location.reachable else "   (inside the cluster)"
+    yield ""
+    yield f"  model  {served.name}{missing}"
+    yield f"  url    {address.url}/v1{note}"
+    yield ""
+    if location.reachable is None:
+        yield from _from_here(location, found, target)
+        yield curl(served, f"http://127.0.0.1:{forward_port(location)}")
+    else:
+        yield curl(served, address.url)
+    yield ""
+
+
+def _from_here(location: Location, found: Progress, target: Target) -> Iterator[str]:
+    if location.pending:
+        yield f"From here: {location.pending}; until then"
+    else:
+        yield "From here, keep this running:"
+    yield f"  {forward_command(found.name, found.namespace, target)}"
+    yield "and in another shell:"
+
+
+def forward_command(name: str, namespace: str, target: Target) -> str:
+    """The line that makes a pipeline answer on this machine."""
+    words = ["dynamo get-url", name, f"-n {namespace}", "--port-forward"]
+    if target.context:
+        words.append(f"--context {target.context}")
+    if target.kubeconfig:
+        words.append(f"--kubeconfig {target.kubeconfig}")
+    return " ".join(words)
+
+
+def forward_port(location: Location) -> int:
+    """The same on this machine as in the cluster, where an ordinary user may have it."""
+    port = location.in_cluster.host_and_port[1]
+    return port if port >= 1024 else 8000

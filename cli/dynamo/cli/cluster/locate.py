@@ -1,0 +1,58 @@
+"""Asks a cluster, and then the network, where a pipeline answers from here."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from dynamo.cli.cluster.addresses import Address, addresses, inside, pending
+from dynamo.cli.cluster.client import Cluster, Live
+from dynamo.operator.kinds import Resource, resource_of
+from dynamo.operator.resources import naming
+
+INGRESSES: Final = Resource("networking.k8s.io/v1", "Ingress", "ingresses")
+NODES: Final = Resource("v1", "Node", "nodes")
+SERVICES: Final = resource_of("Service")
+_CONNECT_SECONDS: Final = 2.0
+
+
+class Location(NamedTuple):
+    """What there is, and which of it answers."""
+
+    service: Live
+    reachable: Address | None
+    tried: tuple[Address, ...]
+    pending: str | None
+
+    @property
+    def in_cluster(self) -> Address:
+        """For pods."""
+        return inside(self.service)
+
+
+def locate(cluster: Cluster, name: str, namespace: str) -> Location | None:
+    """None where the pipeline has no Service yet."""
+    service = cluster.find(SERVICES.path(namespace, naming.part_name(name, naming.FRONTEND)))
+    if service is None:
+        return None
+    ingresses = cluster.visible(INGRESSES, namespace)
+    outside = service.get("spec", {}).get("type") != "ClusterIP"
+    nodes = cluster.visible(NODES, None) if outside else []
+    if cluster.inside:
+        return Location(service, inside(service), (), None)
+    candidates = addresses(service, ingresses, nodes)
+    return Location(service, _first_open(candidates), tuple(candidates), pending(service, ingresses))
+
+
+def _first_open(candidates: Iterable[Address]) -> Address | None:
+    return next((address for address in candidates if _is_open(address)), None)
+
+
+def _is_open(address: Address) -> bool:
+    """Somebody listens there, as far as this machine can see."""
+    try:
+        with socket.create_connection(address.host_and_port, timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,148 @@
+"""How far a pipeline is, read out of its status: for this generation, never for an older one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dynamo.operator.conditions import Reason, Type, reason_of
+from dynamo.operator.observe import label, why
+from dynamo.operator.resources import naming
+
+Live = Mapping[str, Any]
+
+
+class Phase(StrEnum):
+    """What a user wants to know first."""
+
+    UNSEEN = "unseen"
+    """No operator has looked at this generation."""
+    WAITING = "waiting"
+    READY = "ready"
+    STALLED = "stalled"
+    """It will not become ready by waiting."""
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The frontends, or the workers of one component."""
+
+    name: str
+    done: bool
+    text: str
+    """`1 of 2 ready`, and why not more."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One pipeline at one moment."""
+
+    name: str
+    namespace: str
+    phase: Phase
+    reason: str = ""
+    message: str = ""
+    parts: tuple[Part, ...] = ()
+    model: str = ""
+    url: str = ""
+    workers: tuple[int, int] = field(default=(0, 0))
+    """Routable and wanted."""
+
+
+def progress(pipeline: Live, pods: Iterable[Live] = ()) -> Progress:
+    """From the live object, and its pods where they may be seen."""
+    status = pipeline.get("status") or {}
+    phase, ready = phase_of(pipeline), condition(pipeline, Type.READY)
+    components = status.get("components") or []
+    metadata = pipeline["metadata"]
+    waiting = waiting_by_component(pods)
+    return Progress(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        phase=phase,
+        reason=str(ready.get("reason", "")) if phase is not Phase.UNSEEN else "",
+        message=str(ready.get("message", "")) if phase is not Phase.UNSEEN else "",
+        parts=tuple(_parts(pipeline, waiting)) if phase is not Phase.UNSEEN else (),
+        model=status.get("model") or "",
+        url=status.get("url") or "",
+        workers=(sum(c.get("routable", 0) for c in components), sum(c.get("desired", 0) for c in components)),
+    )
+
+
+def phase_of(pipeline: Live) -> Phase:
+    """Conditions of an older generation say nothing about this one."""
+    if pipeline["metadata"].get("deletionTimestamp"):
+        return Phase.DELETED
+    ready = condition(pipeline, Type.READY)
+    if not ready:
+        return Phase.UNSEEN
+    if condition(pipeline, Type.STALLED).get("status") == "True":
+        return Phase.STALLED
+    return Phase.READY if ready.get("status") == "True" else Phase.WAITING
+
+
+def condition(pipeline: Live, kind: Type) -> Live:
+    """A condition that speaks of this generation; empty where there is none."""
+    generation = pipeline["metadata"].get("generation", 0)
+    status = pipeline.get("status") or {}
+    if status.get("observedGeneration", 0) < generation:
+        return {}
+    for found in status.get("conditions") or []:
+        if found.get("type") == kind and found.get("observedGeneration", generation) >= generation:
+            return dict(found)
+    return {}
+
+
+def waiting_by_component(pods: Iterable[Live]) -> dict[str, str]:
+    """The first pod of each component that doesn't serve, with Kubernetes' reason."""
+    found: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
+        waits = why(pod)
+        if waits is None:
+            continue
+        if reason_of(waits.reason) is Reason.STARTING and waits.reason == "Starting":
+            text = f"pod {waits.pod} {waits.message}"
+        else:
+            text = f"pod {waits.pod} {waits.reason}: {waits.message}".removesuffix(": ")
+        found.setdefault(label(pod, naming.COMPONENT), text)
+    return found
+
+
+def _parts(pipeline: Live, waiting: Mapping[str, str]) -> Iterable[Part]:
+    front = condition(pipeline, Type.FRONTEND_READY)
+    if front:
+        done = front.get("status") == "True"
+        yield Part(naming.FRONTEND, done, str(front.get("message", "")).removeprefix(f"{naming.FRONTEND}: "))
+    for component in (pipeline.get("status") or {}).get("components") or []:
+        yield _worker_part(component, waiting)
+
+
+def _worker_part(component: Live, waiting: Mapping[str, str]) -> Part:
+    name, wanted = str(component.get("name", "")), component.get("desired", 0)
+    routable, updated = component.get("routable", 0), component.get("updated", 0)
+    done = routable >= wanted and updated >= wanted
+    text = f"{routable} of {wanted} ready"
+    if routable >= wanted > updated:
+        text = f"{updated} of {wanted} of the new revision ready"
+    if not done and name in waiting:
+        text += f"; {waiting[name]}"
+    return Part(name, done, text)
+
+
+def failure(found: Progress, seconds: float) -> str:
+    """Why a wait ended without success."""
+    where = f"{found.namespace}/{found.name}"
+    match found.phase:
+        case Phase.STALLED:
+            return f"{where} will not become ready: {found.reason}: {found.message}"
+        case Phase.DELETED:
+            return f"{where} was deleted while this waited"
+        case Phase.UNSEEN:
+            return (
+                f"{where}: no operator has looked at it for {seconds:.0f} s: is the platform installed and running? "
+                "`dynamo install` installs it, or repairs it"
+            )
+    return f"{where} isn't ready after {seconds:.0f} s: {found.reason}: {found.message}"

@@ -1,0 +1,58 @@
+"""Applies the objects of a file one by one, and says of each what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from dynamo.cli.cluster.client import Cluster, Live
+from dynamo.cli.cluster.discovery import Discovery
+from dynamo.cli.cluster.documents import Named
+from dynamo.cli.cluster.follow import Wanted
+from dynamo.cli.cluster.trouble import ClusterError, RefusedError
+from dynamo.operator.kinds import PIPELINES
+
+_HOPELESS = (401,)
+"""The next object would be answered the same."""
+
+
+def send(cluster: Cluster, objects: Sequence[Named], *, force: bool, dry_run: bool) -> list[Wanted]:
+    """The pipelines that are there now. All that can be applied is; raises if something could not."""
+    discovery, failed, wanted = Discovery(cluster), 0, []
+    for each in objects:
+        try:
+            live, outcome = _apply(cluster, discovery, each, force=force, dry_run=dry_run)
+        except RefusedError as refused:
+            if refused.crd_missing or refused.status in _HOPELESS or len(objects) == 1:
+                raise
+            failed += 1
+            click.echo(f"{_called(each)}: {refused.message}", err=True)
+            continue
+        click.echo(f"{_called(each)} {outcome}{' (dry run)' if dry_run else ''}")
+        if each.is_pipeline:
+            wanted.append(Wanted(each.namespace, each.name, live["metadata"].get("uid", "")))
+    if failed:
+        raise ClusterError(f"{failed} of {len(objects)} objects {'was' if failed == 1 else 'were'} refused")
+    return wanted
+
+
+def _apply(cluster: Cluster, discovery: Discovery, each: Named, *, force: bool, dry_run: bool) -> tuple[Live, str]:
+    path = (
+        PIPELINES.path(each.namespace, each.name) if each.is_pipeline else discovery.path(each.manifest, each.namespace)
+    )
+    before = cluster.find(path)
+    live = cluster.apply(path, each.manifest, force=force, dry_run=dry_run)
+    return live, outcome(before, live)
+
+
+def outcome(before: Live | None, after: Live) -> str:
+    """In kubectl's words."""
+    if before is None:
+        return "created"
+    same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
+    return "unchanged" if same else "configured"
+
+
+def _called(each: Named) -> str:
+    return f"{str(each.manifest['kind']).lower()} {each.name}"
