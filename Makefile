@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 WORKERS ?= 2
-EXTRAS := frontend worker operator cli fastokens llamacpp mistralrs quickstart
+EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
@@ -57,4 +57,4 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
-	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,fastokens,quickstart]' && touch $@ $(VENV)/.quickstart
+	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart]' && touch $@ $(VENV)/.quickstart

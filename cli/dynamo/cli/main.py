@@ -28,6 +28,9 @@ _COMMANDS = {
     "completion": "dynamo.cli.completion:completion",
 }
 
+_OF_CLUSTERS = ("kubernetes", "pyhelm3", "urllib3")
+"""Modules that only the commands of a cluster need."""
+
 EPILOG = """\b
 Examples:
   dynamo up examples/quickstart.yaml      serve a pipeline file on this machine
@@ -133,7 +136,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dynamo"):
             raise  # ours, and so our mistake
-        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
+        extra = "cluster" if (error.name or "").partition(".")[0] in _OF_CLUSTERS else "cli"
+        print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[{extra}]"', file=sys.stderr)
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130
