@@ -8,7 +8,7 @@ variable "VERSION" {
 }
 
 variable "BASE" {
-  default = "python:3.12.12-slim-bookworm"
+  default = "python:3.11.14-slim-bookworm"
 }
 
 # The time that is written into the images: the same source gives the same digests.

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from tests.charts.documents import PLATFORM, ROOT, values
 
+from dynamo.operator.api.v1alpha1 import Engine
+
 RECIPES = ["Dockerfile.frontend", "Dockerfile.worker", "images/Dockerfile.operator"]
+SHARED = {"build", "code", "runtime"}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BAKE = ROOT / "images/docker-bake.hcl"
 
 
@@ -34,11 +40,24 @@ def test_an_image_runs_without_root(name: str) -> None:
     assert ("USER", "1000:1000") in last_stage(name)
 
 
+def stages(name: str) -> list[list[tuple[str, str]]]:
+    """The instructions of each stage, its `FROM` first; what stands before the first one is left out."""
+    found = instructions(name)
+    starts = [number for number, (word, _) in enumerate(found) if word == "FROM"]
+    return [found[start:end] for start, end in zip(starts, [*starts[1:], len(found)], strict=True)]
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_build_is_left_behind(name: str) -> None:
-    """The shipped stage only copies: no package manager runs in it."""
-    assert [word for word, _ in instructions(name)].count("FROM") == 2
-    assert [rest for word, rest in last_stage(name) if word == "RUN"] == []
+    """What is shipped starts from the base, copies an environment that is ready, and removes pip: nothing installs."""
+    *_, runtime, shipped = stages(name)
+    assert (runtime[0], shipped[0]) == (("FROM", "${BASE} AS runtime"), ("FROM", "runtime"))
+    assert [rest for word, rest in shipped if word in ("RUN", "ADD")] == []
+    assert [rest for word, rest in shipped if word == "COPY"] == [
+        "--from=packages /opt/dynamo /opt/dynamo",
+        "--from=code /code/opt/dynamo /opt/dynamo",
+    ]
+    assert "site-packages/*" in runtime[1][1]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -49,10 +68,31 @@ def test_no_compiler_is_installed(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_packages_are_pinned(name: str) -> None:
-    """Each installation that resolves anything does so within the lock."""
+    """Each installation that resolves anything does so within the lock; our own wheel asks no index."""
     runs = [rest for word, rest in instructions(name) if word == "RUN" and " install " in rest]
-    assert len(runs) == 2
-    assert all("-c constraints.txt" in run or "--no-deps" in run for run in runs)
+    assert len(runs) == 3
+    assert all("-c constraints.txt" in run or "--no-deps --no-index" in run for run in runs)
+    assert "\nhatchling==" in (ROOT / "constraints.txt").read_text()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_index_leaves_no_trace(name: str) -> None:
+    """Its settings are a secret of the build, its downloads a cache of the builder: neither ends up in a layer."""
+    asking = [run for word, run in instructions(name) if word == "RUN" and "-c constraints.txt" in run]
+    mounts = "--mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip"
+    assert len(asking) == 2
+    assert [run for run in asking if not run.startswith(mounts)] == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_change_of_the_source_installs_no_package(name: str) -> None:
+    """Our code is copied in a stage of its own, and the packages know of pyproject.toml only what they need."""
+    copied = {
+        stage[0][1].partition(" AS ")[2]: {rest for word, rest in stage if word == "COPY"} for stage in stages(name)
+    }
+    assert copied["packages"] == {"--from=needs /src/needs.txt ./"}
+    assert copied["needs"] == {"pyproject.toml images/needs.py ./"}
+    assert copied["build"] == {"constraints.txt ./"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -61,15 +101,32 @@ def test_the_base_is_an_argument_with_a_pinned_default(name: str) -> None:
     defaults = dict(rest.split("=", 1) for word, rest in instructions(name) if word == "ARG" and "=" in rest)
     assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", defaults["BASE"])
     assert f'"{defaults["BASE"]}"' in BAKE.read_text()
-    assert all(rest.startswith("${BASE}") for word, rest in instructions(name) if word == "FROM")
+    assert defaults["BUILDER"] == "${BASE}"
+    starts = {stage[0][1].partition(" AS ")[0] for stage in stages(name)}
+    assert starts == {"${BUILDER}", "${BASE}", "build", "runtime"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_image_says_what_it_is(name: str) -> None:
+    """OCI labels; the version is the project's."""
+    (label,) = [rest for word, rest in last_stage(name) if word == "LABEL"]
+    keys = re.findall(r"org\.opencontainers\.image\.(\w+)=", label)
+    assert keys == ["title", "description", "licenses", "version"]
+    assert ("ARG", f"VERSION={PROJECT['version']}") in last_stage(name)
+
+
+def test_the_recipes_differ_in_what_they_must_only() -> None:
+    """Three files, one way: the stages that are the same stay the same, and share their layers."""
+    kept = {name: [stage for stage in stages(name) if stage[0][1].partition(" AS ")[2] in SHARED] for name in RECIPES}
+    assert [kept[name] for name in RECIPES] == [kept[RECIPES[0]]] * len(RECIPES)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_standard_library_is_safe(name: str) -> None:
     """No folder called `operator` can hide Python's module, in the build or when it runs."""
-    stages = [rest for word, rest in instructions(name) if word == "ENV"]
-    assert len(stages) == 2
-    assert all("PYTHONSAFEPATH=1" in stage for stage in stages)
+    settings = [rest for word, rest in instructions(name) if word == "ENV"]
+    assert len(settings) == 2
+    assert all("PYTHONSAFEPATH=1" in setting for setting in settings)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -92,6 +149,34 @@ def test_everything_that_is_copied_is_in_the_context(name: str) -> None:
     assert [source for source in copied if not (ROOT / source).exists()] == []
 
 
+def needs(*extras: str) -> subprocess.CompletedProcess[str]:
+    """Ask images/needs.py as the recipes do."""
+    command = [sys.executable, str(ROOT / "images/needs.py"), str(ROOT / "pyproject.toml"), *extras]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_an_image_installs_what_its_extras_name() -> None:
+    """The project's requirements and the engine's; not the command line, which the engines' extras bring elsewhere."""
+    built_in, engine = needs("worker", "mocker").stdout.split("\n"), needs("worker", "llamacpp").stdout.split("\n")
+    assert [line for line in built_in if line] == sorted(PROJECT["dependencies"])
+    assert set(engine) - set(built_in) == {
+        line for line in PROJECT["optional-dependencies"]["llamacpp"] if not line.startswith(PROJECT["name"])
+    }
+
+
+def test_every_engine_of_the_api_has_a_worker_image() -> None:
+    """An engine that the CRD takes can be built into an image."""
+    refused = {engine.value: answer.stderr for engine in Engine if (answer := needs("worker", engine.value)).returncode}
+    assert refused == {}
+
+
+def test_an_unknown_engine_is_refused_by_name() -> None:
+    """And the ones that there are get named."""
+    answer = needs("worker", "lamacpp")
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("lamacpp is no engine or extra: use one of mocker, ")
+
+
 def test_the_bake_file_makes_what_the_chart_asks_for() -> None:
     """Every image that the chart names by default is a target, and the other way round."""
     images = values(PLATFORM)["pipelines"]["images"]
@@ -106,5 +191,4 @@ def test_the_bake_file_names_files_that_exist() -> None:
     """Each target's recipe is here."""
     recipes = set(re.findall(r'dockerfile\s*=\s*"([^"]+)"', BAKE.read_text()))
     assert recipes == set(RECIPES)
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f'default = "{version}"' in BAKE.read_text()
+    assert f'default = "{PROJECT["version"]}"' in BAKE.read_text()
