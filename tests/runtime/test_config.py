@@ -76,3 +76,34 @@ def test_no_secret_is_shown() -> None:
     with pytest.raises(InvalidArgument) as caught:
         RuntimeConfig.from_env({"NATS_SERVER": "http://u:s3cret@h:1"})
     assert "s3cret" not in caught.value.message
+
+
+def test_a_folder_of_files(tmp_path: Path) -> None:
+    """As a Secret is mounted: read when asked for, by the names of its keys; what is set by itself wins."""
+    for name in ("username", "password", "token", "nkey", "user.creds", "ca.crt", "tls.crt", "tls.key"):
+        (tmp_path / name).write_text(f"{name}\n")
+    env = {"ETCD_AUTH_DIR": str(tmp_path), "NATS_AUTH_DIR": str(tmp_path), "NATS_AUTH_TOKEN": "mine"}
+    config = RuntimeConfig.from_env(env)
+    assert (config.etcd.username, config.nats.credentials_file) == (None, None)
+    etcd, nats = config.etcd.with_files(), config.nats.with_files()
+    assert (etcd.username, etcd.password, etcd.ca) == ("username", "password", str(tmp_path / "ca.crt"))
+    assert (etcd.client_cert, etcd.client_key) == (str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
+    assert (nats.username, nats.token, nats.credentials_file) == ("username", "mine", str(tmp_path / "user.creds"))
+    assert (nats.nkey, nats.tls_ca, nats.tls_key) == (
+        str(tmp_path / "nkey"),
+        str(tmp_path / "ca.crt"),
+        str(tmp_path / "tls.key"),
+    )
+    (tmp_path / "password").write_text("another")
+    (tmp_path / "ca.crt").unlink()
+    assert (config.etcd.with_files().password, config.etcd.with_files().ca) == ("another", None)
+    assert "another" not in repr(config.etcd.with_files())
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """Said at the start, and by name when a file turns unreadable later."""
+    with pytest.raises(InvalidArgument, match="ETCD_AUTH_DIR: there is no folder"):
+        RuntimeConfig.from_env({"ETCD_AUTH_DIR": str(tmp_path / "gone")})
+    (tmp_path / "password").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidArgument, match=r"NATS_AUTH_DIR: .*password can't be read"):
+        RuntimeConfig.from_env({"NATS_AUTH_DIR": str(tmp_path)}).nats.with_files()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,57 @@ def test_a_token_that_ended_is_renewed(guarded: EtcdServer) -> None:
     asyncio.run(main())
 
 
+def keep(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def test_a_new_password_in_the_files_needs_no_restart(guarded: EtcdServer, tmp_path: Path) -> None:
+    """The user is taken away and another one stands in the files: the same store and the same lease go on."""
+    _control(guarded, "--user", "root:secret", "user", "add", "next:other")
+    _control(guarded, "--user", "root:secret", "user", "grant-role", "next", "dynamo")
+
+    async def main() -> None:
+        store = EtcdStore(guarded.config(folder=keep(tmp_path, username="tenant", password="pass\n")))
+        try:
+            await store.connect()
+            lease = await store.grant(5)
+            await store.put("dynamo/k", b"v", lease)
+            await asyncio.to_thread(_control, guarded, "--user", "root:secret", "user", "delete", "tenant")
+            with pytest.raises(InvalidArgument, match="refuses user tenant"):
+                await store.put("dynamo/k", b"too early", lease)
+            keep(tmp_path, username="next", password="other")
+            await store.put("dynamo/k", b"w", lease)
+            assert await lease.keep_alive()
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["files before", "files after"])
+def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:  # noqa: F811
+    """etcd asked for no password when the store connected, and does now."""
+
+    async def main() -> None:
+        files = {"username": "root", "password": "secret"}
+        store = EtcdStore(own_etcd.config(folder=keep(tmp_path, **(files if known else {}))))
+        try:
+            await store.connect()
+            await asyncio.to_thread(_control, own_etcd, "user", "add", "root:secret")
+            await asyncio.to_thread(_control, own_etcd, "auth", "enable")
+            if not known:
+                with pytest.raises(InvalidArgument, match="asks who we are"):
+                    await store.put("dynamo/k", b"v")
+                keep(tmp_path, **files)
+            await store.put("dynamo/k", b"v")
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:  # noqa: F811
     """Credentials for an etcd without authentication are no error."""
     assert use(own_etcd.config(username="tenant", password="pass")) == b"v"
@@ -178,6 +230,26 @@ def tls(tmp_path: Path) -> Iterator[Tls]:
 def test_certificates(tls: Tls) -> None:
     """TLS with a private authority and a client certificate."""
     assert use(tls.server.config(ca=tls.ca, client_cert=tls.cert, client_key=tls.key)) == b"v"
+
+
+def test_new_certificates_in_the_files_need_no_restart(tls: Tls, tmp_path: Path) -> None:
+    """A store that came with the wrong authority gets through once its file has the right one."""
+    (tmp_path / "auth").mkdir()
+    for name, path in (("tls.crt", tls.cert), ("tls.key", tls.key), ("ca.crt", tls.other_ca)):
+        (tmp_path / "auth" / name).write_bytes(Path(path).read_bytes())
+
+    async def main() -> None:
+        store = EtcdStore(tls.server.config(folder=str(tmp_path / "auth")))
+        try:
+            with pytest.raises(CannotConnect):
+                await store.put("dynamo/k", b"v")
+            shutil.copy(tls.ca, tmp_path / "auth" / "ca.crt")
+            await store.connect()
+            await store.put("dynamo/k", b"v")
+        finally:
+            await store.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("mistake", ["other authority", "no certificate", "plain text"])

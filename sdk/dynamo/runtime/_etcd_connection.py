@@ -64,11 +64,13 @@ class Connection:
 
     def __init__(self, endpoint: str, config: EtcdConfig) -> None:
         self.endpoint = endpoint
-        self.channel = _channel(endpoint, config)
+        self.certificates = _certificates(config)
+        self.channel = _channel(endpoint, self.certificates)
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
         self.auth = rpc.AuthStub(self.channel)
+        self.user = config.username
         self.metadata: tuple[tuple[str, str], ...] | None = None if config.username else ()
         """None: sign in first."""
 
@@ -91,7 +93,7 @@ class Cluster:
         """The connection in use, signed in."""
         if self._connection is None:
             endpoint = self._config.endpoints[self._turn % len(self._config.endpoints)]
-            self._connection = Connection(endpoint, self._config)
+            self._connection = Connection(endpoint, self._config.with_files())
         connection = self._connection
         if connection.metadata is None:
             async with self._signing_in:
@@ -108,9 +110,13 @@ class Cluster:
 
     def gone(self, connection: Connection) -> None:
         """The connection failed: the next call takes the next endpoint (or the same one, where it is alone)."""
-        if connection is self._connection and len(self._config.endpoints) > 1:
+        if connection is not self._connection:
+            return
+        if len(self._config.endpoints) > 1:
             self._drop()
             self._turn += 1
+        elif connection.certificates != _certificates(self._config.with_files()):
+            self._drop()  # gRPC dials again by itself, but with the certificates that it was given
 
     async def close(self) -> None:
         self._drop()
@@ -128,15 +134,19 @@ class Cluster:
 
     def failed(self, connection: Connection, error: grpc.aio.AioRpcError) -> NoReturn:
         """Raise what a failed call means."""
-        found = translate(error, connection.endpoint, self._config)
+        found = translate(error, connection.endpoint, connection.user)
         if isinstance(found, StaleToken):
             connection.metadata = None
+        elif isinstance(found, InvalidArgument) and not connection.user and connection is self._connection:
+            self._drop()  # who we are may stand in a file by now
         elif isinstance(found, CannotConnect):
             self.gone(connection)
         raise found from error
 
     async def _sign_in(self, connection: Connection) -> tuple[tuple[str, str], ...]:
-        request = rpc.AuthenticateRequest(name=self._config.username, password=self._config.password)
+        login = self._config.with_files()
+        connection.user = login.username
+        request = rpc.AuthenticateRequest(name=login.username, password=login.password)
         try:
             answer = await connection.auth.Authenticate(request, timeout=CALL_TIMEOUT)
         except grpc.aio.AioRpcError as error:
@@ -161,19 +171,21 @@ def still_wanted() -> None:
         raise asyncio.CancelledError
 
 
-def translate(error: grpc.aio.AioRpcError, endpoint: str, config: EtcdConfig) -> DynamoException:
-    """What a failed call means to us."""
+def translate(error: grpc.aio.AioRpcError, endpoint: str, user: str | None) -> DynamoException:
+    """What a call of `user` that failed means to us."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
         return LeaseLost()
     if code is grpc.StatusCode.UNAUTHENTICATED or "revision of auth store is old" in details:
         return StaleToken()
     if "authentication failed" in details:
-        return InvalidArgument(f"etcd at {endpoint} refuses user {config.username}: check ETCD_AUTH_PASSWORD")
+        return InvalidArgument(f"etcd at {endpoint} refuses user {user}: check ETCD_AUTH_PASSWORD")
+    if "user name is empty" in details and user:
+        return StaleToken()  # it asked for no password when we came
     if "user name is empty" in details:
         return InvalidArgument(f"etcd at {endpoint} asks who we are: set ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD")
     if code is grpc.StatusCode.PERMISSION_DENIED:
-        return InvalidArgument(f"etcd at {endpoint} does not let user {config.username} at keys under dynamo/")
+        return InvalidArgument(f"etcd at {endpoint} does not let user {user} at keys under dynamo/")
     if code in _AWAY:
         return CannotConnect(f"etcd at {endpoint}: {_plain(details) or code.name.lower()}")
     return DynamoException(f"etcd at {endpoint}: {details or code.name.lower()}")
@@ -184,18 +196,25 @@ def _plain(details: str) -> str:
     return _PREAMBLE.sub("", details)
 
 
-def _channel(endpoint: str, config: EtcdConfig) -> Any:
-    parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    target = f"{host}:{parts.port or 2379}"
-    if parts.scheme != "https" and not config.ca and not config.client_cert:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(
+Certificates = tuple[bytes | None, bytes | None, bytes | None]
+
+
+def _certificates(config: EtcdConfig) -> Certificates:
+    """Authority, key and certificate, as gRPC wants them."""
+    return (
         _read(config.ca, "ETCD_AUTH_CA"),
         _read(config.client_key, "ETCD_AUTH_CLIENT_KEY"),
         _read(config.client_cert, "ETCD_AUTH_CLIENT_CERT"),
     )
-    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+
+
+def _channel(endpoint: str, certificates: Certificates) -> Any:
+    parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    target = f"{host}:{parts.port or 2379}"
+    if parts.scheme != "https" and not any(certificates):
+        return grpc.aio.insecure_channel(target, options=_OPTIONS)
+    return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(*certificates), options=_OPTIONS)
 
 
 def _read(path: str | None, variable: str) -> bytes | None:

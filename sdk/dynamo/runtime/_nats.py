@@ -359,6 +359,7 @@ def _options(config: NatsConfig, server: str) -> dict[str, Any]:
     if urlsplit(_full(server)).scheme in ("ws", "wss"):
         raise _Refused("NATS over WebSocket is not supported here: use a nats:// or tls:// address")
     try:
+        config = config.with_files()
         options: dict[str, Any] = {
             "user": config.username,
             "password": config.password,
@@ -367,7 +368,7 @@ def _options(config: NatsConfig, server: str) -> dict[str, Any]:
             "nkeys_seed_str": Path(config.nkey).read_text().strip() if config.nkey else None,
             "tls": _tls(config, server),
         }
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, InvalidArgument) as error:
         raise _Refused(f"a file that NATS_AUTH_* or NATS_TLS_* names can't be used: {error}") from error
     return {name: value for name, value in options.items() if value is not None}
 

@@ -1,7 +1,9 @@
 """How a process reaches etcd and NATS: read once from the environment, by the usual names.
 
 Connection settings come from the environment only, since they may hold secrets (flags
-show in `ps`). A malformed value is an `InvalidArgument` that names the variable.
+show in `ps`). A malformed value is an `InvalidArgument` that names the variable. Who we are
+may also stand in a folder of files, as a Secret is mounted: those are read at each sign-in
+(`with_files`), so that a new password needs no new process.
 """
 
 from __future__ import annotations
@@ -16,11 +18,25 @@ from urllib.parse import urlsplit
 from dynamo.runtime.errors import InvalidArgument
 
 T = TypeVar("T")
+C = TypeVar("C", "EtcdConfig", "NatsConfig")
 
 START_LIMIT: Final = 120.0
 """Seconds that a starting process waits for etcd and for NATS."""
 ETCD: Final = "etcd"
 MEMORY: Final = "mem"
+_TEXTS: Final = {"username": "username", "password": "password"}
+ETCD_FILES: Final = {**_TEXTS, "ca.crt": "ca", "tls.crt": "client_cert", "tls.key": "client_key"}
+"""Names of files, and the fields that they fill: user, password and token with their text, the others with their path."""
+NATS_FILES: Final = {
+    **_TEXTS,
+    "token": "token",
+    "nkey": "nkey",
+    "user.creds": "credentials_file",
+    "ca.crt": "tls_ca",
+    "tls.crt": "tls_cert",
+    "tls.key": "tls_key",
+}
+_CONTENTS: Final = frozenset({"username", "password", "token"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +51,12 @@ class EtcdConfig:
     client_key: str | None = None
     lease_ttl: float = 10.0
     start_limit: float = START_LIMIT
+    folder: str | None = None
+    """Files called as in `ETCD_FILES`; what is set by itself wins."""
+
+    def with_files(self) -> EtcdConfig:
+        """As the folder's files have it now; `InvalidArgument` where one can't be read."""
+        return _filled(self, self.folder, ETCD_FILES, "ETCD_AUTH_DIR")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +73,12 @@ class NatsConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     start_limit: float = START_LIMIT
+    folder: str | None = None
+    """Files called as in `NATS_FILES`; what is set by itself wins."""
+
+    def with_files(self) -> NatsConfig:
+        """As the folder's files have it now; `InvalidArgument` where one can't be read."""
+        return _filled(self, self.folder, NATS_FILES, "NATS_AUTH_DIR")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +148,12 @@ class _Reader:
             raise InvalidArgument(f"{name}: there is no file {text}")
         return text
 
+    def folder(self, name: str) -> str | None:
+        text = self.text(name)
+        if text is not None and not Path(text).is_dir():
+            raise InvalidArgument(f"{name}: there is no folder {text}")
+        return text
+
 
 def _url_problem(url: str, schemes: tuple[str, ...]) -> str | None:
     """What is wrong with a server's URL; says nothing of a user or password in it."""
@@ -145,6 +179,7 @@ def _etcd(read: _Reader) -> EtcdConfig:
         client_cert=read.file("ETCD_AUTH_CLIENT_CERT"),
         client_key=read.file("ETCD_AUTH_CLIENT_KEY"),
         lease_ttl=read.number("ETCD_LEASE_TTL", 10.0, least=1.0),
+        folder=read.folder("ETCD_AUTH_DIR"),
     )
     _together("ETCD_AUTH_USERNAME", config.username, "ETCD_AUTH_PASSWORD", config.password)
     _together("ETCD_AUTH_CLIENT_CERT", config.client_cert, "ETCD_AUTH_CLIENT_KEY", config.client_key)
@@ -163,10 +198,29 @@ def _nats(read: _Reader) -> NatsConfig:
         tls_ca=read.file("NATS_TLS_CA"),
         tls_cert=read.file("NATS_TLS_CERT"),
         tls_key=read.file("NATS_TLS_KEY"),
+        folder=read.folder("NATS_AUTH_DIR"),
     )
     _together("NATS_AUTH_USERNAME", config.username, "NATS_AUTH_PASSWORD", config.password)
     _together("NATS_TLS_CERT", config.tls_cert, "NATS_TLS_KEY", config.tls_key)
     return config
+
+
+def _filled(config: C, folder: str | None, files: Mapping[str, str], variable: str) -> C:
+    if folder is None:
+        return config
+    found: dict[str, str] = {}
+    for name, field in files.items():
+        path = Path(folder, name)
+        if getattr(config, field) is None and path.is_file():
+            found[field] = _text_of(path, variable) if field in _CONTENTS else str(path)
+    return dataclasses.replace(config, **found)  # type: ignore[arg-type]
+
+
+def _text_of(path: Path, variable: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{variable}: {path} can't be read: {type(error).__name__}") from None
 
 
 def _together(first: str, value: T | None, second: str, other: T | None) -> None:

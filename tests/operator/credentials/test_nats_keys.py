@@ -57,13 +57,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
         server.kill()
 
 
-def kept(file: Path, credentials: bytes) -> str:
-    file.write_bytes(credentials)
-    return str(file)
+def kept(folder: Path, credentials: bytes) -> str:
+    """As the Secret is mounted."""
+    folder.mkdir(exist_ok=True)
+    (folder / "user.creds").write_bytes(credentials)
+    return str(folder)
 
 
-async def connected(server: NatsServer, file: Path, credentials: bytes) -> NatsBus:
-    bus = NatsBus(NatsConfig(servers=(server.url,), credentials_file=kept(file, credentials), start_limit=10))
+async def connected(server: NatsServer, folder: Path, credentials: bytes) -> NatsBus:
+    bus = NatsBus(NatsConfig(servers=(server.url,), folder=kept(folder, credentials), start_limit=10))
     await bus.connect()
     return bus
 
@@ -134,7 +136,7 @@ def test_a_new_signing_key_cuts_nobody_off(start: Start, tmp_path: Path) -> None
         bus = await connected(server, tmp_path / "creds", old)
         states: list[bool] = []
         bus.on_state(states.append)
-        (tmp_path / "creds").write_bytes(new)
+        kept(tmp_path / "creds", new)
         server.kill()
         (tmp_path / "nats0" / "server.conf").write_bytes(third[nats_keys.SERVER_CONF])
         server.start()
