@@ -79,7 +79,7 @@ def test_packages_are_pinned(name: str) -> None:
 def test_the_index_leaves_no_trace(name: str) -> None:
     """Its settings are a secret of the build, its downloads a cache of the builder: neither ends up in a layer."""
     asking = [run for word, run in instructions(name) if word == "RUN" and "-c constraints.txt" in run]
-    mounts = "--mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/root/.cache/pip"
+    mounts = "--mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=cache,target=/var/cache/pip"
     assert len(asking) == 2
     assert [run for run in asking if not run.startswith(mounts)] == []
 
