@@ -1,0 +1,112 @@
+"""Builds Kubernetes, kind and the tools around them from Go modules, into the cache's bin folder.
+
+Versions and checksums stand in go/*/go.mod and go.sum. A module is built again when these change. Products are moved
+into place when all of a module is built, so that a build that was killed leaves nothing half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from e2e.kind.places import HERE, Places
+from e2e.kind.steps import StepError, run, step
+
+GO = HERE / "go"
+BUILD_SECONDS = 1800
+COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
+NODE_PACKAGES = (
+    *(f"k8s.io/kubernetes/cmd/{name}" for name in (*COMPONENTS, "kubeadm", "kubelet", "kubectl")),
+    "go.etcd.io/etcd/server/v3",
+    "sigs.k8s.io/kind",
+)
+# A build of its own: it wants github.com/Sirupsen/logrus, which clashes with the others' lower-case one.
+PROVISIONER = "github.com/rancher/local-path-provisioner"
+# Each with the dependencies that its authors chose; charts and the operator's bench use them.
+TOOLS = (
+    "helm.sh/helm/v3/cmd/helm@v3.19.2",
+    "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
+    "github.com/zegl/kube-score/cmd/kube-score@v1.20.0",
+    "sigs.k8s.io/kwok/cmd/kwok@v0.7.0",
+)
+
+
+def version_of(module: str, folder: str = "node") -> str:
+    """The version that go.mod requires of a module, as `v1.2.3`."""
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", (GO / folder / "go.mod").read_text(), re.M)
+    if not found:
+        raise StepError(f"e2e/kind/go/{folder}/go.mod does not require {module}")
+    return found[1]
+
+
+def module_folder(module: str) -> Path:
+    """Where the source of a module that go/node requires lies, downloaded if need be."""
+    run(["go", "mod", "download", module], seconds=300, cwd=GO / "node")
+    return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=GO / "node"))["Dir"])
+
+
+def build_all(places: Places) -> None:
+    """Everything that the cluster, its node image and the tests need; what is there already is left."""
+    if shutil.which("go") is None:
+        raise StepError("Go is missing (1.25 or later): it builds Kubernetes and kind; install it and put it on PATH")
+    places.bin.mkdir(parents=True, exist_ok=True)
+    _build_module(places, "node", (NODE_PACKAGES, (PROVISIONER,)), _kubernetes_flags())
+    _build_module(places, "coredns", ((".",),), "-s -w")
+    _build_module(places, "pause", ((".",),), "-s -w")
+    for tool in TOOLS:
+        _install_tool(places, tool)
+
+
+def _kubernetes_flags() -> str:
+    """Linker flags by which Kubernetes' binaries know their version: they refuse to work together without."""
+    version = version_of("k8s.io/kubernetes")
+    major, minor, _ = version.removeprefix("v").split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return "-s -w " + " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in values.items())
+
+
+def _build_module(places: Places, name: str, builds: Iterable[tuple[str, ...]], flags: str) -> None:
+    stamp = places.bin / f".{name}-{digest_of((GO / name).iterdir())}"
+    if stamp.exists():
+        return
+    with step(f"building {name} from Go modules"), tempfile.TemporaryDirectory(dir=places.bin) as made:
+        for packages in builds:
+            _go(["build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{made}/", *packages], GO / name)
+        for product in Path(made).iterdir():
+            product.rename(places.bin / {"server": "etcd"}.get(product.name, product.name))
+    stamp.touch()
+
+
+def _install_tool(places: Places, tool: str) -> None:
+    name, version = tool.rsplit("/", 1)[-1].split("@")
+    stamp = places.bin / f".{name}-{version}"
+    if stamp.exists():
+        return
+    with step(f"building {name} {version}"), tempfile.TemporaryDirectory(dir=places.bin) as made:
+        _go(["install", "-trimpath", "-ldflags", "-s -w", tool], places.cache, GOBIN=made)
+        (Path(made) / name).rename(places.bin / name)
+    stamp.touch()
+
+
+def _go(args: list[str], folder: Path, **env: str) -> None:
+    run(["go", *args], seconds=BUILD_SECONDS, cwd=folder, env={"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", **env})
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """Twelve hexadecimal digits that change with the names and contents of these files."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def on_path(places: Places) -> str:
+    """A PATH on which our binaries come first."""
+    return f"{places.bin}:{os.environ.get('PATH', '')}"

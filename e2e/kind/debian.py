@@ -1,0 +1,94 @@
+"""What comes from Debian: tools on this machine, and the root file system of a node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from e2e.kind.binaries import digest_of
+from e2e.kind.places import Places
+from e2e.kind.steps import StepError, run, step
+
+# A command that shows that the package is there, and the package.
+NEEDED = {
+    "dockerd": "docker.io",
+    "docker": "docker.io",
+    "containerd": "containerd",
+    "runc": "runc",
+    "debootstrap": "debootstrap",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "conntrack": "conntrack",
+    "buildah": "buildah",
+}
+NODE_PACKAGES = (
+    "systemd,systemd-sysv,conntrack,iptables,nftables,iproute2,ethtool,util-linux,mount,kmod,socat,libseccomp2,"
+    "ca-certificates,curl,jq,procps,containerd,runc,containernetworking-plugins,busybox-static"
+)
+# Units that must not start in a container, as kind's own base image removes them.
+UNWANTED = (
+    "usr/lib/systemd/system/multi-user.target.wants/*",
+    "usr/lib/systemd/system/local-fs.target.wants/*",
+    "usr/lib/systemd/system/basic.target.wants/*",
+    "usr/lib/systemd/system/sockets.target.wants/*udev*",
+    "usr/lib/systemd/system/sockets.target.wants/*initctl*",
+    "usr/lib/systemd/system/sysinit.target.wants/systemd-tmpfiles-setup.service",
+    "etc/systemd/system/*.wants/*",
+    "var/cache/apt/*",
+    "var/lib/apt/lists/*",
+    "var/log/*",
+    "usr/share/doc/*",
+    "usr/share/man/*",
+    "usr/share/locale/*",
+    "usr/share/info/*",
+)
+
+
+def missing_packages() -> list[str]:
+    """Packages whose commands are not on PATH (nor in the folders for administrators)."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    return sorted({package for command, package in NEEDED.items() if shutil.which(command, path=path) is None})
+
+
+def install_missing() -> None:
+    """Install what is missing, as root on Debian; elsewhere say what is missing."""
+    missing = missing_packages()
+    if not missing:
+        return
+    names = " ".join(missing)
+    if os.geteuid() or not Path("/etc/debian_version").exists():
+        raise StepError(
+            f"no Docker answers, and to run one of its own `make e2e` needs to be root on Debian with: {names}. "
+            "Start Docker, or install these, or name a cluster in E2E_KUBECONFIG."
+        )
+    with step(f"installing from Debian: {names}"):
+        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update", "-qq"], seconds=300, env=env)
+        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], seconds=900, env=env)
+
+
+def root_filesystem(places: Places) -> Path:
+    """A folder with the packages of a node, made once for each list of packages."""
+    root = places.cache / f"rootfs-{digest_of([Path(__file__)])}"
+    if root.exists():
+        return root
+    for old in places.cache.glob("rootfs-*"):
+        shutil.rmtree(old)
+    making = places.cache / "rootfs.making"
+    shutil.rmtree(making, ignore_errors=True)
+    with step("root file system of a node from Debian's packages"):
+        options = ["--variant=minbase", f"--include={NODE_PACKAGES}"]
+        run(["debootstrap", *options, "bookworm", making, *_archive()], seconds=1200)
+        for pattern in UNWANTED:
+            for path in making.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        making.rename(root)
+    return root
+
+
+def _archive() -> list[str]:
+    """The archive that this machine's own packages come from; none: debootstrap's default."""
+    uris = run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], seconds=60).split()
+    return [uri for uri in uris if "security" not in uri][:1]

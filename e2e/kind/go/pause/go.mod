@@ -1,0 +1,3 @@
+module dynamo.test/pause
+
+go 1.25.0

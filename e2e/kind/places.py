@@ -1,0 +1,63 @@
+"""Where everything lies: one folder outside the repository for what is kept, one under /run for what is running.
+
+| variable | default | what |
+|---|---|---|
+| DYNAMO_E2E_CACHE | ~/.cache/dynamo-pipelines | binaries, node image, images of ours, the daemon's data |
+| DYNAMO_E2E_BIN | $DYNAMO_E2E_CACHE/bin | the binaries alone |
+| DYNAMO_E2E_NAME | dynamo-e2e | name of the cluster and of the network namespace |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths and names of one cluster."""
+
+    cache: Path
+    bin: Path
+    name: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Places:
+        """As the variables above say."""
+        user = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/root")) / ".cache")
+        cache = Path(environ.get("DYNAMO_E2E_CACHE") or user / "dynamo-pipelines").absolute()
+        binaries = Path(environ.get("DYNAMO_E2E_BIN") or cache / "bin").absolute()
+        return cls(cache, binaries, environ.get("DYNAMO_E2E_NAME") or "dynamo-e2e")
+
+    @property
+    def run(self) -> Path:
+        """Sockets, pid files and logs of what is running; short, since a socket's path has at most 107 characters."""
+        return Path("/run") / self.name
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever builds or uses the cluster."""
+        return self.cache / f"{self.name}.lock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The cluster's administrator."""
+        return self.cache / f"{self.name}.kubeconfig"
+
+    @property
+    def kept(self) -> Path:
+        """There while `make e2e-up` keeps a cluster; a cluster without it was left by a run that was killed."""
+        return self.cache / f"{self.name}.kept"
+
+    @property
+    def netns(self) -> Path:
+        """The network namespace of the private daemon."""
+        return Path("/run/netns") / self.name
+
+    def enter(self) -> list[str]:
+        """Words before a command that must run in that namespace; not `ip netns exec`, which hides the cgroups."""
+        return ["nsenter", f"--net={self.netns}"]
