@@ -172,8 +172,8 @@ def _start(folder: Path, started: list[subprocess.Popen[bytes]]) -> Server:
     (folder / "tokens.csv").write_text(f'{ADMIN},admin,1,"system:masters"\n{NOBODY},nobody,2\n')
     client, peer, port = free_port(), free_port(), free_port()
     etcd = f"http://127.0.0.1:{client}"
-    _spawn(started, folder, "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}",
-           f"--advertise-client-urls={etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}", "--unsafe-no-fsync")  # fmt: skip
+    _spawn(started, folder, "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}", "--unsafe-no-fsync",
+           f"--advertise-client-urls={etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}")  # fmt: skip
     _spawn(started, folder, "kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
            f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
            "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
@@ -192,7 +192,9 @@ def _spawn(started: list[subprocess.Popen[bytes]], folder: Path, name: str, *wor
 def _wait_for(server: Server, started: list[subprocess.Popen[bytes]]) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        assert all(process.poll() is None for process in started), (server.folder / "kube-apiserver.log").read_text()[-2000:]
+        assert all(process.poll() is None for process in started), (server.folder / "kube-apiserver.log").read_text()[
+            -2000:
+        ]
         if server.authority.is_file():
             command = [binary("kubectl"), "--kubeconfig", str(server.kubeconfig(ADMIN)), "get", "--raw", "/readyz"]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:

@@ -1,0 +1,159 @@
+"""What `dynamo status` prints, once or as things change."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, NoReturn
+
+import click
+import yaml
+from rich.console import Console
+from rich.live import Live as Screen
+from rich.text import Text
+
+from dynamo.cli.cluster.client import Cluster, Live
+from dynamo.cli.cluster.follow import interruptible
+from dynamo.cli.cluster.listing import Row, bare, detail, rows
+from dynamo.cli.cluster.progress import Phase, phase_of, progress
+from dynamo.cli.cluster.trouble import ClusterError, no_pipeline
+from dynamo.cli.cluster.waiting import last_events
+from dynamo.cli.ps import table
+from dynamo.operator.kinds import PIPELINES, PODS
+from dynamo.operator.resources import naming
+
+_LOOK_EVERY: Final = 1.0
+_LAST_EVENTS: Final = 8
+
+
+class Look(NamedTuple):
+    """What to look at, and how to show it."""
+
+    name: str | None
+    namespace: str | None
+    everywhere: bool
+    output: str
+
+    @property
+    def wide(self) -> bool:
+        """More columns."""
+        return self.output == "wide"
+
+    @property
+    def structured(self) -> bool:
+        """For programs."""
+        return self.output in ("json", "yaml")
+
+
+def look(cluster: Cluster, wanted: Look) -> int:
+    """Prints once; the exit code."""
+    found = fetch(cluster, wanted)
+    if wanted.structured:
+        click.echo(_structured(found, wanted))
+    elif wanted.name:
+        click.echo(_one(cluster, found[0], wanted))
+    elif found:
+        click.echo(_many(found, wanted))
+    else:
+        where = "in any namespace" if wanted.everywhere else f"in namespace {cluster.namespace}"
+        click.echo(f"no pipelines {where}: dynamo apply FILE makes one", err=True)
+    return 1 if wanted.name and phase_of(found[0]) is not Phase.READY else 0
+
+
+def fetch(cluster: Cluster, wanted: Look) -> list[Live]:
+    """The pipelines; raises for a name that isn't there."""
+    if not wanted.name:
+        found = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
+        return sorted(found, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
+    return [one(cluster, cluster.namespace, wanted.name)]
+
+
+def one(cluster: Cluster, namespace: str, name: str) -> Live:
+    """The pipeline of a name in a namespace; raises with what else there is."""
+    live = cluster.find(PIPELINES.path(namespace, name))
+    if live is None:
+        near = {p["metadata"]["name"] for p in cluster.visible(PIPELINES, namespace)}
+        far = {p["metadata"]["namespace"] for p in cluster.visible(PIPELINES, None) if p["metadata"]["name"] == name}
+        raise ClusterError(no_pipeline(name, namespace, near, far))
+    return live
+
+
+def _structured(found: Sequence[Live], wanted: Look) -> str:
+    plain: Any = bare(found[0]) if wanted.name else _list([bare(live) for live in found])
+    if wanted.output == "json":
+        return json.dumps(plain, ensure_ascii=False, indent=2)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
+
+
+def _list(items: Sequence[Live]) -> Live:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def _many(found: Sequence[Live], wanted: Look) -> str:
+    return "\n".join(table(rows(found, datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)))
+
+
+def _one(cluster: Cluster, live: Live, wanted: Look) -> str:
+    name, namespace = live["metadata"]["name"], live["metadata"]["namespace"]
+    pods = cluster.visible(PODS, namespace, labelSelector=f"{naming.PIPELINE}={name}")
+    lines: list[str] = []
+    for block in detail(live, progress(live, pods), datetime.now(UTC), wide=wanted.wide):
+        lines += [block] if isinstance(block, str) else table(block)
+    events = last_events(cluster, namespace, name, _LAST_EVENTS)
+    return "\n".join([*lines, "", "Last events:", *(f"  {line}" for line in events)] if events else lines)
+
+
+def watch_on(cluster: Cluster, wanted: Look) -> NoReturn:
+    """Until Ctrl-C: a picture that moves on a terminal, changed rows or objects elsewhere."""
+    with interruptible():
+        if sys.stdout.isatty() and not wanted.structured:
+            _picture(cluster, wanted)
+        _stream(cluster, wanted)
+
+
+def _picture(cluster: Cluster, wanted: Look) -> NoReturn:
+    with Screen(console=Console(highlight=False), auto_refresh=False) as screen:
+        while True:
+            try:
+                found = fetch(cluster, wanted)
+                text = _one(cluster, found[0], wanted) if wanted.name else _many(found, wanted)
+            except ClusterError as error:
+                text = error.message
+            screen.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+            time.sleep(_LOOK_EVERY)
+
+
+def _stream(cluster: Cluster, wanted: Look) -> NoReturn:
+    told: dict[str, Any] = {}
+    head = False
+    while True:
+        for live in fetch(cluster, wanted):
+            key, row = str(live["metadata"]["uid"]), _cells(live, wanted)
+            if told.get(key) == row[:-1]:
+                continue
+            told[key] = row[:-1]
+            if wanted.structured:
+                click.echo(_document(live, wanted))
+            else:
+                lines = table([_cells(None, wanted), row])
+                click.echo("\n".join(lines[1:] if head else lines))
+                head = True
+        sys.stdout.flush()
+        time.sleep(_LOOK_EVERY)
+
+
+def _cells(live: Live | None, wanted: Look) -> Row:
+    """A row, its age last so that it doesn't count as a change; of None, the head."""
+    found = rows([live] if live else [], datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)
+    row, where = found[-1], found[0].index("AGE")
+    version = (str(live["metadata"].get("resourceVersion")),) if live and wanted.structured else ()
+    return (*version, *row[:where], *row[where + 1 :], row[where])
+
+
+def _document(live: Live, wanted: Look) -> str:
+    if wanted.output == "json":
+        return json.dumps(bare(live), ensure_ascii=False)
+    return "---\n" + str(yaml.safe_dump(bare(live), sort_keys=False, allow_unicode=True)).rstrip()
