@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, Resource
+from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, ROUTES, Resource
 
 Object = dict[str, Any]
 Fault = Callable[[str, str], web.Response | None]
-_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES)}
+_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES, ROUTES)}
 
 
 def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Response:
@@ -39,6 +39,7 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.fault: Fault = lambda method, path: None
         self.token: str | None = None
+        self.gateway_api = False
         self.page = page
         self._numbers = itertools.count(1)
         self.url = ""
@@ -137,6 +138,8 @@ class ApiServer:
         if found is not None:
             return web.json_response(found)
         resource, namespace, name, sub = _parsed(request.path)
+        if resource is ROUTES and not self.gateway_api:
+            return refusal(404, "the server could not find the requested resource", "NotFound")
         if request.query.get("watch") == "true":
             return await self._watch(request, resource)
         if name is None and request.method == "GET":

@@ -49,6 +49,12 @@ FULL: Spec = {
         "migrationLimit": 3,
         "holdSeconds": 1.5,
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+        "ingress": {
+            "host": "llama.example.org",
+            "className": "nginx",
+            "tlsSecret": "llama-tls",
+            "annotations": {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600"},
+        },
         "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi", "cpu": 2}},
         "podTemplate": {
             "metadata": {"annotations": {"scrape": "yes"}},
@@ -77,6 +83,7 @@ FULL: Spec = {
             "envFrom": [{"configMapRef": {"name": "c"}}],
             "resources": {"limits": {"memory": "64Gi"}},
             "accelerator": {"resource": "amd.com/gpu", "count": 4},
+            "sharedMemory": "16Gi",
             "podTemplate": {
                 "metadata": {"labels": {"team": "a"}},
                 "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "priorityClassName": "high"},
@@ -89,6 +96,19 @@ FULL: Spec = {
         },
     ],
     "runtime": {"etcd": {"endpoints": ["http://etcd:2379"], "secret": "etcd-auth"}, "nats": {"secret": "nats-auth"}},
+}
+
+ROUTED: Spec = {
+    **SMALLEST,
+    "frontend": {
+        "httpRoute": {
+            "gateway": {"name": "public", "namespace": "gateways", "sectionName": "web"},
+            "hostnames": ["llama.example.org", "*.llama.example.org"],
+            "https": True,
+            "requestTimeout": "0s",
+            "annotations": {"a": "b"},
+        }
+    },
 }
 
 _NAMES = st.from_regex(r"\A[a-z]([-a-z0-9]{0,15}[a-z0-9])?\Z").filter(lambda n: n not in rules.RESERVED_NAMES)
@@ -127,10 +147,29 @@ def _components(draw: st.DrawFn) -> Spec:
         "env": _ENV,
         "envFrom": st.just([{"secretRef": {"name": "s"}}]),
         "resources": _RESOURCES,
+        "sharedMemory": st.sampled_from([1, "2Gi"]),
         "accelerator": st.sampled_from([{}, {"resource": "amd.com/gpu"}, {"count": 0}, {"count": 3}]),
         "podTemplate": _POD_TEMPLATE,
     }
     return found | draw(st.fixed_dictionaries({}, optional=optional))
+
+
+_ENTRANCES = st.sampled_from(
+    [
+        {},
+        {"ingress": {}},
+        {"ingress": {"host": "*.example.org", "tlsSecret": "t", "annotations": {"a": "b"}}},
+        {"httpRoute": {"gateway": {"name": "g"}}},
+        ROUTED["frontend"],
+    ]
+)
+
+
+def _with_entrance(optional: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Spec]:
+    """A frontend with some of the fields, and one way in at most."""
+    return st.builds(
+        lambda some, entrance: {**some, **entrance}, st.fixed_dictionaries({}, optional=optional), _ENTRANCES
+    )
 
 
 @st.composite
@@ -140,16 +179,15 @@ def specs(draw: st.DrawFn) -> Spec:
     optional: dict[str, st.SearchStrategy[Any]] = {
         "namespace": st.just("shared"),
         "restart": st.text(max_size=5),
-        "frontend": st.fixed_dictionaries(
-            {},
-            optional={
+        "frontend": _with_entrance(
+            {
                 "replicas": st.integers(0, 3),
                 "port": st.integers(1, 65535),
                 "workers": st.integers(1, 3),
                 "resources": _RESOURCES,
                 "podTemplate": _POD_TEMPLATE,
                 "service": st.sampled_from([{}, {"type": "NodePort", "annotations": {"a": "b"}}]),
-            },
+            }
         ),
         "runtime": st.sampled_from([{}, {"etcd": {"secret": "e"}}, {"nats": {"url": "nats://n:1", "secret": "n"}}]),
     }

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.admission import admit, holds, schema, walk, with_defaults
-from tests.operator.pipelines import FULL, SMALLEST, Spec, body, specs
+from tests.operator.pipelines import FULL, ROUTED, SMALLEST, Spec, body, specs
 
 from dynamo.operator.api import rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -55,7 +55,7 @@ def test_the_schema_is_structural() -> None:
 def test_every_field_has_a_description() -> None:
     """`kubectl explain` has a sentence for each field; the object's metadata is Kubernetes' own."""
     missing = [p for p, n in walk(schema()) if not n.get("description") and not p.endswith("{}") and p != "metadata"]
-    assert [p for p in missing if not p.endswith("endpoints[]")] == []
+    assert [p for p in missing if not p.endswith(("endpoints[]", "hostnames[]"))] == []
 
 
 def test_lists_are_bounded_and_say_what_they_are() -> None:
@@ -88,9 +88,9 @@ def test_root_rules_are_few() -> None:
     assert [r.mirrors for r in CEL_RULES if not r.place] == ["names_fit", ""]
 
 
-@pytest.mark.parametrize("spec", [SMALLEST, FULL])
+@pytest.mark.parametrize("spec", [SMALLEST, FULL, ROUTED])
 def test_good_pipelines_are_let_in(spec: Spec) -> None:
-    """The smallest one and the one with every field."""
+    """The smallest one, the one with every field, and the other way in."""
     assert admit(body(spec)) == []
 
 
@@ -139,6 +139,8 @@ BAD: list[tuple[Spec, str, str]] = [
     (one(engine="mocker", env=[{"name": "A"}, {"name": "A"}]), "components[0].env", "Duplicate"),
     ({"components": [{"engine": "mocker"}] * 2}, "spec.components", "Duplicate"),
     (one(engine="mocker", rollout={"strategy": "Recreate", "maxSurge": 1}), "rollout.strategy", "use Rolling"),
+    ({**SMALLEST, "frontend": {"ingress": {}, "httpRoute": {"gateway": {"name": "g"}}}},
+     "spec.frontend.httpRoute", "keep one"),
     (one(engine="mocker", rollout={"maxSurge": 0, "maxUnavailable": "0%"}), "components[0].rollout", "raise one"),
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.operator.apiserver import ApiServer, refusal
-from tests.operator.pipelines import SMALLEST, Spec, body
+from tests.operator.pipelines import ROUTED, SMALLEST, Spec, body
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
@@ -387,3 +387,26 @@ def after_one_write() -> Callable[[str, str], web.Response | None]:
         return refusal(503, "killed") if method != "GET" and next(counted) else None
 
     return fault
+
+
+def test_without_the_gateway_api_the_rest_is_made_and_the_status_says_so() -> None:
+    """The kind may come later, and go again: nothing ends, nothing is left over."""
+
+    async def case(bench: Bench) -> None:
+        await bench.look()
+        stalled = bench.condition("Stalled")
+        assert stalled is not None
+        assert "install the Gateway API, or use spec.frontend.ingress" in stalled["message"]
+        assert bench.server.names("Deployment") == ["llama-frontend"]
+        bench.server.gateway_api = True
+        bench.looks = Reconciler(bench.api, SETTINGS, lambda: NOW)
+        await bench.settle()
+        assert bench.server.names("HTTPRoute") == ["llama-frontend"]
+        assert bench.status["url"] == "https://llama.example.org"
+        assert bench.condition("Stalled") is None
+        bench.ask(SMALLEST)
+        await bench.settle()
+        assert bench.server.names("HTTPRoute") == []
+        assert bench.status["url"] == "http://llama-frontend.serving.svc:8000"
+
+    run(case, ROUTED)

@@ -15,14 +15,15 @@ import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.operator.pipelines import FULL, SMALLEST, UID, Spec, pipeline, valid_pipelines
+from tests.operator.pipelines import FULL, ROUTED, SMALLEST, UID, Spec, pipeline, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.diff import differences
 from dynamo.operator.plan import Environment, plan
 from dynamo.operator.resources import naming
+from dynamo.operator.resources.entrance import url as entrance_url
 from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Manifest, RenderError, SecretKeys, Site
+from dynamo.operator.resources.site import Manifest, RenderError, Scene, SecretKeys, Site
 from dynamo.operator.yamltext import to_yaml
 from dynamo.runtime.settings import parse
 
@@ -69,7 +70,8 @@ def worker(spec: Spec | None = None, site: Site = SITE, **component: Any) -> Man
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "site"), [("smallest", SMALLEST, SITE), ("full", FULL, SITE), ("secured", SMALLEST, SECURED)]
+    ("name", "spec", "site"),
+    [("smallest", SMALLEST, SITE), ("full", FULL, SITE), ("secured", SMALLEST, SECURED), ("routed", ROUTED, SITE)],
 )
 def test_golden(name: str, spec: Spec, site: Site) -> None:
     """What users get, word for word; `GOLDEN=1` writes the files again."""
@@ -99,7 +101,8 @@ def test_every_valid_pipeline_renders(found: DynamoPipeline) -> None:
 def test_kubernetes_own_schemas_agree(found: DynamoPipeline) -> None:
     """No field that doesn't exist, none of the wrong type, none missing (few examples: these schemas load slowly)."""
     for manifest in render(found):
-        kubernetes_validate.validate(manifest, "1.34", strict=True)
+        if manifest["kind"] != "HTTPRoute":  # of the Gateway API, which has its own schemas
+            kubernetes_validate.validate(manifest, "1.34", strict=True)
 
 
 def check_head(manifest: Manifest, found: DynamoPipeline) -> None:
@@ -246,6 +249,39 @@ def test_devices_are_requested() -> None:
     assert "/dev/shm" in [m["mountPath"] for m in container["volumeMounts"]]
     assert worker(accelerator={"resource": "amd.com/gpu", "count": 1})["resources"]["limits"] == {"amd.com/gpu": "1"}
     assert "limits" not in worker()["resources"]
+
+
+def test_shared_memory_is_sized() -> None:
+    """Memory without a size is half of the node's."""
+
+    def size(**component: Any) -> Any:
+        found = pipeline({"components": [{"engine": "vllm", **component}], "model": {"source": "/m"}})
+        volumes = of_kind(render(found), "StatefulSet")["spec"]["template"]["spec"]["volumes"]
+        return next((v["emptyDir"] for v in volumes if v["name"] == "shm"), None)
+
+    assert size() == {"medium": "Memory", "sizeLimit": "8Gi"}
+    assert size(sharedMemory="2Gi") == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert size(accelerator={"count": 0}) is None
+    assert size(accelerator={"count": 0}, sharedMemory=1024) == {"medium": "Memory", "sizeLimit": "1024"}
+
+
+@pytest.mark.parametrize(
+    ("frontend", "expected"),
+    [
+        ({"port": 80}, "http://llama-frontend.serving.svc:80"),
+        ({"ingress": {}}, "http://llama-frontend.serving.svc:8000"),
+        ({"ingress": {"host": "a.b"}}, "http://a.b"),
+        ({"ingress": {"host": "a.b", "tlsSecret": "t"}}, "https://a.b"),
+        ({"ingress": {"host": "*.b"}}, "http://llama-frontend.serving.svc:8000"),
+        ({"httpRoute": {"gateway": {"name": "g"}, "hostnames": ["a.b", "c"]}}, "http://a.b"),
+        ({"httpRoute": {"gateway": {"name": "g"}, "hostnames": ["a.b"], "https": True}}, "https://a.b"),
+        ({"httpRoute": {"gateway": {"name": "g"}}}, "http://llama-frontend.serving.svc:8000"),
+    ],
+)
+def test_the_url_is_where_clients_come_in(frontend: Spec, expected: str) -> None:
+    """The host that they use, else the Service."""
+    found = pipeline({**SMALLEST, "frontend": frontend})
+    assert entrance_url(Scene.of(found, plan(found, CLUSTER), SITE)) == expected
 
 
 def test_a_limit_without_request_stays_alone() -> None:

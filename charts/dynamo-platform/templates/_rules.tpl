@@ -20,8 +20,12 @@
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
-  resources: [networkpolicies]
+  resources: [ingresses, networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# Only where a pipeline asks for one; a cluster without the Gateway API has nothing that this could allow.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, create, patch, delete]
 # Claims with downloaded models go with their pipeline; the operator itself never deletes one.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

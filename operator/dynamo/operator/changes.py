@@ -26,8 +26,8 @@ KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 """Never removed by an edit of the spec: downloaded models go with the pipeline."""
 
 ADOPTED_KINDS = KEPT_KINDS | {
-    "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service", "ServiceAccount",
-    "StatefulSet",
+    "ConfigMap", "Deployment", "HTTPRoute", "Ingress", "NetworkPolicy", "PodDisruptionBudget", "Secret", "Service",
+    "ServiceAccount", "StatefulSet",
 }  # fmt: skip
 """What we make. Others bear our labels without an owner too: Endpoints copy those of their Service."""
 

@@ -19,6 +19,7 @@ from dynamo.operator.api.v1alpha1 import Engine
 ROOT = ""
 SPEC = "spec"
 SOURCE = "spec.model.source"
+FRONTEND = "spec.frontend"
 COMPONENT = "spec.components[]"
 ROLLOUT = "spec.components[].rollout"
 VARIABLE = "spec.components[].env[]"
@@ -206,6 +207,13 @@ _COMPONENT_RULES = (
 )
 
 _INNER_RULES = (
+    CelRule(
+        "one_way_in",
+        FRONTEND,
+        "!has(self.ingress) || !has(self.httpRoute)",
+        "httpRoute and ingress are both set, and requests come in by one of them: keep one",
+        ".httpRoute",
+    ),
     CelRule(
         "rollout_can_move",
         ROLLOUT,

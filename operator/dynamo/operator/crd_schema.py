@@ -47,6 +47,7 @@ EXTENSIONS: Mapping[str, Schema] = {
     "spec.components[].engineArgs": _own_arguments(),
     "spec.components[].podTemplate": _OPAQUE,
     "spec.frontend.podTemplate": _OPAQUE,
+    "spec.frontend.httpRoute.hostnames": _ATOMIC,
     "spec.runtime.etcd.endpoints": _ATOMIC,
     "status.components": _BY_NAME,
     "status.conditions": {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},

@@ -37,14 +37,17 @@ CHILDREN: Final = (
     Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     Resource("v1", "ConfigMap", "configmaps"),
     Resource("v1", "Service", "services"),
+    Resource("networking.k8s.io/v1", "Ingress", "ingresses"),
     Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     Resource("apps/v1", "StatefulSet", "statefulsets"),
     Resource("apps/v1", "Deployment", "deployments"),
 )
-"""Everything that `render.manifests` makes; what is listed and pruned."""
+"""What `render.manifests` makes in every cluster; what is listed, watched and pruned."""
+ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
+"""Made, listed and pruned where the cluster has the Gateway API; not watched, since its CRD may go at any time."""
 
 
 def resource_of(kind: str) -> Resource:
     """The child kind of this name."""
-    return next(r for r in CHILDREN if r.kind == kind)
+    return next(r for r in (*CHILDREN, ROUTES) if r.kind == kind)

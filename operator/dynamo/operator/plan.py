@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dynamo.operator.api.frontend import FrontendSpec
 from dynamo.operator.api.rules import CPU_ENGINES
-from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, FrontendSpec, ModelSpec
+from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, ModelSpec
 from dynamo.operator.api.v1alpha1 import Rollout as RolloutSpec
 from dynamo.operator.workload import (
     Argument,
@@ -37,6 +38,8 @@ GRACE_SECONDS = 600
 """In a cluster: longer than nearly every stream. A pod without streams ends at once, so waiting costs nothing."""
 LOCAL_GRACE_SECONDS = 30
 REVISION_DIGITS = 8
+KEPT = {"resources", "pod_template", "env", "env_from", "accelerator", "shared_memory"}
+"""Fields that reach a pod without showing in its argv or environment."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +244,7 @@ def _with_revision(workload: Workload, pipeline: DynamoPipeline) -> Workload:
     """Name the workload after what would need new processes: not how many there are, nor how they roll."""
     component = next((c for c in pipeline.spec.components if c.name == workload.component), None)
     spec = pipeline.spec.frontend if workload.is_frontend or component is None else component
-    kept = spec.model_dump(mode="json", include={"resources", "pod_template", "env", "env_from", "accelerator"})
+    kept = spec.model_dump(mode="json", include=KEPT)
     matters = [
         [repr(argument) for argument in workload.argv],
         workload.environment,

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,12 +23,12 @@ from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
 from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, changes, with_live_replicas
 from dynamo.operator.conditions import Reason
 from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, resource_of
+from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, ROUTES, resource_of
 from dynamo.operator.kube import Api, Object
 from dynamo.operator.observe import observe
 from dynamo.operator.plan import plan
 from dynamo.operator.resources import naming
-from dynamo.operator.resources.frontend import service_url
+from dynamo.operator.resources.entrance import url as url_of
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
 from dynamo.operator.settings import Settings
@@ -37,6 +37,8 @@ from dynamo.operator.status import Trouble, failed_status, status
 T = TypeVar("T")
 PROGRESS_SECONDS = 30.0
 """While something is still to come, look again even if no event says so."""
+ROUTES_SECONDS = 60.0
+"""How long a cluster without HTTPRoutes is believed to have none."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Reconciler:
     def __init__(self, api: Api, settings: Settings, clock: Callable[[], datetime] | None = None) -> None:
         self._api, self._settings = api, settings
         self._clock = clock or (lambda: datetime.now(UTC))
+        self._routes = _Routes(api)
 
     async def reconcile(self, key: Key) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
@@ -69,14 +72,37 @@ class Reconciler:
             return Outcome(gone=True)
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
-        return await _Look(self._api, self._settings, body, self._clock()).run()
+        return await _Look(self._api, self._settings, self._routes, body, self._clock()).run()
+
+
+class _Routes:
+    """Not every cluster has HTTPRoutes; one without is asked again after a while."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._ask_at: datetime | None = None
+        self.missing = ""
+        """Why there are none: the server's sentence."""
+
+    async def items(self, namespace: str, selector: str, now: datetime) -> list[Object]:
+        if self._ask_at is not None and now < self._ask_at:
+            return []
+        try:
+            found = await self._api.items(ROUTES, namespace, selector)
+        except ApiError as error:
+            if error.code not in (403, 404):
+                raise
+            self._ask_at, self.missing = now + timedelta(seconds=ROUTES_SECONDS), error.message
+            return []
+        self._ask_at, self.missing = None, ""
+        return found
 
 
 class _Look:
     """One look at one pipeline; holds what it has read and counts what it writes."""
 
-    def __init__(self, api: Api, settings: Settings, body: Object, now: datetime) -> None:
-        self._api, self._settings, self._body, self._now = api, settings, body, now
+    def __init__(self, api: Api, settings: Settings, routes: _Routes, body: Object, now: datetime) -> None:
+        self._api, self._settings, self._routes, self._body, self._now = api, settings, routes, body, now
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
         self._status: Object = body.get("status") or {}
@@ -122,7 +148,7 @@ class _Look:
             todo = changes(pipeline, wanted, site, live, observed.sets)
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
-        url = service_url(Scene.of(pipeline, wanted, site))
+        url = url_of(Scene.of(pipeline, wanted, site))
         told = partial(status, pipeline, wanted, observed, now=self._text, url=url)
         if not self._status.get("conditions"):
             # Before any work: without a condition, kstatus and Argo CD would take the object for done.
@@ -141,7 +167,8 @@ class _Look:
     async def _listed(self) -> list[Object]:
         """Everything with the pipeline's label, as of now."""
         selector = f"{naming.PIPELINE}={self._name}"
-        lists = await gathered(self._api.items(kind, self._namespace, selector) for kind in (*CHILDREN, PODS))
+        asked = [self._api.items(kind, self._namespace, selector) for kind in (*CHILDREN, PODS)]
+        lists = await gathered([*asked, self._routes.items(self._namespace, selector, self._now)])
         return [found for one in lists for found in one]
 
     async def _namesakes(self, intent: Sequence[Object], live: Sequence[Object]) -> list[Object]:
@@ -164,6 +191,9 @@ class _Look:
         if isinstance(change, Conflict):
             text = f"{change.kind} {change.name} exists and belongs to somebody else: rename the pipeline or remove it"
             return Trouble(Reason.NAME_TAKEN, text, final=True)
+        if isinstance(change, Apply) and change.manifest["kind"] == ROUTES.kind and self._routes.missing:
+            text = f"{ROUTES.kind}s can't be made here ({self._routes.missing}): install the Gateway API, "
+            return Trouble(Reason.REFUSED, f"spec.frontend.httpRoute: {text}or use spec.frontend.ingress", final=True)
         try:
             await self._send(change)
         except ApiError as error:

@@ -123,6 +123,8 @@ def _wrong_type(wanted: str) -> Callable[[Any, Mapping[str, Any]], str]:
 
 def _bad_form(value: Any, context: Mapping[str, Any]) -> str:
     forms = {
+        "h|m|s|ms": "a duration like 30s, 10m or 1h30m",
+        r"(\*\.)?": "a host name like llama.example.org or *.example.org",
         "%$": "a number or a percentage like 25%",
         "KMGTPE": "a quantity like 500m, 4 or 40Gi",
         "[-a-z0-9]": "lower-case letters, digits and '-', beginning with a letter and not ending with '-'",

@@ -132,6 +132,12 @@ def replicas_has_effect(pipeline: DynamoPipeline) -> Iterator[Problem]:
         )
 
 
+def one_way_in(pipeline: DynamoPipeline) -> Iterator[Problem]:
+    """status.url names one."""
+    if pipeline.spec.frontend.ingress and pipeline.spec.frontend.http_route:
+        yield Problem("spec.frontend.httpRoute", "ingress is set too, and requests come in by one of them: keep one")
+
+
 def nodes_divide(component: Component) -> Iterator[Problem]:
     """Every pod of a group gets the same number of GPUs."""
     if component.tensor_parallel_size % component.nodes:
@@ -214,6 +220,7 @@ SPEC_RULES: tuple[Rule, ...] = (
     model_is_known,
     source_is_readable,
     prefill_and_decode_come_together,
+    one_way_in,
 )
 COMPONENT_RULES: tuple[ComponentRule, ...] = (
     nodes_divide,

@@ -11,22 +11,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+
+from dynamo.operator.api.fields import Fields, ObjectName, Quantity, ResourceSpec, Share
+from dynamo.operator.api.frontend import FrontendSpec
 
 API_VERSION = "dynamo.dev/v1alpha1"
 KIND = "DynamoPipeline"
-
-_QUANTITY = (
-    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
-    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-)
-Quantity = int | Annotated[str, StringConstraints(max_length=32, pattern=_QUANTITY)]
-"""A Kubernetes quantity: `4`, `500m`, `40Gi`."""
-
-Share = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, StringConstraints(pattern=r"^(100|[0-9]{1,2})%$")]
-"""A number of replicas, or a percentage of them (`25%`)."""
-
-ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 
 
 class Engine(StrEnum):
@@ -51,46 +41,28 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
-class RouterMode(StrEnum):
-    """How a frontend picks a worker."""
-
-    ROUND_ROBIN = "round-robin"
-    RANDOM = "random"
-    KV = "kv"
-    LEAST_LOADED = "least-loaded"
-    POWER_OF_TWO = "power-of-two"
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-    )
-
-
-class SecretKey(_Model):
+class SecretKey(Fields):
     """A key of a Secret in the pipeline's namespace."""
 
     name: ObjectName = Field(description="Name of the Secret in the pipeline's namespace.")
     key: str = Field(default="HF_TOKEN", min_length=1, max_length=253, description="Key in the Secret.")
 
 
-class ModelCache(_Model):
+class ModelCache(Fields):
     """A volume claim that the workers share."""
 
     size: Quantity = Field(description="Size of the claim, for example 40Gi.")
     storage_class_name: ObjectName | None = Field(
         default=None, description="Storage class of the claim; the cluster's default if left out."
     )
-    access_mode: Literal["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"] | None = Field(
-        default=None, description="Access mode of the claim; ReadWriteMany if workers of several nodes share it."
+    access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] | None = Field(
+        default=None,
+        description="Access mode of the claim, default ReadWriteOnce; ReadWriteMany if workers of several nodes "
+        "share it.",
     )
 
 
-class ModelSpec(_Model):
+class ModelSpec(Fields):
     """The model that the pipeline serves."""
 
     source: str | None = Field(
@@ -121,62 +93,7 @@ class ModelSpec(_Model):
     )
 
 
-class RouterSpec(_Model):
-    """How requests find their worker."""
-
-    mode: RouterMode = Field(default=RouterMode.ROUND_ROBIN, description="How a frontend picks a worker.")
-    overlap_score_weight: float = Field(
-        default=1.0, ge=0, description="Mode kv: weight of cached prompt blocks against load; 0 ignores the cache."
-    )
-    temperature: float = Field(
-        default=0.0, ge=0, description="Mode kv: randomness of the choice; 0 always takes the cheapest worker."
-    )
-    use_kv_events: bool = Field(
-        default=True,
-        description="Mode kv: learn what workers cache from their events; false predicts it from routed requests.",
-    )
-    busy_threshold: float | None = Field(
-        default=None, ge=0, le=1, description="Share of used KV blocks from which a worker gets no new requests."
-    )
-
-
-class ServiceSpec(_Model):
-    """The Kubernetes Service in front of the frontends."""
-
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
-        default="ClusterIP", description="Type of the Service."
-    )
-    annotations: dict[str, str] = Field(default={}, max_length=64, description="Annotations of the Service.")
-
-
-class ResourceSpec(_Model):
-    """Compute resources of a container."""
-
-    requests: dict[str, Quantity] = Field(default={}, max_length=16, description="Minimum amounts by resource name.")
-    limits: dict[str, Quantity] = Field(default={}, max_length=16, description="Maximum amounts by resource name.")
-
-
-class FrontendSpec(_Model):
-    """The OpenAI-compatible HTTP servers."""
-
-    replicas: int = Field(default=1, ge=0, le=100, description="Number of frontend pods.")
-    port: int = Field(default=8000, ge=1, le=65535, description="HTTP port.")
-    workers: int = Field(default=1, ge=1, le=256, description="Processes per frontend, which share the port.")
-    router: RouterSpec = Field(default=RouterSpec(), description="How requests find their worker.")
-    migration_limit: int = Field(
-        default=0, ge=0, le=100, description="How often a request may move to another worker when its worker is lost."
-    )
-    hold_seconds: float = Field(
-        default=0, ge=0, le=3600, description="How long a request waits for a first worker; 0 answers 503 at once."
-    )
-    service: ServiceSpec = Field(default=ServiceSpec(), description="The Service in front of the frontends.")
-    resources: ResourceSpec | None = Field(default=None, description="Compute resources of the frontend container.")
-    pod_template: dict[str, Any] | None = Field(
-        default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
-    )
-
-
-class PythonSpec(_Model):
+class PythonSpec(Fields):
     """User code for the engine python."""
 
     file: str = Field(min_length=1, max_length=1024, description="Path of the file, or its key in configMap.")
@@ -186,7 +103,7 @@ class PythonSpec(_Model):
     )
 
 
-class EnvVar(_Model):
+class EnvVar(Fields):
     """One environment variable."""
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
@@ -194,7 +111,7 @@ class EnvVar(_Model):
     value_from: dict[str, Any] | None = Field(default=None, description="Source of the value, as core/v1 EnvVarSource.")
 
 
-class Accelerator(_Model):
+class Accelerator(Fields):
     """What a pod asks the device plugin for."""
 
     resource: str = Field(
@@ -208,7 +125,7 @@ class Accelerator(_Model):
     )
 
 
-class Rollout(_Model):
+class Rollout(Fields):
     """How a new revision replaces the old one."""
 
     strategy: Literal["Rolling", "Recreate"] = Field(
@@ -224,7 +141,7 @@ class Rollout(_Model):
     )
 
 
-class Component(_Model):
+class Component(Fields):
     """One group of alike workers."""
 
     name: str = Field(
@@ -263,12 +180,15 @@ class Component(_Model):
     )
     resources: ResourceSpec | None = Field(default=None, description="Compute resources of the engine container.")
     accelerator: Accelerator | None = Field(default=None, description="Devices of a pod.")
+    shared_memory: Quantity | None = Field(
+        default=None, description="Size of /dev/shm; default: 8Gi with devices, else what the container runtime gives."
+    )
     pod_template: dict[str, Any] | None = Field(
         default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
     )
 
 
-class EtcdSpec(_Model):
+class EtcdSpec(Fields):
     """The etcd to use."""
 
     endpoints: tuple[Annotated[str, StringConstraints(min_length=1, max_length=512)], ...] = Field(
@@ -279,7 +199,7 @@ class EtcdSpec(_Model):
     )
 
 
-class NatsSpec(_Model):
+class NatsSpec(Fields):
     """The NATS to use."""
 
     url: str | None = Field(
@@ -293,14 +213,14 @@ class NatsSpec(_Model):
     )
 
 
-class RuntimeSpec(_Model):
+class RuntimeSpec(Fields):
     """What the parts talk over."""
 
     etcd: EtcdSpec = Field(default=EtcdSpec(), description="The etcd to use.")
     nats: NatsSpec = Field(default=NatsSpec(), description="The NATS to use.")
 
 
-class PipelineSpec(_Model):
+class PipelineSpec(Fields):
     """What is wanted."""
 
     namespace: str | None = Field(
@@ -338,7 +258,7 @@ class Metadata(BaseModel):
     namespace: str | None = Field(default=None, min_length=1, max_length=63, description="Kubernetes namespace.")
 
 
-class Condition(_Model):
+class Condition(Fields):
     """One observed fact."""
 
     type: str = Field(max_length=316, description="What the condition is about.")
@@ -351,7 +271,7 @@ class Condition(_Model):
     observed_generation: int | None = Field(default=None, description="Generation of the spec that it speaks of.")
 
 
-class ComponentStatus(_Model):
+class ComponentStatus(Fields):
     """What is there of one component."""
 
     name: str = Field(description="Name of the component.")
@@ -362,7 +282,7 @@ class ComponentStatus(_Model):
     routable: int = Field(default=0, description="Workers that every frontend can route to.")
 
 
-class PipelineStatus(_Model):
+class PipelineStatus(Fields):
     """What is."""
 
     observed_generation: int | None = Field(
@@ -383,7 +303,7 @@ class PipelineStatus(_Model):
     components: tuple[ComponentStatus, ...] = Field(default=(), max_length=16, description="The components one by one.")
 
 
-class DynamoPipeline(_Model):
+class DynamoPipeline(Fields):
     """A model served by workers behind an OpenAI-compatible endpoint."""
 
     api_version: Literal["dynamo.dev/v1alpha1"] = Field(description="Version of this schema.")

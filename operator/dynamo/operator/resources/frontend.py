@@ -53,12 +53,6 @@ def frontend_service(scene: Scene) -> Manifest:
     return {**head, "spec": {"type": spec.service.type, "selector": selector, "ports": [port]}}
 
 
-def service_url(scene: Scene) -> str:
-    """Where clients in the cluster find the endpoint."""
-    service = naming.part_name(scene.pipeline.name, naming.FRONTEND)
-    return f"http://{service}.{scene.kubernetes_namespace}.svc:{scene.pipeline.spec.frontend.port}"
-
-
 def frontend_ports(scene: Scene) -> dict[str, int]:
     """Container ports by name; without root a process can't have the lowest, and the Service hides the difference."""
     ports = {port.name: port.preferred for port in scene.plan.frontend.ports}

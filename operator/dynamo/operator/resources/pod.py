@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dynamo.operator.api.v1alpha1 import ResourceSpec
+from dynamo.operator.api.fields import ResourceSpec
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.credentials import credentials
 from dynamo.operator.resources.overlay import check_template, overlay

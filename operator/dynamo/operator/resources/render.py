@@ -17,6 +17,7 @@ from typing import Any
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.plan import REVISION_DIGITS
 from dynamo.operator.resources import naming
+from dynamo.operator.resources.entrance import entrance
 from dynamo.operator.resources.files import files_config_map
 from dynamo.operator.resources.frontend import frontend_deployment, frontend_service
 from dynamo.operator.resources.shared import disruption_budget, model_cache, network_policies, service_account
@@ -34,7 +35,8 @@ def manifests(
     plan's number counts for those it leaves out.
     """
     scene, counts = Scene.of(pipeline, plan, site), replicas or {}
-    found = [service_account(scene), *model_cache(scene), *network_policies(scene), frontend_service(scene)]
+    found = [service_account(scene), *model_cache(scene), *network_policies(scene)]
+    found += [frontend_service(scene), *entrance(scene)]
     found += [disruption_budget(scene, workload.component) for workload in plan.workloads]
     for workload in plan.workers:
         found += _worker(scene, workload, counts.get(workload.component, workload.replicas))

@@ -16,6 +16,7 @@ from dynamo.operator.workload import Placement, Workload, resolve
 
 CONTAINER = "worker"
 LEADER_PORT = 29500
+SHARED_MEMORY = "8Gi"
 _RANK = "DYN_NODE_RANK"
 _LIGHT = frozenset({Engine.MOCKER, Engine.ECHO_CORE, Engine.ECHO_FULL})
 _LIGHT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
@@ -141,7 +142,8 @@ def _storage(scene: Scene, workload: Workload, files: WorkerFiles) -> tuple[list
         {"name": "cache", "persistentVolumeClaim": claim} if cached else {"name": "cache", "emptyDir": {}}
     ]
     mounts: list[Manifest] = [{"name": "cache", "mountPath": CACHE}]
-    if workload.accelerators:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    shared = scene.component(workload).shared_memory or (SHARED_MEMORY if workload.accelerators else None)
+    if shared:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # devices exchange tensors through it
     return [*volumes, *files.volumes], [*mounts, *files.mounts]

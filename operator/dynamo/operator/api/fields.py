@@ -1,0 +1,50 @@
+"""What the types of `DynamoPipeline` are built from, and texts with a form that several of them use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+_QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+Quantity = int | Annotated[str, StringConstraints(max_length=32, pattern=_QUANTITY)]
+"""A Kubernetes quantity: `4`, `500m`, `40Gi`."""
+
+Share = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, StringConstraints(pattern=r"^(100|[0-9]{1,2})%$")]
+"""A number of replicas, or a percentage of them (`25%`)."""
+
+ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+
+HostName = Annotated[
+    str,
+    StringConstraints(
+        max_length=253,
+        pattern=r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    ),
+]
+"""A DNS name; `*.` in front stands for any first label."""
+
+Annotations = Annotated[dict[str, str], Field(max_length=64)]
+
+
+class Fields(BaseModel):
+    """What all types share: YAML's names are camelCase, nothing unknown, nothing converted."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+    )
+
+
+class ResourceSpec(Fields):
+    """Compute resources of a container."""
+
+    requests: dict[str, Quantity] = Field(default={}, max_length=16, description="Minimum amounts by resource name.")
+    limits: dict[str, Quantity] = Field(default={}, max_length=16, description="Maximum amounts by resource name.")
