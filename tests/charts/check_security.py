@@ -8,7 +8,7 @@ import pytest
 from tests.charts.documents import PLATFORM
 from tests.charts.helm import Helm, Manifest, containers, of_kind, pods
 
-from dynamo.operator.kinds import CHILDREN
+from dynamo.operator.kinds import CHILDREN, ROUTES
 
 GOLDEN = Path(__file__).parent / "golden"
 READ = {"get", "list", "watch"}
@@ -71,6 +71,7 @@ def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     may = rights(of_kind(helm.render(PLATFORM), "ClusterRole")["dynamo-demo-dynamo-platform-operator"])
     wanted = {(r.group, r.plural): READ | {"create", "patch", "delete"} for r in CHILDREN}
     wanted["", "persistentvolumeclaims"] = READ | {"create", "patch"}
+    wanted[ROUTES.group, ROUTES.plural] = {"get", "list", "create", "patch", "delete"}
     wanted |= {
         ("", "pods"): READ,
         ("", "events"): {"create", "patch"},
