@@ -26,7 +26,7 @@ ETCD: Final = "etcd"
 MEMORY: Final = "mem"
 _TEXTS: Final = {"username": "username", "password": "password"}
 ETCD_FILES: Final = {**_TEXTS, "ca.crt": "ca", "tls.crt": "client_cert", "tls.key": "client_key"}
-"""Names of files, and the fields that they fill: user, password and token with their text, the others with their path."""
+"""Names of files and the fields that they fill: user, password and token with their text, the others with a path."""
 NATS_FILES: Final = {
     **_TEXTS,
     "token": "token",

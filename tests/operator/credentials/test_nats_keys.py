@@ -203,7 +203,7 @@ def test_rights_cover_the_runtimes_names_and_no_more() -> None:
     read = {r.prefix for r in rights.keys(OURS) if not r.write}
     assert read == {names.EPOCH_KEY, names.client_prefix(None)}
     assert json.dumps([r.end for r in rights.keys("ns")]) == json.dumps(
-        ["dynamo/instances/ns0", "dynamo/clients/ns0", "dynamo/clients/_all0", ""]
+        ["dynamo/instances/ns0", "dynamo/clients/ns0", "dynamo/clients/_all0", "dynamo/epoci"]
     )
 
 

@@ -15,16 +15,15 @@ EPOCH: Final = "dynamo/epoch"
 
 
 class Keys(NamedTuple):
-    """A range of etcd's keys: those that start with `prefix`, or that one key (`exact`)."""
+    """A range of etcd's keys: those that start with `prefix`."""
 
     prefix: str
     write: bool
-    exact: bool = False
 
     @property
     def end(self) -> str:
-        """The first key behind the range, as etcd wants it; empty for a single key."""
-        return "" if self.exact else self.prefix[:-1] + chr(ord(self.prefix[-1]) + 1)
+        """The first key behind the range, as etcd wants it."""
+        return self.prefix[:-1] + chr(ord(self.prefix[-1]) + 1)
 
 
 def subjects(dynamo_namespace: str) -> str:
@@ -39,7 +38,7 @@ def keys(dynamo_namespace: str) -> tuple[Keys, ...]:
         Keys(f"dynamo/instances/{name}/", write=True),
         Keys(f"dynamo/clients/{name}/", write=True),
         Keys("dynamo/clients/_all/", write=False),
-        Keys(EPOCH, write=False, exact=True),
+        Keys(EPOCH, write=False),
     )
 
 

@@ -1,0 +1,187 @@
+"""Users that the operator makes in a real etcd: the keys of their own namespace and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
+
+from dynamo.operator.credentials import rights
+from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth, EtcdError
+from dynamo.operator.credentials.etcd_users import REPLACED_SECONDS, Leftovers, Owner, owner_of, user_name
+from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.names import EPOCH_KEY, EndpointPath, InstanceKey
+from dynamo.runtime.ports import Verdict
+from dynamo.runtime.registry import Registry
+
+OURS, THEIRS = "serving_llama", "research_llama"
+ROOT = EtcdAdmin("root", "secret")
+
+
+def run(server: EtcdServer, case: Callable[[EtcdAuth], Awaitable[None]], admin: EtcdAdmin = ROOT) -> None:
+    async def main() -> None:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+            await case(EtcdAuth(session, ["http://127.0.0.1:1", server.url], admin))
+
+    asyncio.run(main())
+
+
+def store(server: EtcdServer, namespace: str) -> EtcdStore:
+    return EtcdStore(server.config(username=namespace, password=f"p-{namespace}"))
+
+
+async def with_two_users(auth: EtcdAuth) -> None:
+    assert await auth.set_up("epoch")
+    for namespace in (OURS, THEIRS):
+        assert await auth.ensure(namespace, f"p-{namespace}", rights.keys(namespace))
+
+
+async def ping(_key: InstanceKey) -> Verdict:
+    return Verdict.ALIVE
+
+
+@pytest.mark.servers
+def test_a_user_has_its_keys_and_nothing_else(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """It registers and becomes ready in its own namespace; another's keys it neither reads, watches nor writes."""
+
+    async def case(auth: EtcdAuth) -> None:
+        await with_two_users(auth)
+        mine, other = store(own_etcd, OURS), store(own_etcd, THEIRS)
+        registry = Registry(mine, ping, 1)
+        key = InstanceKey(EndpointPath(OURS, "b", "g"), 5)
+        view = await registry.watch(OURS, "frontend")
+        await view.wait_synced()
+        registration = await registry.register(key)
+        assert await registration.known_to_all(10)
+        assert registration.readiness().ready
+        assert view.routable(key.path) == [key]
+        for prefix in (f"dynamo/instances/{OURS}/", f"dynamo/clients/{OURS}/", "dynamo/instances/", "dynamo/", "", "a"):
+            with pytest.raises(InvalidArgument, match=f"does not let user {THEIRS}"):
+                await other.read(prefix or "\0")
+        lease = await other.grant(5)
+        for name in (f"dynamo/instances/{OURS}/b/g/1", f"dynamo/clients/{OURS}/1", "dynamo/clients/_all/1", EPOCH_KEY):
+            with pytest.raises(InvalidArgument, match=f"does not let user {THEIRS}"):
+                await other.put(name, b"x", lease)
+            with pytest.raises(InvalidArgument, match=f"does not let user {THEIRS}"):
+                await other.delete(name)
+        with pytest.raises(Exception, match=r"PermissionDenied|permission denied|does not let"):
+            await anext(other.watch(f"dynamo/instances/{OURS}/", 1))
+        assert (await other.read(EPOCH_KEY)).entries[0].value == b"epoch"
+        await registry.stop()
+        await mine.close()
+        await other.close()
+
+    run(own_etcd, case)
+
+
+@pytest.mark.servers
+def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """A killed operator's half-made user is finished, a half-removed one is removed."""
+
+    async def case(auth: EtcdAuth) -> None:
+        await auth._call("auth/user/add", {"name": "root", "password": "of an earlier start"})
+        assert not await auth.asks_for_sign_in()
+        assert await auth.set_up("one")
+        assert await auth.asks_for_sign_in()
+        assert not await auth.set_up("two")
+        await auth._call("auth/role/add", {"name": OURS})
+        await auth._call("auth/user/add", {"name": OURS, "password": f"p-{OURS}"})
+        assert await auth.ensure(OURS, f"p-{OURS}", rights.keys(OURS))
+        assert not await auth.ensure(OURS, f"p-{OURS}", rights.keys(OURS))
+        mine = store(own_etcd, OURS)
+        assert (await mine.read(EPOCH_KEY)).entries[0].value == b"one"
+        await mine.close()
+        await auth._call("auth/user/delete", {"name": OURS})
+        assert await auth.names() == {"root", OURS}
+        await auth.remove(OURS)
+        await auth.remove(OURS)
+        assert await auth.names() == {"root"}
+
+    run(own_etcd, case)
+
+
+@pytest.mark.servers
+def test_a_token_that_etcd_forgot_is_renewed(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """A restart of etcd ends its tokens."""
+
+    async def case(auth: EtcdAuth) -> None:
+        await with_two_users(auth)
+        await asyncio.to_thread(restarted, own_etcd)
+        assert OURS in await auth.names()
+
+    run(own_etcd, case)
+
+
+def restarted(server: EtcdServer) -> None:
+    server.kill()
+    server.start()
+    server.wait()
+
+
+@pytest.mark.servers
+def test_refusals_are_sentences_without_secrets(own_etcd: EtcdServer) -> None:  # noqa: F811
+    """A wrong password, a user who may not make users, and an etcd that isn't there."""
+
+    async def case(auth: EtcdAuth) -> None:
+        await with_two_users(auth)
+
+    async def refused(auth: EtcdAuth) -> None:
+        with pytest.raises(EtcdError, match="authentication failed") as caught:
+            await auth.set_up("x")
+        assert "hunter2" not in repr(caught.value)
+        assert "hunter2" not in repr(auth._admin)
+
+    async def small(auth: EtcdAuth) -> None:
+        with pytest.raises(EtcdError, match="permission denied"):
+            await auth.names()
+
+    async def away(auth: EtcdAuth) -> None:
+        await asyncio.to_thread(own_etcd.kill)
+        with pytest.raises(EtcdError, match="does not answer") as caught:
+            await auth.names()
+        assert caught.value.said == ""
+
+    run(own_etcd, case)
+    run(own_etcd, refused, EtcdAdmin("root", "hunter2"))
+    run(own_etcd, small, EtcdAdmin(OURS, f"p-{OURS}"))
+    run(own_etcd, away)
+
+
+def test_the_ranges_are_the_prefixes() -> None:
+    """What is sent to etcd covers keys that start with the prefix."""
+    from dynamo.operator.credentials.etcd_auth import _permission
+
+    found: list[Any] = [_permission(one) for one in rights.keys("ns")]
+    assert [f["permType"] for f in found] == ["READWRITE", "READWRITE", "READ", "READ"]
+    assert base64.b64decode(found[0]["range_end"]) == b"dynamo/instances/ns0"
+
+
+PLATFORM = "dynamo.op"
+LLAMA, GONE = Owner("serving", "llama"), Owner("serving", "gone")
+
+
+def test_whose_a_user_is() -> None:
+    """By its name alone; what others made is nobody's."""
+    assert owner_of(PLATFORM, user_name(PLATFORM, LLAMA, "p")) == LLAMA
+    assert user_name(PLATFORM, LLAMA, "p") != user_name(PLATFORM, LLAMA, "q")
+    for name in ("root", "admin", "dynamo/other.op/serving/llama/1", "dynamo/dynamo.op/serving/llama", "dynamo//a/b/c"):
+        assert owner_of(PLATFORM, name) is None
+
+
+def test_what_nobody_needs_any_more() -> None:
+    """Users of deleted pipelines, and of live ones those that were replaced long enough ago."""
+    old, new, gone = (user_name(PLATFORM, o, p) for o, p in ((LLAMA, "1"), (LLAMA, "2"), (GONE, "3")))
+    found = ["root", "dynamo/other.op/serving/gone/1", old, new, gone]
+    left = Leftovers()
+    assert left.orphans(PLATFORM, found, [LLAMA]) == {gone: GONE}
+    assert left.replaced(PLATFORM, found, {}, 0.0) == []
+    assert left.replaced(PLATFORM, found, {LLAMA: new}, 10.0) == []
+    assert left.replaced(PLATFORM, found, {LLAMA: new}, 9.0 + REPLACED_SECONDS) == []
+    assert left.replaced(PLATFORM, found, {LLAMA: new}, 10.0 + REPLACED_SECONDS) == [old]
+    assert left.replaced(PLATFORM, found, {LLAMA: old}, 10.0 + REPLACED_SECONDS) == []
