@@ -101,6 +101,22 @@ def test_it_ends_when_told_to_and_starts_again_in_the_same_process() -> None:
     run(case)
 
 
+def test_it_runs_as_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in our images, and wherever the platform chooses the number."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1000")
+
+    async def case(server: ApiServer) -> None:
+        server.put(body(SMALLEST))
+        async with operating(server) as operator:
+            await until(lambda: ready(server), HANG)
+            assert await operator.restarts() == 0
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    run(case)
+
+
 BROKEN: dict[str, tuple[Object, int]] = {
     "error 500": ({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd leader changed"}}, 1),
     "error 410": ({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}, 0),

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import kopf
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """How long kopf may take to end when asked; then its tasks are cancelled, and it has as long again."""
+
+# kopf would ask for the user's name, and images have a user without one (platforms choose any number).
+_IDENTITY: Any = "dynamo-operator"
 
 Mark = Callable[[Key, bool], None]
 
@@ -88,7 +92,12 @@ class _Life:
         self._task = asyncio.current_task()
         try:
             await kopf.operator(
-                registry=registry, settings=settings, standalone=True, clusterwide=not where, namespaces=where
+                registry=registry,
+                settings=settings,
+                identity=_IDENTITY,
+                standalone=True,
+                clusterwide=not where,
+                namespaces=where,
             )
         except asyncio.CancelledError:
             pass
