@@ -80,7 +80,7 @@ def root_filesystem(places: Places) -> Path:
     shutil.rmtree(making, ignore_errors=True)
     with step("root file system of a node from Debian's packages"):
         options = ["--variant=minbase", f"--include={NODE_PACKAGES}"]
-        run(["debootstrap", *options, "bookworm", making, *_archive()], seconds=1200)
+        run(["debootstrap", *options, "bookworm", making, *archive_of_this_machine()], seconds=1200)
         for pattern in UNWANTED:
             for path in making.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -88,7 +88,7 @@ def root_filesystem(places: Places) -> Path:
     return root
 
 
-def _archive() -> list[str]:
+def archive_of_this_machine() -> list[str]:
     """The archive that this machine's own packages come from; none: debootstrap's default."""
     uris = run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], seconds=60).split()
     return [uri for uri in uris if "security" not in uri][:1]
