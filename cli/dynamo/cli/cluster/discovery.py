@@ -34,7 +34,7 @@ class Discovery:
         api_version, kind = str(live.get("apiVersion", "")), str(live.get("kind", ""))
         known = self.find(api_version, kind)
         if known is None:
-            raise ClusterError(f"{self._cluster.label} doesn't know {kind} of {api_version}")
+            raise ClusterError(f"{self._cluster.label} doesn't know {kind} of {api_version}: nothing was applied")
         return known.resource.path(namespace if known.namespaced else None, str(live["metadata"]["name"]))
 
     def _ask(self, api_version: str) -> dict[str, Known]:

@@ -97,4 +97,5 @@ def report(error: PipelineFileError, source: Path, outcome: str) -> click.ClickE
     for problem in error.problems:
         click.echo(str(problem), err=True)
     count = len(error.problems)
-    return click.ClickException(f"{source} has {count} problem{'s' if count > 1 else ''}: {outcome}")
+    called = "<stdin>" if str(source) == "-" else source
+    return click.ClickException(f"{called} has {count} problem{'s' if count > 1 else ''}: {outcome}")

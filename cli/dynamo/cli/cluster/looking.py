@@ -19,7 +19,7 @@ from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.follow import interruptible
 from dynamo.cli.cluster.listing import Row, bare, detail, rows
 from dynamo.cli.cluster.progress import Phase, phase_of, progress
-from dynamo.cli.cluster.trouble import ClusterError, no_pipeline
+from dynamo.cli.cluster.trouble import ClusterError, RefusedError, no_namespace, no_pipeline
 from dynamo.cli.cluster.waiting import last_events
 from dynamo.cli.ps import table
 from dynamo.operator.kinds import PIPELINES, PODS
@@ -67,8 +67,20 @@ def fetch(cluster: Cluster, wanted: Look) -> list[Live]:
     """The pipelines; raises for a name that isn't there."""
     if not wanted.name:
         found = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
+        if not found and not wanted.everywhere:
+            _must_exist(cluster, cluster.namespace)
         return sorted(found, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
     return [one(cluster, cluster.namespace, wanted.name)]
+
+
+def _must_exist(cluster: Cluster, namespace: str) -> None:
+    """An empty list may mean a slip of the pen; who may not see namespaces isn't told."""
+    try:
+        found = cluster.find(f"/api/v1/namespaces/{namespace}")
+    except RefusedError:
+        return
+    if found is None:
+        raise ClusterError(no_namespace(namespace))
 
 
 def one(cluster: Cluster, namespace: str, name: str) -> Live:

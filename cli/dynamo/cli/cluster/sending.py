@@ -20,16 +20,18 @@ _HOPELESS = (401,)
 def send(cluster: Cluster, objects: Sequence[Named], *, force: bool, dry_run: bool) -> list[Wanted]:
     """The pipelines that are there now. All that can be applied is; raises if something could not."""
     discovery, failed, wanted = Discovery(cluster), 0, []
-    for each in objects:
+    paths = [_path(discovery, each) for each in objects]
+    for each, path in zip(objects, paths, strict=True):
         try:
-            live, outcome = _apply(cluster, discovery, each, force=force, dry_run=dry_run)
+            before = cluster.find(path)
+            live = cluster.apply(path, each.manifest, force=force, dry_run=dry_run)
         except RefusedError as refused:
             if refused.crd_missing or refused.status in _HOPELESS or len(objects) == 1:
                 raise
             failed += 1
             click.echo(f"{_called(each)}: {refused.message}", err=True)
             continue
-        click.echo(f"{_called(each)} {outcome}{' (dry run)' if dry_run else ''}")
+        click.echo(f"{_called(each)} {outcome(before, live)}{' (dry run)' if dry_run else ''}")
         if each.is_pipeline:
             wanted.append(Wanted(each.namespace, each.name, live["metadata"].get("uid", "")))
     if failed:
@@ -37,13 +39,10 @@ def send(cluster: Cluster, objects: Sequence[Named], *, force: bool, dry_run: bo
     return wanted
 
 
-def _apply(cluster: Cluster, discovery: Discovery, each: Named, *, force: bool, dry_run: bool) -> tuple[Live, str]:
-    path = (
-        PIPELINES.path(each.namespace, each.name) if each.is_pipeline else discovery.path(each.manifest, each.namespace)
-    )
-    before = cluster.find(path)
-    live = cluster.apply(path, each.manifest, force=force, dry_run=dry_run)
-    return live, outcome(before, live)
+def _path(discovery: Discovery, each: Named) -> str:
+    if each.is_pipeline:
+        return PIPELINES.path(each.namespace, each.name)
+    return discovery.path(each.manifest, each.namespace)
 
 
 def outcome(before: Live | None, after: Live) -> str:

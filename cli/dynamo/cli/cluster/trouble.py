@@ -77,7 +77,7 @@ def sentence(refusal: RefusedError, context: str) -> str:
         case 403:
             return f"{context} doesn't allow it: {said}. Ask for the right, or use another --namespace or --context"
         case 404 if refusal.kind == "namespaces":
-            return f"there is no namespace {refusal.name}: kubectl create namespace {refusal.name}"
+            return no_namespace(refusal.name)
         case 409 if conflicts(refusal.causes):
             return conflict_sentence(refusal.causes)
         case 422 if refusal.causes:
@@ -122,11 +122,11 @@ def no_kubeconfig(looked: Sequence[object]) -> str:
 
 def no_context(wanted: str | None, known: Sequence[str]) -> str:
     """A context that isn't there, or none in use."""
-    listed = ", ".join(known) or "it has none"
+    listed = ", ".join(known) or "it has none at all"
     if not wanted:
         return f"the kubeconfig has no context in use: choose one with --context ({listed})"
     close = difflib.get_close_matches(wanted, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {listed}" if known else "it has none"
+    hint = f"did you mean {close[0]}?" if close else f"it has {listed}" if known else listed
     return f"the kubeconfig has no context {wanted!r}: {hint}"
 
 
@@ -145,6 +145,11 @@ def no_pipeline(name: str, namespace: str, known: Iterable[str], elsewhere: Iter
     else:
         hint = "dynamo status -A lists what there is"
     return f"there is no pipeline {name} in namespace {namespace}: {hint}"
+
+
+def no_namespace(name: str) -> str:
+    """A namespace that isn't there."""
+    return f"there is no namespace {name}: kubectl create namespace {name}"
 
 
 def plain_cause(error: BaseException) -> str:
