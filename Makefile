@@ -6,14 +6,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 WORKERS ?= 2
+E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
-.PHONY: help up test check generate lock e2e bench images clean
+.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench images clean
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z0-9]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real model) on this machine
 	@exec $(BIN)/dynamo up examples/quickstart.yaml $(ARGS)
@@ -34,8 +35,17 @@ generate: $(VENV)/.dev ## write again what is made from the code: docs/configura
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
 
-e2e: ## a real cluster: comes with the operator
-	@echo "make e2e: there is no cluster test yet; it comes with the operator (see README, What works)." >&2; exit 1
+e2e: $(VENV)/.dev ## scenarios on a real cluster: kind with three nodes, made for it; E2E_KUBECONFIG names another
+	@$(E2E) test $(ARGS)
+
+e2e-full: $(VENV)/.dev ## make e2e with the scenarios that take long
+	@$(E2E) test --full $(ARGS)
+
+e2e-up: $(VENV)/.dev ## a kind cluster that stays, which make e2e then uses
+	@$(E2E) up
+
+e2e-down: $(VENV)/.dev ## delete it
+	@$(E2E) down
 
 bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
 	@$(BIN)/python bench/run.py $(ARGS)

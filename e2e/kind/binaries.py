@@ -28,13 +28,13 @@ NODE_PACKAGES = (
 )
 # A build of its own: it wants github.com/Sirupsen/logrus, which clashes with the others' lower-case one.
 PROVISIONER = "github.com/rancher/local-path-provisioner"
-# Each with the dependencies that its authors chose; charts and the operator's bench use them.
+# Each with the dependencies that its authors chose.
 TOOLS = (
     "helm.sh/helm/v3/cmd/helm@v3.19.2",
     "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
     "github.com/zegl/kube-score/cmd/kube-score@v1.20.0",
-    "sigs.k8s.io/kwok/cmd/kwok@v0.7.0",
 )
+BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
 def version_of(module: str, folder: str = "node") -> str:
@@ -51,7 +51,7 @@ def module_folder(module: str) -> Path:
     return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=GO / "node"))["Dir"])
 
 
-def build_all(places: Places) -> None:
+def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
     """Everything that the cluster, its node image and the tests need; what is there already is left."""
     if shutil.which("go") is None:
         raise StepError("Go is missing (1.25 or later): it builds Kubernetes and kind; install it and put it on PATH")
@@ -59,7 +59,7 @@ def build_all(places: Places) -> None:
     _build_module(places, "node", (NODE_PACKAGES, (PROVISIONER,)), _kubernetes_flags())
     _build_module(places, "coredns", ((".",),), "-s -w")
     _build_module(places, "pause", ((".",),), "-s -w")
-    for tool in TOOLS:
+    for tool in tools:
         _install_tool(places, tool)
 
 

@@ -4,11 +4,11 @@
 |---|---|---|
 | DYNAMO_E2E_CACHE | ~/.cache/dynamo-pipelines | binaries, node image, images of ours, the daemon's data |
 | DYNAMO_E2E_BIN | $DYNAMO_E2E_CACHE/bin | the binaries alone |
-| DYNAMO_E2E_NAME | dynamo-e2e | name of the cluster and of the network namespace |
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ class Places:
     cache: Path
     bin: Path
     name: str
+    """Of the cluster and of the network namespace; another cache has another, so that both can be up at once."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Places:
@@ -31,7 +32,7 @@ class Places:
         user = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/root")) / ".cache")
         cache = Path(environ.get("DYNAMO_E2E_CACHE") or user / "dynamo-pipelines").absolute()
         binaries = Path(environ.get("DYNAMO_E2E_BIN") or cache / "bin").absolute()
-        return cls(cache, binaries, environ.get("DYNAMO_E2E_NAME") or "dynamo-e2e")
+        return cls(cache, binaries, _name(cache, user / "dynamo-pipelines"))
 
     @property
     def run(self) -> Path:
@@ -40,18 +41,18 @@ class Places:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever builds or uses the cluster."""
-        return self.cache / f"{self.name}.lock"
+        """Held by whoever builds or uses the cluster of this cache."""
+        return self.cache / "e2e.lock"
 
     @property
     def kubeconfig(self) -> Path:
         """The cluster's administrator."""
-        return self.cache / f"{self.name}.kubeconfig"
+        return self.cache / "kubeconfig"
 
     @property
     def kept(self) -> Path:
         """There while `make e2e-up` keeps a cluster; a cluster without it was left by a run that was killed."""
-        return self.cache / f"{self.name}.kept"
+        return self.cache / "kept"
 
     @property
     def netns(self) -> Path:
@@ -61,3 +62,8 @@ class Places:
     def enter(self) -> list[str]:
         """Words before a command that must run in that namespace; not `ip netns exec`, which hides the cgroups."""
         return ["nsenter", f"--net={self.netns}"]
+
+
+def _name(cache: Path, usual: Path) -> str:
+    mark = hashlib.sha256(str(cache).encode()).hexdigest()[:6]
+    return "dynamo-e2e" if cache == usual.absolute() else f"dynamo-e2e-{mark}"

@@ -1,0 +1,101 @@
+"""Fixtures of the scenarios; e2e/README.md says how to write one."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+from e2e import dump, installation
+from e2e.cluster import Cluster
+from e2e.installation import Platform
+from e2e.namespace import Namespace
+
+HERE = Path(__file__).parent
+TIMEOUT_SECONDS = 600
+NAMESPACES = pytest.StashKey[list[Namespace]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers of ours."""
+    config.addinivalue_line("markers", "alone: stops or changes the platform, so no other scenario may run beside it")
+    config.addinivalue_line("markers", "full: takes long; only `make e2e-full` runs it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Time for real pods to start; those that run alone come last."""
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """After a failure: what the cluster says, while it is still there."""
+    report = yield
+    namespaces = item.stash.get(NAMESPACES, [])
+    if report.failed and report.when != "teardown" and namespaces:
+        report.sections.append(("cluster", dump.of(namespaces[0].cluster, namespaces, installation.NAMESPACE)))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """On a cluster that stays, take the platform away again that we brought."""
+    if hasattr(session.config, "workerinput") or os.environ.get("E2E_CLUSTER_GOES"):
+        return
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is not None and installation.marker(factory.getbasetemp()).exists():
+        installation.uninstall(_cluster())
+
+
+def _cluster() -> Cluster:
+    kubeconfig = os.environ.get("E2E_KUBECONFIG")
+    if not kubeconfig:
+        pytest.fail("no cluster: run `make e2e`, or name a kubeconfig in E2E_KUBECONFIG (e2e/README.md)", pytrace=False)
+    return Cluster(Path(kubeconfig))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """The cluster that E2E_KUBECONFIG names."""
+    return _cluster()
+
+
+@pytest.fixture(scope="session")
+def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Platform:
+    """CRD, operator, etcd and NATS, installed once for all processes of this run."""
+    base = tmp_path_factory.getbasetemp()
+    return installation.once(base if worker_id == "master" else base.parent, cluster)
+
+
+@pytest.fixture
+def new_namespace(
+    request: pytest.FixtureRequest, cluster: Cluster, platform: Platform
+) -> Iterator[Callable[[], Namespace]]:
+    """Make a namespace; all are deleted at the end, and waited for."""
+    made = request.node.stash.setdefault(NAMESPACES, [])
+
+    def make() -> Namespace:
+        title = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+        namespace = Namespace(cluster, f"e2e-{title[:30].strip('-')}-{secrets.token_hex(3)}")
+        made.append(namespace)
+        namespace.create()
+        return namespace
+
+    with platform.held(alone=request.node.get_closest_marker("alone") is not None):
+        yield make
+        for namespace in made:
+            namespace.delete()
+
+
+@pytest.fixture
+def namespace(new_namespace: Callable[[], Namespace]) -> Namespace:
+    """One namespace of this test's own, empty."""
+    return new_namespace()

@@ -1,0 +1,89 @@
+"""The platform, installed once for all scenarios out of charts/dynamo-platform, as a user does it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyhelm3
+import yaml
+from e2e.cluster import Cluster, program
+from e2e.kind.places import REPOSITORY
+
+CHART = REPOSITORY / "charts/dynamo-platform"
+RELEASE = "dynamo"
+NAMESPACE = "dynamo-system"
+INSTALL_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Platform:
+    """An installed release, and the lock by which scenarios share it."""
+
+    cluster: Cluster
+    namespace: str
+    release: str
+    lock: Path
+
+    @contextmanager
+    def held(self, *, alone: bool) -> Iterator[None]:
+        """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others."""
+        with self.lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+
+
+def helm(cluster: Cluster) -> pyhelm3.Client:
+    """Helm for this cluster."""
+    return pyhelm3.Client(executable=program("helm"), kubeconfig=cluster.kubeconfig)
+
+
+def install(cluster: Cluster, values: Mapping[str, Any], namespace: str = NAMESPACE, release: str = RELEASE) -> None:
+    """Install or upgrade the chart and wait until all of it is ready."""
+
+    async def carry_out() -> None:
+        client = helm(cluster)
+        chart = await client.get_chart(CHART)
+        await client.install_or_upgrade_release(
+            release,
+            chart,
+            dict(values),
+            namespace=namespace,
+            create_namespace=True,
+            wait=True,
+            timeout=f"{INSTALL_SECONDS}s",
+        )
+
+    asyncio.run(carry_out())
+
+
+def uninstall(cluster: Cluster, namespace: str = NAMESPACE, release: str = RELEASE) -> None:
+    """Remove the release; the CRD stays, as the chart promises."""
+    asyncio.run(helm(cluster).uninstall_release(release, namespace=namespace, wait=True, timeout="120s"))
+
+
+def values_of_user() -> dict[str, Any]:
+    """Values for a cluster of one's own (where its images lie, say): the file that E2E_VALUES names."""
+    file = os.environ.get("E2E_VALUES")
+    return dict(yaml.safe_load(Path(file).read_text())) if file else {}
+
+
+def once(folder: Path, cluster: Cluster) -> Platform:
+    """The platform; the first process that asks installs it, the others wait. `folder` is one for all processes."""
+    with (folder / "install.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not marker(folder).exists():
+            install(cluster, values_of_user())
+            marker(folder).touch()
+    return Platform(cluster, NAMESPACE, RELEASE, folder / "platform.lock")
+
+
+def marker(folder: Path) -> Path:
+    """There when this run has installed the platform."""
+    return folder / "installed"

@@ -1,0 +1,110 @@
+"""A namespace of one's own: what a scenario applies, waits for, talks to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import Cluster, program, wait_for
+
+PIPELINE = "dynamo.dev/v1alpha1/DynamoPipeline"
+# Every pod of ours must pass it, so every namespace asks for it.
+POD_SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
+FORWARD_SECONDS = 20
+GONE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Names without a namespace mean this one."""
+
+    cluster: Cluster
+    name: str
+
+    def create(self) -> None:
+        """Make it, with the pod security standard that our pods promise to pass."""
+        metadata = {"name": self.name, "labels": POD_SECURITY}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+    def delete(self) -> None:
+        """Delete it with all that it holds, and wait until it is gone."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+        wait_for(
+            f"namespace {self.name} is gone", lambda: self.cluster.get("Namespace", self.name) is None, GONE_SECONDS
+        )
+
+    def kubectl(self, *words: str, text: str = "", seconds: float = 120) -> str:
+        """What kubectl prints, in this namespace; RefusedError if it fails."""
+        return self.cluster.kubectl("-n", self.name, *words, text=text, seconds=seconds)
+
+    def apply(self, *manifests: str | Path | Mapping[str, Any]) -> str:
+        """`kubectl apply` of YAML texts, files (relative to the repository) or objects."""
+        return self.cluster.apply(*manifests, namespace=self.name)
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """One object, None if it is not there."""
+        return self.cluster.get(kind, name, self.name)
+
+    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """Objects of one kind."""
+        return self.cluster.list(kind, self.name, selector)
+
+    def pipeline(self, name: str) -> dict[str, Any]:
+        """A pipeline as the API server has it; empty if it is not there."""
+        return self.get(PIPELINE, name) or {}
+
+    def condition(self, name: str, kind: str = "Ready") -> dict[str, Any]:
+        """A condition of a pipeline's status, once it speaks of the present spec; else empty."""
+        pipeline = self.pipeline(name)
+        status = pipeline.get("status") or {}
+        if status.get("observedGeneration") != pipeline.get("metadata", {}).get("generation"):
+            return {}
+        return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
+
+    def wait_ready(self, name: str, seconds: float = 60) -> dict[str, Any]:
+        """Wait until a pipeline is Ready; the pipeline."""
+
+        def ready() -> dict[str, Any] | None:
+            return self.pipeline(name) if self.condition(name).get("status") == "True" else None
+
+        return wait_for(f"pipeline {self.name}/{name} is Ready", ready, seconds)
+
+    @contextmanager
+    def reach(self, service: str, port: int | str) -> Iterator[str]:
+        """An http:// URL on loopback that leads to one pod of a Service while the block runs."""
+        target = [f"service/{service}", f":{port}"]
+        command = [
+            program("kubectl"),
+            "--kubeconfig",
+            str(self.cluster.kubeconfig),
+            "-n",
+            self.name,
+            "port-forward",
+            *target,
+        ]
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+            try:
+                yield f"http://127.0.0.1:{_local_port(process, said.fileno(), service)}"
+            finally:
+                process.terminate()
+                process.wait(10)
+
+
+def _local_port(process: subprocess.Popen[bytes], said: int, service: str) -> int:
+    """The port that kubectl chose, read from what it says."""
+    deadline = time.monotonic() + FORWARD_SECONDS
+    while True:
+        text = Path(f"/proc/self/fd/{said}").read_text()
+        if found := re.search(r"127\.0\.0\.1:(\d+) ->", text):
+            return int(found[1])
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise TimeoutError(f"port-forward to service {service}: {text.strip() or 'no answer'}")
+        time.sleep(0.05)

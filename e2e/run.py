@@ -1,0 +1,135 @@
+"""What `make e2e`, `e2e-full`, `e2e-up` and `e2e-down` run: cluster up, images in, scenarios, cluster down.
+
+`python -m e2e.run test [--full] [pytest's words]`, `up`, `down`, `tools` (every binary that tests and benches use).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e.kind import binaries, cluster
+from e2e.kind.cluster import Kind
+from e2e.kind.places import REPOSITORY, Places
+from e2e.kind.steps import StepError, say
+
+WORKERS = "2"
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out one verb; the exit status (pytest's own for `test`, 130 when interrupted)."""
+    places = Places.of(os.environ)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        match words:
+            case ["test", *rest]:
+                return _test(places, rest)
+            case ["up"]:
+                with _alone(places):
+                    return _keep(places)
+            case ["down"]:
+                with _alone(places):
+                    cluster.down(places)
+            case ["tools"]:
+                with _alone(places):
+                    binaries.build_all(places, (*binaries.TOOLS, *binaries.BENCH_TOOLS))
+            case _:
+                say(str(__doc__))
+                return 2
+    except StepError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    return 0
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _alone(places: Places) -> Iterator[None]:
+    """Hold the lock of this cluster; the system frees it however we end."""
+    places.cache.mkdir(parents=True, exist_ok=True)
+    with places.lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise StepError(
+                f"process {file.read().strip()} uses {places.cache} already: wait for it, or set DYNAMO_E2E_CACHE "
+                "to another folder for a cluster of your own"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _test(places: Places, words: Sequence[str]) -> int:
+    if os.environ.get("E2E_KUBECONFIG"):
+        return _pytest([], dict(os.environ), words)
+    with _alone(places), _cluster(places) as kind:
+        goes = {} if places.kept.exists() else {"E2E_CLUSTER_GOES": "1"}
+        return _pytest(kind.docker.enter, {**os.environ, **kind.env, **goes}, words)
+
+
+@contextmanager
+def _cluster(places: Places) -> Iterator[Kind]:
+    """The kept cluster, or one that goes when we end; what a killed run left goes first."""
+    if places.kept.exists():
+        yield _up(places)
+        return
+    try:
+        cluster.down(places)
+        yield _up(places)
+    finally:
+        cluster.down(places)
+
+
+def _up(places: Places) -> Kind:
+    cluster.require_root_or_docker(places)
+    kind = cluster.up(places)
+    kind.load(_images(places))
+    return kind
+
+
+def _images(places: Places) -> list[Path]:
+    return sorted((places.cache / "images").glob("*.tar"))
+
+
+def _keep(places: Places) -> int:
+    kind = _up(places)
+    places.kept.touch()
+    enter = " ".join(kind.docker.enter)
+    say("the cluster is up; `make e2e` uses it and leaves it, `make e2e-down` deletes it")
+    say(f"kubectl: {enter} {places.bin}/kubectl --kubeconfig {places.kubeconfig} get nodes")
+    return 0
+
+
+def _pytest(enter: Sequence[str], env: dict[str, str], words: Sequence[str]) -> int:
+    """Run the scenarios where the cluster can be reached; pytest ends with its own summary."""
+    full = "--full" in words
+    given = [word for word in words if word != "--full"]
+    paths = [] if any(not word.startswith("-") and os.path.exists(word.split("::")[0]) for word in given) else ["e2e"]
+    chosen = [] if full else ["-m", "not full"]
+    command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "loadfile", *chosen, *paths, *given]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
