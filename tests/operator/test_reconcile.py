@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -10,13 +11,16 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import ROUTED, SMALLEST, Spec, body
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
-from dynamo.operator.kube import Api
+from dynamo.operator.kube import Api, encoded
 from dynamo.operator.reconcile import Outcome, Reconciler
 from dynamo.operator.resources.site import Site
 from dynamo.operator.settings import Settings
@@ -410,3 +414,11 @@ def test_without_the_gateway_api_the_rest_is_made_and_the_status_says_so() -> No
         assert bench.status["url"] == "http://llama-frontend.serving.svc:8000"
 
     run(case, ROUTED)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from('\x7f\x85\u2028\n\t\\"😀')))
+def test_what_is_sent_means_the_same_as_json_and_as_yaml(text: str) -> None:
+    """An apply is read as YAML: an emoji in a chat template must not be refused, nor a line separator folded."""
+    sent = encoded({"text": text}).decode()
+    assert json.loads(sent) == {"text": text}
+    assert yaml.safe_load(sent) == {"text": text}

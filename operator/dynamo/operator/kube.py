@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -141,7 +142,7 @@ class Api:
         headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER}
         if body is not None:
             headers["Content-Type"] = content
-        data = None if body is None else json.dumps(body)
+        data = None if body is None else encoded(body)
         who = self._credentials()
         try:
             return await self._sent(method, path, query, data, {**headers, **who})
@@ -177,7 +178,16 @@ def _nobody(refused: bool = False) -> Mapping[str, str]:
     return {}
 
 
+_ESCAPED = re.compile("[\x7f-\uffff]")
 _HEADS = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+
+def encoded(body: Object) -> bytes:
+    """As JSON that is YAML too, since that is how an apply is read: there a character beyond U+FFFF can't be two
+    escapes, and U+007F or a line separator can't stand as it is.
+    """
+    text = json.dumps(body, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 def _decoded(text: str) -> Object:
