@@ -23,8 +23,9 @@ from dynamo.operator.plan import Environment, plan
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.entrance import url as entrance_url
 from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Manifest, RenderError, Scene, SecretKeys, Site
+from dynamo.operator.resources.site import Manifest, RenderError, Scene, Site
 from dynamo.operator.yamltext import to_yaml
+from dynamo.runtime.config import ETCD_FILES, NATS_FILES
 from dynamo.runtime.settings import parse
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,8 +37,8 @@ SECURED = Site(
     pull_secrets=("registry",),
     fs_group=None,
     network_policies=False,
-    etcd=SecretKeys("llama-credentials", frozenset({"username", "password", "ca.crt"})),
-    nats=SecretKeys("llama-credentials", frozenset({"user.creds", "ca.crt"})),
+    etcd_sign_in=True,
+    nats_sign_in=True,
 )
 MOST_WRITES = 9
 """Of a pipeline with one component; the reconciler adds a Secret, and ten are allowed."""
@@ -302,13 +303,30 @@ def test_models_on_a_claim_are_mounted() -> None:
     assert {"claimName": "models", "readOnly": True} in [v.get("persistentVolumeClaim") for v in volumes]
 
 
-def test_secrets_are_references() -> None:
-    """Credentials come by key from Secrets, files by mount; keys that a Secret lacks are left out."""
+def secret_volumes(runtime: Spec, site: Site) -> dict[str, Any]:
+    template = of_kind(render(pipeline({**SMALLEST, "runtime": runtime}), site), "StatefulSet")["spec"]["template"]
+    return {v["name"]: v["secret"] for v in template["spec"]["volumes"] if "secret" in v}
+
+
+def test_credentials_are_files() -> None:
+    """No value and no key stands in a template: the runtime finds the files, by the names that it knows."""
     environment = env_of(worker(site=SECURED))
-    assert environment["ETCD_AUTH_PASSWORD"] == {"secretKeyRef": {"name": "llama-credentials", "key": "password"}}
-    assert environment["NATS_AUTH_CREDENTIALS_FILE"] == "/etc/dynamo/credentials/nats/user.creds"
-    assert "NATS_AUTH_PASSWORD" not in environment
-    assert "ETCD_AUTH_CLIENT_CERT" not in environment
+    assert environment["ETCD_AUTH_DIR"] == "/etc/dynamo/credentials/etcd"
+    assert environment["NATS_AUTH_DIR"] == "/etc/dynamo/credentials/nats"
+    found = secret_volumes({}, SECURED)
+    for server, files in (("etcd", ETCD_FILES), ("nats", NATS_FILES)):
+        volume = found[f"{server}-credentials"]
+        assert (volume["secretName"], volume["optional"]) == ("llama-credentials", True)
+        assert {i["path"]: i["key"] for i in volume["items"]} == {f: f"{server}.{f}" for f in files}
+    assert secret_volumes({}, SITE) == {}
+
+
+def test_the_platforms_credentials_go_to_its_own_servers_only() -> None:
+    """A pipeline that names a server or a Secret of its own gets that Secret whole, or none."""
+    etcd = {"endpoints": ["http://elsewhere:2379"]}
+    assert set(secret_volumes({"etcd": etcd}, SECURED)) == {"nats-credentials"}
+    found = secret_volumes({"etcd": {**etcd, "secret": "mine"}, "nats": {"url": "nats://n:4222"}}, SECURED)
+    assert found == {"etcd-credentials": {"secretName": "mine", "defaultMode": 0o440}}
 
 
 def test_the_users_variables_win_and_keep_their_order() -> None:

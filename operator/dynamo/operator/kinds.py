@@ -47,7 +47,10 @@ CHILDREN: Final = (
 ROUTES: Final = Resource("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes")
 """Made, listed and pruned where the cluster has the Gateway API; not watched, since its CRD may go at any time."""
 
+SECRETS: Final = Resource("v1", "Secret", "secrets")
+"""One per pipeline where the platform asks for sign-in; read by name, since there is no right to list them."""
+
 
 def resource_of(kind: str) -> Resource:
     """The child kind of this name."""
-    return next(r for r in (*CHILDREN, ROUTES) if r.kind == kind)
+    return next(r for r in (*CHILDREN, ROUTES, SECRETS) if r.kind == kind)

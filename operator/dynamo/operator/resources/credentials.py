@@ -1,30 +1,25 @@
-"""How a container gets the credentials of etcd and NATS: by reference to a Secret, never by value.
+"""How a container gets the credentials of etcd and NATS: a folder of files out of a Secret, never a value.
 
-Texts (user, password, token) become variables, what the clients read as files (certificates,
-nkey, credentials) is mounted. Which keys a Secret has, the reconciler says; a key that isn't
-there is left out, because a variable that names a missing file would end the process.
+The runtime reads the folder at each sign-in (`ETCD_AUTH_DIR`, `NATS_AUTH_DIR`) and knows the
+files by name, so a template doesn't depend on which of them there are, and new contents need
+no new pod. What the platform gives stands in the pipeline's own Secret, under keys that begin
+with the server's name; a Secret that the pipeline names is mounted as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from dynamo.operator.resources.site import Scene, SecretKeys
+from dynamo.operator.resources import naming
+from dynamo.operator.resources.site import Scene
 
-_ROOT = "/etc/dynamo/credentials"
-
-_ETCD_TEXTS = {"username": "ETCD_AUTH_USERNAME", "password": "ETCD_AUTH_PASSWORD"}
-_ETCD_FILES = {"ca.crt": "ETCD_AUTH_CA", "tls.crt": "ETCD_AUTH_CLIENT_CERT", "tls.key": "ETCD_AUTH_CLIENT_KEY"}
-_NATS_TEXTS = {"username": "NATS_AUTH_USERNAME", "password": "NATS_AUTH_PASSWORD", "token": "NATS_AUTH_TOKEN"}
-_NATS_FILES = {
-    "nkey": "NATS_AUTH_NKEY",
-    "user.creds": "NATS_AUTH_CREDENTIALS_FILE",
-    "ca.crt": "NATS_TLS_CA",
-    "tls.crt": "NATS_TLS_CERT",
-    "tls.key": "NATS_TLS_KEY",
-}
+_ROOT: Final = "/etc/dynamo/credentials"
+ETCD_FILES: Final = ("username", "password", "ca.crt", "tls.crt", "tls.key")
+NATS_FILES: Final = ("username", "password", "token", "nkey", "user.creds", "ca.crt", "tls.crt", "tls.key")
+"""What the runtime looks for; a test holds both together."""
+_MODE: Final = 0o440
 
 
 @dataclass(frozen=True)
@@ -39,35 +34,37 @@ class Credentials:
 def credentials(scene: Scene) -> Credentials:
     """For both servers; empty where they need none."""
     runtime = scene.pipeline.spec.runtime
-    etcd = _of("etcd", scene.site.etcd or _named(runtime.etcd.secret), _ETCD_TEXTS, _ETCD_FILES)
-    nats = _of("nats", scene.site.nats or _named(runtime.nats.secret), _NATS_TEXTS, _NATS_FILES)
+    etcd = _of("etcd", "ETCD_AUTH_DIR", _source(scene, "etcd", runtime.etcd.secret, ETCD_FILES))
+    nats = _of("nats", "NATS_AUTH_DIR", _source(scene, "nats", runtime.nats.secret, NATS_FILES))
     return Credentials(etcd.env + nats.env, etcd.volumes + nats.volumes, etcd.mounts + nats.mounts)
 
 
-def _named(secret: str | None) -> SecretKeys | None:
-    """A Secret that the pipeline names and nobody could look into: user and password are what it most likely has."""
-    return SecretKeys(secret, frozenset({"username", "password"})) if secret else None
+def given(scene: Scene) -> frozenset[str]:
+    """The servers for which the platform gives credentials: what it names itself, a pipeline signs in to by itself."""
+    runtime, site = scene.pipeline.spec.runtime, scene.site
+    etcd = site.etcd_sign_in and not (runtime.etcd.endpoints or runtime.etcd.secret)
+    nats = site.nats_sign_in and not (runtime.nats.url or runtime.nats.secret)
+    return frozenset(name for name, yes in (("etcd", etcd), ("nats", nats)) if yes)
 
 
-def _of(server: str, secret: SecretKeys | None, texts: dict[str, str], files: dict[str, str]) -> Credentials:
-    if secret is None:
+def secret_key(server: str, file: str) -> str:
+    """Where a file of a server stands in the pipeline's own Secret."""
+    return f"{server}.{file}"
+
+
+def _source(scene: Scene, server: str, named: str | None, files: Iterable[str]) -> dict[str, Any] | None:
+    if named:
+        return {"secretName": named, "defaultMode": _MODE}
+    if server not in given(scene):
+        return None
+    items = [{"key": secret_key(server, file), "path": file} for file in files]
+    name = naming.credentials_name(scene.pipeline.name)
+    return {"secretName": name, "items": items, "defaultMode": _MODE, "optional": True}
+
+
+def _of(server: str, variable: str, source: dict[str, Any] | None) -> Credentials:
+    if source is None:
         return Credentials()
-    env = tuple(_variables(server, secret, texts, files))
-    held = [key for key in files if key in secret.keys]
-    if not held:
-        return Credentials(env)
-    name = f"{server}-credentials"
-    source = {"secretName": secret.name, "items": [{"key": k, "path": k} for k in held], "defaultMode": 0o440}
-    mount = {"name": name, "mountPath": f"{_ROOT}/{server}", "readOnly": True}
-    return Credentials(env, ({"name": name, "secret": source},), (mount,))
-
-
-def _variables(
-    server: str, secret: SecretKeys, texts: dict[str, str], files: dict[str, str]
-) -> Iterator[dict[str, Any]]:
-    for key, variable in texts.items():
-        if key in secret.keys:
-            yield {"name": variable, "valueFrom": {"secretKeyRef": {"name": secret.name, "key": key}}}
-    for key, variable in files.items():
-        if key in secret.keys:
-            yield {"name": variable, "value": f"{_ROOT}/{server}/{key}"}
+    name, folder = f"{server}-credentials", f"{_ROOT}/{server}"
+    mount = {"name": name, "mountPath": folder, "readOnly": True}
+    return Credentials(({"name": variable, "value": folder},), ({"name": name, "secret": source},), (mount,))

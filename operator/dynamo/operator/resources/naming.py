@@ -51,6 +51,11 @@ def cache_name(pipeline: str) -> str:
     return f"{pipeline}-model-cache"
 
 
+def credentials_name(pipeline: str) -> str:
+    """Of the Secret with what the platform's etcd and NATS ask for."""
+    return f"{pipeline}-credentials"
+
+
 def pipeline_labels(pipeline: str) -> Labels:
     """On every child, and what the operator lists by."""
     return {

@@ -21,14 +21,6 @@ class RenderError(Exception):
 
 
 @dataclass(frozen=True)
-class SecretKeys:
-    """A Secret in the pipeline's namespace and which keys it has; never its values."""
-
-    name: str
-    keys: frozenset[str]
-
-
-@dataclass(frozen=True)
 class Site:
     """One cluster and the installation in it."""
 
@@ -40,9 +32,9 @@ class Site:
     fs_group: int | None = 1000
     """Group of mounted volumes; None where the platform assigns one (OpenShift)."""
     network_policies: bool = True
-    etcd: SecretKeys | None = None
-    """Credentials for this pipeline's Dynamo namespace: the owned Secret, or the one that the pipeline names."""
-    nats: SecretKeys | None = None
+    etcd_sign_in: bool = False
+    """Pipelines get credentials for the platform's etcd in a Secret of their own."""
+    nats_sign_in: bool = False
 
     def worker_image(self, engine: str) -> str:
         """The image that runs an engine."""
