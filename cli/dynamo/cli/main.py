@@ -22,6 +22,8 @@ _COMMANDS = {
     "ps": "dynamo.cli.ps:ps",
     "logs": "dynamo.cli.logs:logs",
     "validate": "dynamo.cli.validate:validate",
+    "install": "dynamo.cli.cluster.install:install",
+    "uninstall": "dynamo.cli.cluster.uninstall:uninstall",
     "apply": "dynamo.cli.cluster.apply:apply",
     "status": "dynamo.cli.cluster.status:status",
     "get-url": "dynamo.cli.cluster.get_url:get_url",

@@ -48,24 +48,22 @@ class Row:
 class Tracker:
     """Turns progress into rows, and says what changed. Time is an argument."""
 
-    def __init__(self, display: Display, *, several: bool) -> None:
+    def __init__(self, display: Display) -> None:
         self._display = display
-        self._several = several
         self._rows: dict[str, Row] = {}
 
     def show(self, found: Sequence[Progress], seconds: float) -> None:
         """One look."""
+        several = len(found) > 1
         for each in found:
             if each.phase is not Phase.UNSEEN:
                 self._rows.pop(f"{each.namespace}/{each.name}/", None)
             for key, part in _lines(each):
-                self._update(each, key, part, seconds)
+                self._update(each, key, f"{each.name}/{part.name}" if several else part.name, part, seconds)
         self._display.parts([row for row in self._rows.values() if row.state is State.STARTING])
 
-    def _update(self, each: Progress, key: str, part: Part, seconds: float) -> None:
-        name = f"{each.namespace}/{each.name}/{key}"
-        label = f"{each.name}/{part.name}" if self._several else part.name
-        row = self._rows.setdefault(name, Row(label))
+    def _update(self, each: Progress, key: str, label: str, part: Part, seconds: float) -> None:
+        row = self._rows.setdefault(f"{each.namespace}/{each.name}/{key}", Row(label))
         before = row.state
         row.state = State.READY if part.done else State.STARTING
         if row.state is not before or row.state is State.STARTING:
@@ -83,21 +81,19 @@ def _lines(found: Progress) -> Iterator[tuple[str, Part]]:
 
 
 def follow(
-    cluster: Cluster,
-    wanted: Sequence[Wanted],
+    look: Callable[[], list[Progress]],
     display: Display,
     seconds: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Progress]:
-    """How each of them ended; those that neither are ready nor failed ran out of time."""
-    tracker = Tracker(display, several=len(wanted) > 1)
-    began, lost, found = clock(), "", [Progress(w.name, w.namespace, Phase.UNSEEN) for w in wanted]
+    """How each ended of what `look` sees; those that neither are ready nor failed ran out of time."""
+    tracker = Tracker(display)
+    began, lost, found = clock(), "", list[Progress]()
     while True:
         try:
-            found = [_look(cluster, each) for each in wanted]
-            lost = ""
+            found, lost = look(), ""
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.status in _LASTING:
                 raise
@@ -106,7 +102,7 @@ def follow(
                 display.say(f"{lost} (goes on asking)")
         passed = clock() - began
         tracker.show(found, passed)
-        if passed >= seconds or all(_settled(each) for each in found):
+        if passed >= seconds or (not lost and all(_settled(each) for each in found)):
             if lost:
                 raise ClusterError(lost)
             return found
@@ -117,7 +113,8 @@ def _settled(found: Progress) -> bool:
     return found.phase in (Phase.READY, Phase.STALLED, Phase.DELETED)
 
 
-def _look(cluster: Cluster, wanted: Wanted) -> Progress:
+def look_at(cluster: Cluster, wanted: Wanted) -> Progress:
+    """One pipeline now; one that was made anew under the name is another."""
     live = cluster.find(PIPELINES.path(wanted.namespace, wanted.name))
     if live is None or live["metadata"].get("uid") != wanted.uid:
         return Progress(wanted.name, wanted.namespace, Phase.DELETED)

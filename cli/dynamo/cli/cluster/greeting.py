@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from dynamo.cli.cluster.client import Target
@@ -40,12 +41,13 @@ def _from_here(location: Location, found: Progress, target: Target) -> Iterator[
 
 def forward_command(name: str, namespace: str, target: Target) -> str:
     """The line that makes a pipeline answer on this machine."""
-    words = ["dynamo get-url", name, f"-n {namespace}", "--port-forward"]
-    if target.context:
-        words.append(f"--context {target.context}")
-    if target.kubeconfig:
-        words.append(f"--kubeconfig {target.kubeconfig}")
-    return " ".join(words)
+    return f"dynamo get-url {name} -n {namespace} --port-forward{target_flags(target)}"
+
+
+def target_flags(target: Target) -> str:
+    """The flags that lead another command to the same cluster, each after a space."""
+    named = {"--context": target.context, "--kubeconfig": target.kubeconfig}
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in named.items() if value)
 
 
 def forward_port(location: Location) -> int:

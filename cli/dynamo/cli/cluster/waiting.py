@@ -10,7 +10,7 @@ import click
 
 from dynamo.cli.cluster.client import Cluster, Target
 from dynamo.cli.cluster.events import event_lines
-from dynamo.cli.cluster.follow import Wanted, follow, interruptible
+from dynamo.cli.cluster.follow import Wanted, follow, interruptible, look_at
 from dynamo.cli.cluster.greeting import lines
 from dynamo.cli.cluster.locate import SERVICES, locate
 from dynamo.cli.cluster.progress import Phase, Progress, failure
@@ -31,7 +31,7 @@ def wait_and_greet(cluster: Cluster, wanted: Sequence[Wanted], seconds: float, t
     display = make_display(sys.stdout)
     with interruptible():
         try:
-            found = follow(cluster, wanted, display, seconds)
+            found = follow(lambda: [look_at(cluster, each) for each in wanted], display, seconds)
         finally:
             display.close()
     for each in found:

@@ -1,0 +1,82 @@
+"""`dynamo install`: the platform's chart, checked first, installed or upgraded, and followed until it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dynamo.cli.cluster.options import cluster_options
+from dynamo.cli.cluster.spans import SPAN
+
+if TYPE_CHECKING:
+    from dynamo.cli.cluster.client import Target
+
+NAMESPACE = "dynamo"
+RELEASE = "dynamo"
+
+EPILOG = """\b
+Examples:
+  dynamo install                                   operator, CRD, etcd and NATS in namespace dynamo
+  dynamo install --set operator.replicaCount=2     again: an upgrade; values of the last time are kept
+  dynamo install -f values.yaml --timeout 10m
+  dynamo install --set global.imageRegistry=registry.example.com
+  dynamo install --dry-run > platform.yaml         checks everything, prints the manifests, changes nothing
+
+\b
+Needs helm (3.8 or later) on PATH. Every value: charts/dynamo-platform/README.md.
+Exit codes: 0 installed (and running), 1 failed or not running in time, 2 usage, 130 interrupted.
+"""
+
+
+@click.command("install", epilog=EPILOG, short_help="Install or upgrade the platform in a cluster.")
+@cluster_options(f"Namespace of the platform, made if it isn't there. Default: {NAMESPACE}.")
+@click.option("--release", default=RELEASE, show_default=True, help="Helm's name of the installation.")
+@click.option(
+    "-f",
+    "--values",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="File with values; may be given again.",
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One value, as helm's --set.")
+@click.option("--set-string", "texts", multiple=True, metavar="KEY=VALUE", help="One value that stays text.")
+@click.option("--reset-values", is_flag=True, help="Forget the values of the last time.")
+@click.option(
+    "--chart",
+    type=click.Path(exists=True),
+    help="Another chart, as a folder or an archive. Default: the one that came with dynamo.",
+)
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until everything runs.")
+@click.option("--timeout", type=SPAN, default="5m", show_default=True, help="How long to wait.")
+@click.option("--recover", is_flag=True, help="First undo what a killed helm left in the middle.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the manifests, change nothing.")
+def install(
+    target: Target,
+    release: str,
+    files: tuple[Path, ...],
+    assignments: tuple[str, ...],
+    texts: tuple[str, ...],
+    reset_values: bool,
+    chart: str | None,
+    wait: bool,
+    timeout: float,
+    recover: bool,
+    dry_run: bool,
+) -> None:
+    """Install operator, CRD, etcd and NATS with helm; where they are installed, upgrade them.
+
+    Looks first whether the cluster answers, is new enough, and allows you what it takes.
+    """
+    from dynamo.cli.cluster.installing import Wish, dry_run_of, install_or_upgrade
+    from dynamo.cli.cluster.platform import Place
+
+    place = Place(release, target.namespace or NAMESPACE)
+    settings = (*((text, False) for text in assignments), *((text, True) for text in texts))
+    wish = Wish(target, place, files, settings, reset_values, chart, wait, timeout, recover)
+    if dry_run:
+        dry_run_of(wish)
+    else:
+        raise SystemExit(install_or_upgrade(wish))

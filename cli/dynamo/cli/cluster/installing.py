@@ -1,0 +1,236 @@
+"""The steps of `dynamo install`: look, ask, install, follow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from dynamo.cli.cluster import rights
+from dynamo.cli.cluster.client import Cluster, Live, Target, connect
+from dynamo.cli.cluster.discovery import Discovery
+from dynamo.cli.cluster.events import event_lines
+from dynamo.cli.cluster.follow import follow, interruptible
+from dynamo.cli.cluster.greeting import target_flags
+from dynamo.cli.cluster.helm import Helm, Release, chart_folder
+from dynamo.cli.cluster.platform import (
+    CRD,
+    WORKLOADS,
+    Place,
+    adoption,
+    next_command,
+    owner,
+    platform_progress,
+    selector,
+    too_old,
+    warnings,
+    workload_part,
+)
+from dynamo.cli.cluster.progress import Phase, Progress
+from dynamo.cli.cluster.trouble import ClusterError
+from dynamo.cli.cluster.values import merge, read_files, set_all
+from dynamo.cli.cluster.waiting import EVENTS
+from dynamo.cli.local.show import make_display
+from dynamo.operator.kinds import PODS, Resource, resource_of
+
+CRDS: Final = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LAST_EVENTS: Final = 5
+
+
+class Wish(NamedTuple):
+    """What the command line said."""
+
+    target: Target
+    place: Place
+    files: tuple[Path, ...]
+    settings: tuple[tuple[str, bool], ...]
+    reset_values: bool
+    chart: str | None
+    wait: bool
+    seconds: float
+    recover: bool
+
+
+class Ready(NamedTuple):
+    """Everything was looked at, and nothing stands in the way."""
+
+    cluster: Cluster
+    helm: Helm
+    chart: Path
+    before: Release | None
+    values: dict[str, Any]
+    manifests: list[Live]
+
+
+def dry_run_of(wish: Wish) -> None:
+    """The checks, and the manifests on standard output."""
+    import yaml
+
+    ready = _prepare(wish)
+    click.echo(yaml.safe_dump_all(ready.manifests, sort_keys=False, allow_unicode=True).rstrip())
+    click.echo(f"+ {_doing(ready, wish.place)} (dry run: nothing was changed)", err=True)
+
+
+def install_or_upgrade(wish: Wish) -> int:
+    """The exit code."""
+    with interruptible():
+        ready = _prepare(wish)
+        _adopt_crd(ready, wish.place)
+        click.echo(f"+ {_doing(ready, wish.place)}")
+        done = ready.helm.upgrade(ready.chart, ready.values)
+        found = _follow(ready, wish) if wish.wait else None
+    for text in warnings(done.notes):
+        click.echo(f"\n{text}", err=True)
+    if found is not None and found.phase is not Phase.READY:
+        _explain(ready, found, wish)
+        return 1
+    watched = ((ready.values.get("operator") or {}).get("watchNamespaces") or [None])[0]
+    click.echo("\nServe a first pipeline, which needs no GPU and downloads nothing:\n")
+    click.echo(next_command(target_flags(wish.target), watched))
+    return 0
+
+
+def _prepare(wish: Wish) -> Ready:
+    """Raises where something stands in the way; changes nothing but what --recover asks for."""
+    cluster = connect(wish.target)
+    chart = chart_folder(wish.chart)
+    version = _check_version(cluster, chart)
+    helm = Helm(wish.target, wish.place.namespace, wish.place.release, wish.seconds, version)
+    administrator = _allowed(cluster, rights.EVERYTHING)
+    if not administrator:
+        _require(cluster, rights.for_helm(wish.place.namespace))
+    before = _before(helm, wish)
+    kept = before.values if before and not wish.reset_values else {}
+    values = set_all(merge(kept, read_files(wish.files)), wish.settings)
+    if kept:
+        click.echo(
+            f"+ keeps the values of revision {before.revision if before else 0}: {', '.join(sorted(kept))}", err=True
+        )
+    manifests = helm.render(chart, values)
+    needed = _needed(cluster, manifests, wish.place.namespace)
+    if not administrator:
+        _require(cluster, needed)
+    click.echo("+ you may do all that it takes", err=True)
+    return Ready(cluster, helm, chart, before, values, manifests)
+
+
+def _doing(ready: Ready, place: Place) -> str:
+    what = f"release {place.release} in namespace {place.namespace}"
+    return f"upgrades {what} (revision {ready.before.revision})" if ready.before else f"installs {what}"
+
+
+def _check_version(cluster: Cluster, chart: Path) -> str:
+    """The server's."""
+    server = str(cluster.get("/version").get("gitVersion", ""))
+    wanted = _kube_version(chart)
+    if too_old(server, wanted):
+        raise ClusterError(
+            f"{cluster.label} is Kubernetes {server}, and the platform needs {wanted}: upgrade the cluster"
+        )
+    click.echo(f"+ {cluster.label} answers: Kubernetes {server}", err=True)
+    return server
+
+
+def _kube_version(chart: Path) -> str:
+    """Of a folder; an archive is helm's to judge."""
+    import yaml
+
+    file = chart / "Chart.yaml"
+    return str((yaml.safe_load(file.read_text()) or {}).get("kubeVersion", "")) if file.is_file() else ""
+
+
+def _before(helm: Helm, wish: Wish) -> Release | None:
+    before = helm.current()
+    if before is None or not before.is_stuck:
+        return before
+    if not wish.recover:
+        raise ClusterError(
+            f"release {wish.place.release} is {before.status}: another helm is at work on it, or was killed. "
+            "If none is at work: dynamo install --recover"
+        )
+    helm.recover()
+    return helm.current()
+
+
+def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list[rights.Access]:
+    """What an installation takes; raises for a kind that the server doesn't know."""
+    discovery = Discovery(cluster)
+
+    def address(manifest: Mapping[str, Any]) -> tuple[Resource, bool]:
+        known = discovery.find(manifest["apiVersion"], manifest["kind"])
+        if known is None:
+            raise ClusterError(
+                f"{cluster.label} doesn't know {manifest['kind']} of {manifest['apiVersion']}, which the chart makes: "
+                "install what brings it, or switch it off in the values"
+            )
+        return known.resource, known.namespaced
+
+    return [*rights.for_objects(manifests, address, namespace), *rights.for_roles(manifests, namespace)]
+
+
+def _require(cluster: Cluster, needed: Sequence[rights.Access]) -> None:
+    """Asks about each, and names all that are refused."""
+    missing = [access for access in dict.fromkeys(needed) if not _allowed(cluster, access)]
+    if missing:
+        raise ClusterError(rights.missing_sentence(missing, cluster.label))
+
+
+def _allowed(cluster: Cluster, access: rights.Access) -> bool:
+    return bool((cluster.create(_REVIEWS, access.review()).get("status") or {}).get("allowed"))
+
+
+def _adopt_crd(ready: Ready, place: Place) -> None:
+    """A CRD that no living release owns becomes ours; helm would refuse it otherwise."""
+    if not any(m.get("kind") == CRDS.kind for m in ready.manifests):
+        return
+    path = CRDS.path(name=CRD)
+    live = ready.cluster.find(path)
+    if live is None or owner(live) == place:
+        return
+    other = owner(live)
+    if other is not None and _is_there(ready, other):
+        raise ClusterError(
+            f"the platform is already installed as release {other.release} in namespace {other.namespace}: upgrade it "
+            f"with --release {other.release} -n {other.namespace}, or leave its CRD alone with --set crds.install=false"
+        )
+    ready.cluster.merge(path, adoption(place))
+    click.echo(f"+ takes over {CRD}, which {'a release that is gone' if other else 'another tool'} left", err=True)
+
+
+def _is_there(ready: Ready, place: Place) -> bool:
+    """Helm keeps a Secret for each revision."""
+    labels = f"owner=helm,name={place.release}"
+    secrets = Resource("v1", "Secret", "secrets")
+    return bool(ready.cluster.items(secrets, place.namespace, labelSelector=labels))
+
+
+def _follow(ready: Ready, wish: Wish) -> Progress:
+    """Until every Deployment and StatefulSet of the release runs, or the time is up."""
+    workloads = [m for m in ready.manifests if m["kind"] in WORKLOADS]
+    namespace = wish.place.namespace
+
+    def look() -> list[Progress]:
+        parts = []
+        for wanted in workloads:
+            live = ready.cluster.find(resource_of(wanted["kind"]).path(namespace, wanted["metadata"]["name"]))
+            pods = ready.cluster.visible(PODS, namespace, labelSelector=selector(wanted))
+            parts.append(workload_part(wanted, live, pods))
+        return [platform_progress(wish.place, parts)]
+
+    display = make_display(sys.stdout)
+    try:
+        return follow(look, display, wish.seconds)[0]
+    finally:
+        display.close()
+
+
+def _explain(ready: Ready, found: Progress, wish: Wish) -> None:
+    click.echo(f"Error: the platform doesn't run after {wish.seconds:.0f} s: {found.message}", err=True)
+    namespace = wish.place.namespace
+    names = {pod["metadata"]["name"] for pod in ready.cluster.visible(PODS, namespace)}
+    for line in event_lines(ready.cluster.visible(EVENTS, namespace), names, _LAST_EVENTS):
+        click.echo(f"  {line}", err=True)

@@ -1,0 +1,139 @@
+"""What stands in a cluster before an installation, and how far one is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dynamo.cli.cluster.progress import Part, Phase, Progress
+from dynamo.operator.observe import deployment_facts, why
+
+Live = Mapping[str, Any]
+CRD: Final = "dynamopipelines.dynamo.dev"
+RELEASE_NAME: Final = "meta.helm.sh/release-name"
+RELEASE_NAMESPACE: Final = "meta.helm.sh/release-namespace"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+WORKLOADS: Final = ("Deployment", "StatefulSet")
+
+
+class Place(NamedTuple):
+    """A release's name and namespace."""
+
+    release: str
+    namespace: str
+
+
+def owner(crd: Live) -> Place | None:
+    """The release that helm takes an object for a part of; None where it was applied by other means."""
+    metadata = crd["metadata"]
+    annotations = metadata.get("annotations") or {}
+    managed = (metadata.get("labels") or {}).get(MANAGED_BY) == "Helm"
+    if not managed or RELEASE_NAME not in annotations or RELEASE_NAMESPACE not in annotations:
+        return None
+    return Place(annotations[RELEASE_NAME], annotations[RELEASE_NAMESPACE])
+
+
+def adoption(place: Place) -> dict[str, Any]:
+    """A merge patch by which helm takes an object for a part of this release."""
+    annotations = {RELEASE_NAME: place.release, RELEASE_NAMESPACE: place.namespace}
+    return {"metadata": {"labels": {MANAGED_BY: "Helm"}, "annotations": annotations}}
+
+
+def too_old(server: str, wanted: str) -> bool:
+    """Whether `v1.29.4` is below a chart's `>=1.30.0-0`; what can't be read is helm's to judge."""
+    have = re.match(r"v?(\d+)\.(\d+)", server)
+    need = re.fullmatch(r">=\s*v?(\d+)\.(\d+)(?:\.\d+)?(?:-0)?", wanted.strip())
+    if not have or not need:
+        return False
+    return (int(have[1]), int(have[2])) < (int(need[1]), int(need[2]))
+
+
+def workload_part(wanted: Live, live: Live | None, pods: Iterable[Live]) -> Part:
+    """How far one Deployment or StatefulSet is, and which pod waits for what."""
+    name = str(wanted["metadata"]["name"])
+    if live is None:
+        return Part(name, False, "isn't there yet")
+    facts = deployment_facts(live)
+    updated = facts.updated if facts.updated or facts.wanted == 0 else _updated(live)
+    done = facts.seen and facts.ready >= facts.wanted and updated >= facts.wanted and facts.total <= facts.wanted
+    text = f"{min(facts.ready, facts.wanted)} of {facts.wanted} ready"
+    if done:
+        return Part(name, True, text)
+    waits = next((found for found in map(why, sorted(pods, key=_name)) if found), None)
+    if waits and waits.reason != "Starting":
+        text += f"; pod {waits.pod} {waits.reason}: {waits.message}".removesuffix(": ")
+    elif waits:
+        text += f"; pod {waits.pod} {waits.message}"
+    return Part(name, False, text)
+
+
+def _updated(live: Live) -> int:
+    """A StatefulSet whose pods are all of one revision may leave the count of updated ones out."""
+    status = live.get("status") or {}
+    same = status.get("currentRevision") == status.get("updateRevision")
+    return int(status.get("readyReplicas", 0)) if live.get("kind") == "StatefulSet" and same else 0
+
+
+def _name(pod: Live) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def platform_progress(place: Place, parts: Sequence[Part]) -> Progress:
+    """All workloads of the release together."""
+    waiting = [part for part in parts if not part.done]
+    phase = Phase.WAITING if waiting else Phase.READY
+    message = "; ".join(f"{part.name}: {part.text}" for part in waiting)
+    return Progress(place.release, place.namespace, phase, "Starting" if waiting else "", message, tuple(parts))
+
+
+def warnings(notes: str) -> list[str]:
+    """The paragraphs of the chart's notes that warn."""
+    paragraphs = re.split(r"\n\s*\n", notes)
+    return [" ".join(text.split()) for text in paragraphs if text.lstrip().startswith("WARNING")]
+
+
+def selector(workload: Live) -> str:
+    """Of its pods, for a query."""
+    labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+FIRST_PIPELINE: Final = """\
+apiVersion: dynamo.dev/v1alpha1
+kind: DynamoPipeline
+metadata:
+  name: mocker
+spec:
+  components:
+    - engine: mocker
+"""
+
+
+def next_command(flags: str, namespace: str | None) -> str:
+    """A first pipeline, to paste."""
+    place = f" -n {namespace}" if namespace else ""
+    return f"dynamo apply{place}{flags} --wait - <<'EOF'\n{FIRST_PIPELINE}EOF"
+
+
+def what_stays(kept_crd: bool, pipelines: Sequence[Live], claims: Sequence[Live]) -> list[str]:
+    """What an uninstallation leaves in the cluster, and what that means."""
+    lines = []
+    if pipelines:
+        names = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pipelines]
+        listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        lines.append(
+            f"{count(len(pipelines), 'pipeline')} ({listed}) and their pods: nobody looks after them any more, and "
+            "if etcd and NATS were this release's, they stop serving"
+        )
+    if kept_crd:
+        lines.append(f"the CustomResourceDefinition {CRD}: dynamo uninstall --crds removes it, with every pipeline")
+    if claims:
+        names = [str(claim["metadata"]["name"]) for claim in claims]
+        lines.append(f"{count(len(names), 'claim')} with etcd's data: kubectl delete pvc {' '.join(names)}")
+    return lines
+
+
+def count(number: int, what: str) -> str:
+    """`1 pipeline`, `2 pipelines`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
