@@ -1,0 +1,60 @@
+"""Build with a Docker daemon that reaches a registry: Docker's python image as the base, official images as such."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.images.recipes import Recipe
+from e2e.kind.steps import run, succeeds
+
+BUILD_SECONDS = 900
+COPY_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Docker:
+    """`base` replaces the recipes' default where it is given."""
+
+    base: str = ""
+
+    name = "docker"
+
+    @property
+    def identity(self) -> str:
+        """What an image depends on beside its recipe."""
+        return self.base
+
+    def build(self, recipe: Recipe, context: Path, settings: Path, file: Path, parent: tuple[str, Path] | None) -> None:
+        """Make `recipe` out of `context` and write it to `file`; `settings` is a pip.conf, seen by the build alone."""
+        arguments = dict(recipe.arguments) | ({"BASE": self.base} if self.base else {})
+        if parent:
+            self._run("load", "--quiet", "--input", str(parent[1]), seconds=COPY_SECONDS)
+            arguments |= {"WORKER": parent[0]}
+        given = [word for key, value in sorted(arguments.items()) for word in ("--build-arg", f"{key}={value}")]
+        secret = ["--secret", f"id=pip,src={settings}"]
+        build = [
+            "build",
+            *secret,
+            *given,
+            "--file",
+            str(context / recipe.file),
+            "--tag",
+            recipe.reference,
+            str(context),
+        ]
+        run(["docker", *build], seconds=BUILD_SECONDS, env={"DOCKER_BUILDKIT": "1", "SOURCE_DATE_EPOCH": "0"})
+        self._run("save", "--output", str(file), recipe.reference, seconds=COPY_SECONDS)
+
+    def pull(self, reference: str, file: Path) -> None:
+        """Write an official image to `file`."""
+        self._run("pull", "--quiet", reference, seconds=BUILD_SECONDS)
+        self._run("save", "--output", str(file), reference, seconds=COPY_SECONDS)
+
+    def _run(self, *words: str, seconds: float) -> str:
+        return run(["docker", *words], seconds=seconds)
+
+
+def answers() -> bool:
+    """Whether a daemon is there and can build."""
+    return succeeds(["docker", "info"], seconds=20) and succeeds(["docker", "buildx", "version"], seconds=20)

