@@ -178,7 +178,8 @@ def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
     """Namespaces, pull secrets, credentials and the missing group arrive as they are meant."""
     many = settings(helm.render(PLATFORM, GOLDEN / "everything.values.yaml"))
     assert (many.namespaces, many.site.pull_secrets, many.site.fs_group) == (("serving", "research"), ("pull",), None)
-    assert many.secrets == ("etcd-tls", "nats-login", "nats-tls")
+    assert (many.etcd_sign_in.secret, many.nats_sign_in.secret) == ("etcd-tls", "nats-login")
+    assert many.nats_sign_in.tls_secret == "nats-tls"
     assert (many.etcd[0][:8], many.nats[:6]) == ("https://", "tls://")
     outside = settings(helm.render(PLATFORM, GOLDEN / "external.values.yaml"))
     assert outside.etcd == ("https://etcd-0.example:2379", "https://etcd-1.example:2379")

@@ -94,7 +94,7 @@ def changes(
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
     wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets))]
-    found = [*_applied(wanted, live, pipeline.name, uid)]
+    found: list[Change] = [*applied(wanted, live, pipeline.name, uid)]
     ours = [o for o in live if belongs(o, pipeline.name, uid) and not o["metadata"].get("deletionTimestamp")]
     for action in actions:
         if isinstance(action, Scale) and action.revision != _current(plan, action.component):
@@ -155,7 +155,8 @@ def _is_predecessors(live: Live, name: str) -> bool:
     return (controller.get("kind"), controller.get("name")) == (KIND, name)
 
 
-def _applied(wanted: Sequence[Manifest], live: Sequence[Live], name: str, uid: str) -> Iterator[Change]:
+def applied(wanted: Sequence[Manifest], live: Sequence[Live], name: str, uid: str) -> Iterator[Apply | Conflict]:
+    """The writes after which `live` has what is wanted; nothing where a predecessor's object has yet to go."""
     there = {_key(o): o for o in live}
     for manifest in wanted:
         found = there.get(_key(manifest))

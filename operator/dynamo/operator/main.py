@@ -27,8 +27,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = _arguments(argv)
     _log_to_stderr(os.environ.get("DYN_LOG") or "info")
     settings = _settings(given.config)
-    if settings.secrets:
-        log.warning("credentials of etcd and NATS are not copied to pipelines yet: name a Secret in spec.runtime")
     asyncio.run(_until_signalled(settings, given.host, given.port))
 
 

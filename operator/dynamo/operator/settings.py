@@ -7,7 +7,7 @@ downward API says in variables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -39,15 +39,28 @@ class _Pods(_Part):
     grace_seconds: int = GRACE_SECONDS
 
 
-class _Etcd(_Part):
-    endpoints: list[str]
-    secret: str = ""
+class SignIn(_Part):
+    """How the platform's etcd or NATS knows who comes; Secrets are in the operator's own namespace."""
 
-
-class _Nats(_Part):
-    url: str
     secret: str = ""
+    """With what users are made; empty: nobody signs in."""
+    make_secret: bool = False
+    """Make it where it is missing."""
     tls_secret: str = ""
+    """`ca.crt`; and, where the server isn't our own, a client's `tls.crt` and `tls.key`."""
+    own_server: bool = False
+    """The chart installed the server, so that it is ours to set up."""
+
+    def __bool__(self) -> bool:
+        return bool(self.secret or self.tls_secret)
+
+
+class _Etcd(SignIn):
+    endpoints: list[str]
+
+
+class _Nats(SignIn):
+    url: str
 
 
 class _Election(_Part):
@@ -78,8 +91,13 @@ class Settings:
     identity: str = "dynamo-operator"
     lease: str | None = "dynamo-operator"
     """None: a single replica that asks nobody."""
-    secrets: tuple[str, ...] = ()
-    """Credentials that the platform names; not handed to pipelines yet."""
+    etcd_sign_in: SignIn = field(default_factory=SignIn)
+    nats_sign_in: SignIn = field(default_factory=SignIn)
+
+    @property
+    def platform(self) -> str:
+        """What tells this installation from others on the same etcd."""
+        return f"{self.own_namespace}.{self.lease or 'dynamo-operator'}"
 
     def environment(self, kubernetes_namespace: str) -> Environment:
         """For the plan of a pipeline."""
@@ -100,7 +118,8 @@ class Settings:
             own_namespace=environment.get("POD_NAMESPACE") or "default",
             identity=environment.get("POD_NAME") or "dynamo-operator",
             lease=found.leader_election.lease if found.leader_election.enabled else None,
-            secrets=tuple(s for s in (found.etcd.secret, found.nats.secret, found.nats.tls_secret) if s),
+            etcd_sign_in=found.etcd,
+            nats_sign_in=found.nats,
         )
 
 
@@ -113,6 +132,8 @@ def _site(found: _File) -> Site:
         pull_secrets=tuple(name for name in names if name),
         fs_group=found.pods.fs_group,
         network_policies=found.pods.network_policies,
+        etcd_sign_in=bool(found.etcd),
+        nats_sign_in=bool(found.nats),
     )
 
 

@@ -166,17 +166,22 @@ PLATFORM = "dynamo.op"
 LLAMA, GONE = Owner("serving", "llama"), Owner("serving", "gone")
 
 
+def named(owner: Owner, password: str) -> str:
+    return user_name(PLATFORM, owner, password, rights.keys(OURS))
+
+
 def test_whose_a_user_is() -> None:
     """By its name alone; what others made is nobody's."""
-    assert owner_of(PLATFORM, user_name(PLATFORM, LLAMA, "p")) == LLAMA
-    assert user_name(PLATFORM, LLAMA, "p") != user_name(PLATFORM, LLAMA, "q")
+    assert owner_of(PLATFORM, named(LLAMA, "p")) == LLAMA
+    assert named(LLAMA, "p") != named(LLAMA, "q")
+    assert named(LLAMA, "p") != user_name(PLATFORM, LLAMA, "p", rights.keys(THEIRS))
     for name in ("root", "admin", "dynamo/other.op/serving/llama/1", "dynamo/dynamo.op/serving/llama", "dynamo//a/b/c"):
         assert owner_of(PLATFORM, name) is None
 
 
 def test_what_nobody_needs_any_more() -> None:
     """Users of deleted pipelines, and of live ones those that were replaced long enough ago."""
-    old, new, gone = (user_name(PLATFORM, o, p) for o, p in ((LLAMA, "1"), (LLAMA, "2"), (GONE, "3")))
+    old, new, gone = (named(o, p) for o, p in ((LLAMA, "1"), (LLAMA, "2"), (GONE, "3")))
     found = ["root", "dynamo/other.op/serving/gone/1", old, new, gone]
     left = Leftovers()
     assert left.orphans(PLATFORM, found, [LLAMA]) == {gone: GONE}

@@ -1,17 +1,20 @@
 """Names of the users that pipelines have in etcd, and which of them nobody needs any more. Pure.
 
 `dynamo/<platform>/<Kubernetes namespace>/<pipeline>/<digest>`: the name says whose it is, so
-that what was deleted while no operator ran is found too. The digest is the password's: a user
-of that name has that password, and another password is another user, so that the one before
-stays good until every pod has read its new files.
+that what was deleted while no operator ran is found too. The digest is the password's and the
+rights': a user of that name has both, and another password is another user, so that the one
+before stays good until every pod has read its new files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from dynamo.operator.credentials.rights import Keys
 
 _ROOT: Final = "dynamo"
 REPLACED_SECONDS: Final = 600.0
@@ -25,9 +28,9 @@ class Owner(NamedTuple):
     name: str
 
 
-def user_name(platform: str, owner: Owner, password: str) -> str:
-    """What the pipeline's user is called that has this password."""
-    digest = hashlib.sha256(password.encode()).hexdigest()[:12]
+def user_name(platform: str, owner: Owner, password: str, ranges: Sequence[Keys]) -> str:
+    """What the pipeline's user is called that has this password and these rights."""
+    digest = hashlib.sha256(json.dumps([password, ranges]).encode()).hexdigest()[:12]
     return f"{_ROOT}/{platform}/{owner.namespace}/{owner.name}/{digest}"
 
 
