@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.images import base
+from e2e.images import debian
 from e2e.images.pip_settings import CERTIFICATES
 from e2e.images.recipes import Recipe
 from e2e.kind.steps import StepError, run
@@ -21,7 +21,7 @@ class Buildah:
     """`store` keeps layers between builds; `bases` are archives that are brought into it."""
 
     store: Path
-    bases: base.Bases
+    bases: debian.Bases
 
     name = "buildah"
 
@@ -32,11 +32,11 @@ class Buildah:
 
     def build(self, recipe: Recipe, context: Path, settings: Path, file: Path, parent: tuple[str, Path] | None) -> None:
         """Make `recipe` out of `context` and write it to `file`; `settings` is a pip.conf, seen by the build alone."""
-        self._bring_in(base.BASE, self.bases.base)
-        self._bring_in(base.BUILDER, self.bases.builder)
+        self._bring_in(debian.BASE, self.bases.base)
+        self._bring_in(debian.BUILDER, self.bases.builder)
         if parent:
             self._bring_in(*parent)
-        arguments = {"BASE": base.BASE, "BUILDER": base.BUILDER, **recipe.arguments}
+        arguments = {"BASE": debian.BASE, "BUILDER": debian.BUILDER, **recipe.arguments}
         arguments |= {"WORKER": parent[0]} if parent else {}
         self._run(
             *["bud", "--layers", "--timestamp", "0", "--network", "host", "--pull-never"],
@@ -51,7 +51,7 @@ class Buildah:
 
     def _bring_in(self, reference: str, archive: Path) -> None:
         """Have an archive's image in the store, under its name, unless it is there."""
-        wanted = base.config_of(archive).removesuffix(".json")
+        wanted = debian.config_of(archive).removesuffix(".json")
         known = self._run("images", "--no-trunc", "--quiet", "--filter", f"reference={reference}", seconds=30)
         if wanted not in known:
             self._run("pull", "--quiet", f"docker-archive:{archive}", seconds=COPY_SECONDS)
@@ -67,7 +67,7 @@ def start(store: Path, folder: Path) -> Buildah:
             "neither a Docker daemon answers nor is buildah there: start Docker, or apt-get install buildah"
         )
     store.mkdir(parents=True, exist_ok=True)
-    return Buildah(store, base.bases(folder))
+    return Buildah(store, debian.bases(folder))
 
 
 def _build_arguments(arguments: Mapping[str, str]) -> list[str]:

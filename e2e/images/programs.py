@@ -8,7 +8,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from e2e.images.base import timeless
+from e2e.images.debian import timeless
 from e2e.images.recipes import Program, digest
 from e2e.kind.archive import Image, layer_of, write
 from e2e.kind.places import Places
