@@ -84,6 +84,9 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if level.lower() != "debug":
+        # It tells of every event at the level info.
+        logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
     for handler in logging.getLogger().handlers:
         handler.addFilter(_worth_saying)
 

@@ -1,0 +1,58 @@
+"""A control plane for all tests here, operators and a namespace for each."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from e2e.apiserver.operators import NAMESPACES, Operators
+from e2e.apiserver.plane import Plane
+from e2e.apiserver.world import Note, World
+from e2e.kind.places import Places
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    found = Plane(Places.of(os.environ).bin, tmp_path_factory.mktemp("plane"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def world(plane: Plane, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A namespace of its own, the CRD and the chart's rights; no operator runs yet."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")
+    operators = Operators(plane, name)
+    operators.allow()
+    found = World(plane, operators, name)
+    found.install_crd()
+    plane.admin.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace}})
+    try:
+        yield found
+    finally:
+        operators.end()
+        found.clear()
+
+
+@pytest.fixture
+def note(record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]) -> Note:
+    """Figures are shown, and kept in a JUnit report."""
+
+    def keep(what: str, value: object) -> None:
+        record_property(what, value)
+        with capsys.disabled():
+            sys.stdout.write(f"\n  {what}: {value}\n")
+
+    return keep
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Watches need minutes to notice some things."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(400))
