@@ -116,6 +116,13 @@ class Servers:
         """The processes of one role."""
         return [process.pid for name, process, _ in self._running if name == role]
 
+    def stop(self, role: str, *, kill: bool = False) -> None:
+        """End the processes of one role; outright if told so."""
+        for name, process, _ in self._running:
+            if name == role:
+                _end(process, (signal.SIGKILL,) if kill else _POLITELY)
+        self._running = [one for one in self._running if one[0] != role]
+
     def check(self) -> None:
         """Raise if any has ended, with the end of what it said."""
         for role, process, output in self._running:
@@ -132,8 +139,11 @@ class Servers:
             _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
+_POLITELY = (signal.SIGTERM, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes], numbers: Sequence[signal.Signals] = _POLITELY) -> None:
+    for number in numbers:
         if process.poll() is None:
             _signal_group(process.pid, number)
             try:

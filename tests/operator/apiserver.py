@@ -210,10 +210,12 @@ class ApiServer:
         for (kind, namespace, name), one in list(self.objects.items()):
             owners = {o["uid"] for o in one["metadata"].get("ownerReferences", [])}
             if owners and not owners & {o["metadata"]["uid"] for o in self.objects.values()}:
-                del self.objects[kind, namespace, name]
+                self.remove(kind, name, namespace)
             elif kind == "Deployment":
                 number = one["spec"]["replicas"]
-                one["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+                status = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+                if one.get("status") != status:
+                    self.put({**one, "status": status}, namespace)
             elif kind == "StatefulSet":
                 self._pods(one, namespace)
 
@@ -222,7 +224,7 @@ class ApiServer:
         wanted = {f"{prefix}-{i}" for i in range(one["spec"]["replicas"])}
         for key in [k for k in self.objects if k[0] == "Pod" and k[2].rpartition("-")[0] == prefix]:
             if key[2] not in wanted:
-                del self.objects[key]
+                self.remove("Pod", key[2], namespace)
         owner = {"uid": one["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
         for name in wanted:
             if ("Pod", namespace, name) not in self.objects:

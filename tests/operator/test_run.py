@@ -83,7 +83,7 @@ def test_the_sweep_finds_what_no_event_told() -> None:
 
 
 def test_our_own_status_is_not_urgent() -> None:
-    """A pipeline event counts as a new spec once per generation; children without our label are nobody's."""
+    """A pipeline event counts as a new spec once per generation."""
     marks: list[tuple[Key, bool]] = []
     handlers = Handlers(lambda key, urgent: marks.append((key, urgent)))
     found = body(SMALLEST)
@@ -91,9 +91,7 @@ def test_our_own_status_is_not_urgent() -> None:
     handlers.pipeline({**found, "status": {"x": 1}}, False)
     handlers.pipeline({**found, "metadata": {**found["metadata"], "generation": 2}}, False)
     handlers.pipeline(found, True)
-    handlers.child({"metadata": {"namespace": "serving", "name": "x", "labels": {}}})
-    handlers.child({"metadata": {"namespace": "serving", "name": "x", "labels": {"dynamo.dev/pipeline": "llama"}}})
-    assert [urgent for _, urgent in marks] == [True, False, True, True, False]
+    assert [urgent for _, urgent in marks] == [True, False, True, True]
 
 
 def test_one_of_two_leads_and_the_other_follows() -> None:

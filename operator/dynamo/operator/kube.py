@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import aiohttp
@@ -22,7 +22,13 @@ from dynamo.operator.kinds import PIPELINES, Resource
 
 MANAGER = "dynamo-operator"
 TIMEOUT = 30.0
-PAGE = 500
+PAGE = 250
+AT_ONCE = 64
+"""Connections for requests; watches have theirs besides."""
+WATCH_SECONDS = 290
+SILENT_SECONDS = 100.0
+"""The server sends a bookmark every minute; a stream without is dead."""
+EVENT_BYTES = 16 << 20
 APPLY, MERGE, PLAIN = "application/apply-patch+yaml", "application/merge-patch+json", "application/json"
 
 Object = dict[str, Any]
@@ -51,6 +57,7 @@ class Api:
         self._session, self._server = session, server.rstrip("/")
         self._budget, self._count = budget or Budget(), count
         self._credentials: Credentials = credentials or _nobody
+        self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def close(self) -> None:
         """Ends the session."""
@@ -70,11 +77,47 @@ class Api:
     ) -> list[Object]:
         """All objects as of now, page by page; begun anew once if a page's token is too old."""
         try:
-            return await self._pages(resource, namespace, selector, heads_only)
+            return await self._whole(resource, namespace, selector, heads_only)
         except ApiError as error:
             if error.code != 410:
                 raise
-            return await self._pages(resource, namespace, selector, heads_only)
+            return await self._whole(resource, namespace, selector, heads_only)
+
+    async def pages(
+        self, resource: Resource, namespace: str | None = None, selector: str = "", *, heads_only: bool = False
+    ) -> AsyncIterator[Object]:
+        """The same, a page at a time: `items`, and `metadata.resourceVersion`, from which a watch goes on."""
+        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            page = await self._send("GET", resource.path(namespace), query, heads=heads_only)
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            yield {**page, "items": [{**item, **kind} for item in page.get("items") or []]}
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return
+            query = {**query, "continue": token}
+
+    async def watch(
+        self, resource: Resource, namespace: str | None, selector: str, version: str
+    ) -> AsyncIterator[Object]:
+        """Events after a resourceVersion, bookmarks too, until the server ends the stream or is silent for too long.
+
+        Raises `ApiError`; with 410 the version is too old.
+        """
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": selector} if selector else {})
+        await asyncio.sleep(self._budget.take(time.monotonic()))
+        answer = await self._opened(resource.path(namespace), query)
+        try:
+            async with answer:
+                async for line in _lines(answer.content):
+                    event = _decoded(line.decode())
+                    if event.get("type") == "ERROR":
+                        said = event.get("object") or {}
+                        raise ApiError(int(said.get("code", 500)), str(said.get("message", "the watch failed")))
+                    yield event
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return
 
     async def exists(self, resource: Resource, namespace: str | None = None) -> None:
         """Raises `ApiError` where the kind is missing or may not be read."""
@@ -117,17 +160,30 @@ class Api:
         """The object as a whole, if its resourceVersion is still the one in `body`."""
         return await self._send("PUT", resource.path(namespace, name), {"fieldManager": MANAGER}, body)
 
-    async def _pages(self, resource: Resource, namespace: str | None, selector: str, heads: bool) -> list[Object]:
-        found: list[Object] = []
-        query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        while True:
-            page = await self._send("GET", resource.path(namespace), query, heads=heads)
-            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-            found += [{**item, **kind} for item in page.get("items") or []]
-            token = page.get("metadata", {}).get("continue")
-            if not token:
-                return found
-            query = {**query, "continue": token}
+    async def _whole(self, resource: Resource, namespace: str | None, selector: str, heads: bool) -> list[Object]:
+        pages = self.pages(resource, namespace, selector, heads_only=heads)
+        return [item async for page in pages for item in page["items"]]
+
+    async def _opened(self, path: str, query: Mapping[str, str]) -> aiohttp.ClientResponse:
+        """A stream that has begun."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENT_SECONDS)
+        headers = {"Accept": PLAIN, "User-Agent": MANAGER, **self._credentials()}
+        code = 0
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                answer = await self._session.get(self._server + path, params=query, headers=headers, timeout=timeout)
+                code = answer.status
+                if code >= 400:
+                    async with answer:
+                        raise error_of(code, await answer.text(), answer.headers)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(0, f"the API server did not answer: {error or type(error).__name__}") from error
+        finally:
+            if self._count:
+                self._count("WATCH", code)
+            if code == 401:
+                self._credentials(refused=True)
+        return answer
 
     async def _send(
         self,
@@ -153,12 +209,12 @@ class Api:
         return await self._sent(method, path, query, data, {**headers, **now})
 
     async def _sent(
-        self, method: str, path: str, query: Mapping[str, str] | None, data: str | None, headers: Mapping[str, str]
+        self, method: str, path: str, query: Mapping[str, str] | None, data: bytes | None, headers: Mapping[str, str]
     ) -> Object:
         await asyncio.sleep(self._budget.take(time.monotonic()))
         code = 0
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with self._gate, asyncio.timeout(TIMEOUT):
                 answer = await self._session.request(
                     method, self._server + path, params=query, data=data, headers=headers
                 )
@@ -172,6 +228,19 @@ class Api:
             if self._count:
                 self._count(method, code)
         return _decoded(text)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Of any length up to `EVENT_BYTES`: aiohttp's own limit is less than an object may have."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            yield bytes(rest) + line
+            rest.clear()
+        rest += last
+        if len(rest) > EVENT_BYTES:
+            raise ApiError(0, f"the API server sent an event of more than {EVENT_BYTES} bytes")
 
 
 def _nobody(refused: bool = False) -> Mapping[str, str]:

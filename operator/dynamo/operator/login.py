@@ -68,7 +68,7 @@ class Login:
     def api(self, count: Count | None = None) -> Api:
         """A session of our own; to be closed."""
         info = self.info()
-        connector = aiohttp.TCPConnector(ssl=info.as_ssl_context(), limit=64)
+        connector = aiohttp.TCPConnector(ssl=info.as_ssl_context(), limit=0)
         return Api(
             aiohttp.ClientSession(connector=connector),
             info.server,

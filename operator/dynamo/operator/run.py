@@ -17,6 +17,8 @@ from dynamo.operator.kube import Api
 from dynamo.operator.life import Relay
 from dynamo.operator.login import Login
 from dynamo.operator.metrics import Metrics
+from dynamo.operator.mirror import Mirror
+from dynamo.operator.mirroring import Mirroring
 from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile import Reconciler
 from dynamo.operator.settings import Settings
@@ -34,12 +36,13 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
     """Until cancelled; raises `LeaseLostError`, `LoginError`, `ProbesError`."""
     metrics, health = Metrics(), Health()
     api = login.api(metrics.requested)
-    work = Work(Reconciler(api, settings), metrics)
+    mirror = Mirror()
+    work = Work(Reconciler(api, settings, mirror=mirror), metrics)
     health.oldest = work.oldest
     probes = Probes(health, work.report, *probes_at)
     try:
         await probes.start()
-        await _elected(api, settings, metrics, health, _duties(api, login, settings, work, metrics, health))
+        await _elected(api, settings, metrics, health, _duties(api, login, settings, work, metrics, health, mirror))
     finally:
         await probes.stop()
         await api.close()
@@ -58,7 +61,9 @@ async def _elected(
         log.info("leading")
         metrics.leading = True
         await _beside(duties, election.keep())
-        raise LeaseLostError("another replica leads now")
+        raise LeaseLostError(
+            f"the lease {settings.lease} could not be renewed in time, or another replica has it: ending, to begin anew"
+        )
     finally:
         duties.close()
         await election.release()
@@ -84,7 +89,10 @@ async def _pulse(health: Health) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def _duties(api: Api, login: Login, settings: Settings, work: Work, metrics: Metrics, health: Health) -> None:
+async def _duties(
+    api: Api, login: Login, settings: Settings, work: Work, metrics: Metrics, health: Health, mirror: Mirror
+) -> None:
+    mirroring = Mirroring(api, mirror, work.mark, settings.namespaces)
     handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
 
     async def swept() -> None:
@@ -99,7 +107,12 @@ async def _duties(api: Api, login: Login, settings: Settings, work: Work, metric
             await swept()
             await asyncio.sleep(SWEEP_SECONDS)
 
+    async def working() -> None:
+        await mirroring.settled()
+        await work.run()
+
     async with asyncio.TaskGroup() as group:
-        group.create_task(work.run(), name="work")
+        group.create_task(mirroring.run(), name="mirror")
+        group.create_task(working(), name="work")
         group.create_task(sweeping(), name="sweep")
         group.create_task(watch(api, login, settings.namespaces, handlers, metrics, swept), name="watch")

@@ -21,17 +21,17 @@ from dynamo.operator.kube import Api
 from dynamo.operator.life import Mark, live
 from dynamo.operator.login import RETRY_SECONDS, Login
 from dynamo.operator.metrics import Metrics
-from dynamo.operator.resources import naming
 
 log = logging.getLogger(__name__)
 
 WATCHED = (PIPELINES, *CHILDREN, PODS)
+"""By kopf and by `mirroring`."""
 PAUSE_SECONDS = 2.0
 """Between two starts of kopf, and between two looks whether a kind is there."""
 
 
 class Handlers:
-    """What kopf calls: `pipeline` for pipelines, `child` for what bears our label."""
+    """What kopf calls; of pipelines only: `mirroring` tells what becomes of their children."""
 
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
@@ -49,13 +49,6 @@ class Handlers:
             self._seen[key] = mark
         self._mark(key, urgent)
 
-    def child(self, body: Mapping[str, Any]) -> None:
-        """Whatever happened to it."""
-        metadata = body["metadata"]
-        name = metadata.get("labels", {}).get(naming.PIPELINE)
-        if name:
-            self._mark(Key(metadata["namespace"], name), False)
-
     def registry(self, login: Login) -> kopf.OperatorRegistry:
         """For `kopf.operator`; nothing is registered globally."""
         registry = kopf.OperatorRegistry()
@@ -63,19 +56,11 @@ class Handlers:
         async def on_pipeline(event: Any, body: Any, **_: Any) -> None:
             self.pipeline(body, event["type"] == "DELETED")
 
-        async def on_child(body: Any, **_: Any) -> None:
-            self.child(body)
-
         async def on_login(**_: Any) -> kopf.ConnectionInfo:
             return login.info(RETRY_SECONDS)
 
         kopf.on.login(registry=registry)(on_login)
         kopf.on.event(*_selector(PIPELINES), registry=registry, id="pipeline")(on_pipeline)
-        for resource in (*CHILDREN, PODS):
-            watched = kopf.on.event(
-                *_selector(resource), registry=registry, id=resource.plural, labels={naming.PIPELINE: kopf.PRESENT}
-            )
-            watched(on_child)
         return registry
 
 
@@ -88,8 +73,6 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout, settings.watching.client_timeout = 290, 310
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 30
-    for resource in (*CHILDREN, PODS):
-        settings.watching.label_selectors[_selector(resource)] = naming.PIPELINE
     # Objects that came to rest needn't be waited for when kopf ends.
     settings.queueing.exit_timeout = 1.0
     # It would kill the process ten minutes after an error that we survive.
@@ -99,15 +82,14 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 async def wait_for_kinds(api: Api, namespaces: tuple[str, ...], pause: float = PAUSE_SECONDS) -> None:
-    """Until every kind can be read everywhere; says once a minute what is missing."""
+    """Until pipelines can be read everywhere; says once a minute what is missing."""
     said = 0
-    for resource in WATCHED:
-        for namespace in namespaces or (None,):
-            while (error := await _unreadable(api, resource, namespace)) is not None:
-                if said % 30 == 0:
-                    log.warning("waiting for %s: %s", resource.plural, error)
-                said += 1
-                await asyncio.sleep(pause)
+    for namespace in namespaces or (None,):
+        while (error := await _unreadable(api, PIPELINES, namespace)) is not None:
+            if said % 30 == 0:
+                log.warning("waiting for %s: %s", PIPELINES.plural, error)
+            said += 1
+            await asyncio.sleep(pause)
 
 
 async def watch(

@@ -1,0 +1,143 @@
+"""What the cluster has of every pipeline, as the watches told it: `Mirror`. Pure; `mirroring.py` feeds it.
+
+Kept as text without what no decision reads, since a thousand pipelines have more than ten
+thousand objects. An object's `resourceVersion` orders what is heard of it: an older one says
+nothing, so the answers to our own writes can be taken in at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from sys import intern
+from typing import Any
+
+from dynamo.operator.dirty import Key
+from dynamo.operator.kinds import Resource
+from dynamo.operator.resources import naming
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key: Key
+    version: int
+    text: str
+
+
+class Mirror:
+    """Objects by kind, namespace and name; those of a kind count once its watch is live."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Resource, dict[tuple[str, str], _Entry]] = {}
+        self._names: dict[tuple[Resource, Key], set[str]] = {}
+        self._live: set[tuple[Resource, str | None]] = set()
+
+    def __len__(self) -> int:
+        return sum(len(entries) for entries in self._entries.values())
+
+    def live(self, resource: Resource, scope: str | None, alive: bool) -> None:
+        """Whether a watch (of one namespace, or of all) now tells everything."""
+        (self._live.add if alive else self._live.discard)((resource, scope))
+
+    def of(self, resource: Resource, key: Key) -> list[dict[str, Any]] | None:
+        """A pipeline's objects of one kind; None where only the server knows."""
+        if not self._live & {(resource, None), (resource, key.namespace)}:
+            return None
+        entries = self._entries.get(resource, {})
+        names = sorted(self._names.get((resource, key), ()))
+        return [json.loads(entries[key.namespace, name].text) for name in names]
+
+    def take(self, resource: Resource, found: Object) -> frozenset[Key]:
+        """An object as it is now; the pipelines for which that is news."""
+        metadata = found["metadata"]
+        place, version = (metadata["namespace"], metadata["name"]), _version(found)
+        before = self._entries.get(resource, {}).get(place)
+        if before is not None and before.version >= version:
+            return frozenset()
+        label = metadata.get("labels", {}).get(naming.PIPELINE)
+        if not label:
+            return self._remove(resource, place)
+        entry = _Entry(Key(intern(place[0]), intern(label)), version, _text(resource, found))
+        self._put(resource, place, entry, before)
+        if before is None:
+            return frozenset({entry.key})
+        return frozenset({before.key, entry.key}) if (before.key, before.text) != (entry.key, entry.text) else _NOBODY
+
+    def drop(self, resource: Resource, found: Object) -> frozenset[Key]:
+        """An object that is gone, as it was last."""
+        place = found["metadata"]["namespace"], found["metadata"]["name"]
+        before = self._entries.get(resource, {}).get(place)
+        return self._remove(resource, place) if before is not None and before.version <= _version(found) else _NOBODY
+
+    def forget(self, resource: Resource, namespace: str, name: str) -> None:
+        """We have deleted it; what is left of it, if anything, is heard of later."""
+        self._remove(resource, (namespace, name))
+
+    def listed(self, resource: Resource, scope: str | None, names: Iterable[tuple[str, str]], version: str) -> set[Key]:
+        """After a LIST whose objects were all taken in: what it didn't have is gone, unless it is newer."""
+        there, news = set(names), set[Key]()
+        for place, entry in list(self._entries.get(resource, {}).items()):
+            if place not in there and scope in (None, place[0]) and entry.version <= int(version):
+                news |= self._remove(resource, place)
+        return news
+
+    def _put(self, resource: Resource, place: tuple[str, str], entry: _Entry, before: _Entry | None) -> None:
+        if before is not None and before.key != entry.key:
+            self._remove(resource, place)
+        self._entries.setdefault(resource, {})[place] = entry
+        self._names.setdefault((resource, entry.key), set()).add(place[1])
+
+    def _remove(self, resource: Resource, place: tuple[str, str]) -> frozenset[Key]:
+        before = self._entries.get(resource, {}).pop(place, None)
+        if before is None:
+            return _NOBODY
+        names = self._names[resource, before.key]
+        names.discard(place[1])
+        if not names:
+            del self._names[resource, before.key]
+        return frozenset({before.key})
+
+
+_NOBODY: frozenset[Key] = frozenset()
+_METADATA = ("name", "namespace", "uid", "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
+_STATUS: Mapping[str, tuple[str, ...]] = {
+    "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas"),
+    "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
+}
+"""What `observe` reads; the other kinds' statuses tell nothing."""
+_CONTAINER = ("name", "ready", "state", "lastState")
+
+
+def trimmed(resource: Resource, found: Object) -> dict[str, Any]:
+    """Without what no decision reads, so that a change of that is no news either."""
+    metadata = {name: found["metadata"][name] for name in _METADATA if name in found["metadata"]}
+    kept: dict[str, Any] = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+    if resource.kind == "Pod":
+        metadata.pop("annotations", None)
+    else:
+        kept |= {k: v for k, v in found.items() if k not in ("apiVersion", "kind", "metadata", "status")}
+    status = dict(_status(resource, found.get("status") or {}))
+    return {**kept, "status": status} if status else kept
+
+
+def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
+    for name in _STATUS.get(resource.kind, ()):
+        if name not in status:
+            continue
+        if name.endswith("Statuses"):
+            yield name, [{k: c[k] for k in _CONTAINER if k in c} for c in status[name]]
+        elif name == "conditions":
+            yield name, [{k: v for k, v in c.items() if not k.startswith("last")} for c in status[name]]
+        else:
+            yield name, status[name]
+
+
+def _text(resource: Resource, found: Object) -> str:
+    return json.dumps(trimmed(resource, found), separators=(",", ":"), ensure_ascii=True)
+
+
+def _version(found: Object) -> int:
+    return int(found["metadata"]["resourceVersion"])
