@@ -12,6 +12,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from dynamo.operator.answers import ApiError
+from dynamo.operator.credentials.access import Access
+from dynamo.operator.dirty import Key
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
 from dynamo.operator.life import Relay
@@ -37,14 +39,18 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
     metrics, health = Metrics(), Health()
     api = login.api(metrics.requested)
     mirror = Mirror()
-    work = Work(Reconciler(api, settings, mirror=mirror), metrics)
+    access = Access(api, settings)
+    work = Work(Reconciler(api, settings, access=access, mirror=mirror), metrics)
     health.oldest = work.oldest
     probes = Probes(health, work.report, *probes_at)
     try:
         await probes.start()
-        await _elected(api, settings, metrics, health, _duties(api, login, settings, work, metrics, health, mirror))
+        await _elected(
+            api, settings, metrics, health, _duties(api, login, settings, work, metrics, health, mirror, access)
+        )
     finally:
         await probes.stop()
+        await access.close()
         await api.close()
 
 
@@ -90,7 +96,14 @@ async def _pulse(health: Health) -> None:
 
 
 async def _duties(
-    api: Api, login: Login, settings: Settings, work: Work, metrics: Metrics, health: Health, mirror: Mirror
+    api: Api,
+    login: Login,
+    settings: Settings,
+    work: Work,
+    metrics: Metrics,
+    health: Health,
+    mirror: Mirror,
+    access: Access,
 ) -> None:
     mirroring = Mirroring(api, mirror, work.mark, settings.namespaces)
     handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
@@ -112,6 +125,7 @@ async def _duties(
         await work.run()
 
     async with asyncio.TaskGroup() as group:
+        group.create_task(access.keep(lambda owner: work.mark(Key(*owner))), name="credentials")
         group.create_task(mirroring.run(), name="mirror")
         group.create_task(working(), name="work")
         group.create_task(sweeping(), name="sweep")
