@@ -7,13 +7,12 @@ pipeline that was marked.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -25,22 +24,21 @@ from dynamo.operator.conditions import Reason
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, ROUTES, resource_of
+from dynamo.operator.kinds import PIPELINES, PODS, ROUTES, resource_of
 from dynamo.operator.kube import Api, Object
-from dynamo.operator.observe import observe
+from dynamo.operator.mirror import Mirror
+from dynamo.operator.observe import Observed, observe
 from dynamo.operator.plan import plan
-from dynamo.operator.resources import naming
+from dynamo.operator.reading import Reading
 from dynamo.operator.resources.entrance import url as url_of
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
 from dynamo.operator.settings import Settings
 from dynamo.operator.status import Trouble, failed_status, status
+from dynamo.operator.workload import Plan
 
-T = TypeVar("T")
 PROGRESS_SECONDS = 30.0
 """While something is still to come, look again even if no event says so."""
-ROUTES_SECONDS = 60.0
-"""How long a cluster without HTTPRoutes is believed to have none."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,12 @@ class Reconciler:
         settings: Settings,
         clock: Callable[[], datetime] | None = None,
         access: Access | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
         self._api, self._settings = api, settings
+        self._reading = Reading(api, mirror)
         self._clock = clock or (lambda: datetime.now(UTC))
         self._access = access or Access(api, settings)
-        self._routes = _Routes(api)
 
     async def reconcile(self, key: Key) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
@@ -82,42 +81,33 @@ class Reconciler:
             return Outcome(gone=True)
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
-        return await _Look(self._api, self._settings, self._routes, self._access, body, self._clock()).run()
+        return await _Look(self._api, self._settings, self._reading, self._access, body, self._clock()).run()
 
 
-class _Routes:
-    """Not every cluster has HTTPRoutes; one without is asked again after a while."""
+class _Seen(NamedTuple):
+    """What is wanted, what is there, and what to write therefore."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._ask_at: datetime | None = None
-        self.missing = ""
-        """Why there are none: the server's sentence."""
+    wanted: Plan
+    observed: Observed
+    todo: list[Change]
 
-    async def items(self, namespace: str, selector: str, now: datetime) -> list[Object]:
-        if self._ask_at is not None and now < self._ask_at:
-            return []
-        try:
-            found = await self._api.items(ROUTES, namespace, selector)
-        except ApiError as error:
-            if error.code not in (403, 404):
-                raise
-            self._ask_at, self.missing = now + timedelta(seconds=ROUTES_SECONDS), error.message
-            return []
-        self._ask_at, self.missing = None, ""
-        return found
+
+def is_creation(change: Change) -> bool:
+    """What was asked for by name a moment ago and wasn't there; all else must not be judged by what may be old."""
+    return isinstance(change, Apply) and change.uid is None
 
 
 class _Look:
     """One look at one pipeline; holds what it has read and counts what it writes."""
 
     def __init__(
-        self, api: Api, settings: Settings, routes: _Routes, access: Access, body: Object, now: datetime
+        self, api: Api, settings: Settings, reading: Reading, access: Access, body: Object, now: datetime
     ) -> None:
-        self._api, self._settings, self._routes, self._access = api, settings, routes, access
+        self._api, self._settings, self._reading, self._access = api, settings, reading, access
         self._body, self._now = body, now
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
+        self._key = Key(self._namespace, self._name)
         self._status: Object = body.get("status") or {}
         self._writes = 0
         self._wait: float | None = None
@@ -150,29 +140,33 @@ class _Look:
         return await self._failed(shell, trouble)
 
     async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
-        site = self._settings.site
-        wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
-        live = await self._listed()
-        observed = observe(live, self._now)
-        before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
-        wanted = with_live_replicas(wanted, observed.sets, before)
         try:
-            live += await self._namesakes(manifests(pipeline, wanted, site), live)
-            todo = changes(pipeline, wanted, site, live, observed.sets)
+            seen = await self._compared(pipeline, await self._reading.known(self._key, self._now))
+            if any(not is_creation(change) for change in seen.todo):
+                seen = await self._compared(pipeline, await self._reading.listed(self._key, self._now))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
-        scene = Scene.of(pipeline, wanted, site)
-        url = url_of(scene)
-        told = partial(status, pipeline, wanted, observed, now=self._text, url=url)
+        scene = Scene.of(pipeline, seen.wanted, self._settings.site)
+        told = partial(status, pipeline, seen.wanted, seen.observed, now=self._text, url=url_of(scene))
         if not self._status.get("conditions"):
             # Before any work: without a condition, kstatus and Argo CD would take the object for done.
             await self._say(told(previous=self._status))
-        trouble = await self._admitted(scene) or await self._write(todo)
+        trouble = await self._admitted(scene) or await self._write(seen.todo)
         found = told(previous=self._status, trouble=trouble)
         await self._say(found)
         if trouble is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
             self._wait = PROGRESS_SECONDS
         return trouble
+
+    async def _compared(self, pipeline: DynamoPipeline, live: list[Object]) -> _Seen:
+        """Raises `RenderError`."""
+        site = self._settings.site
+        wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
+        observed = observe(live, self._now)
+        before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
+        wanted = with_live_replicas(wanted, observed.sets, before)
+        live += await self._reading.namesakes(self._namespace, manifests(pipeline, wanted, site), live)
+        return _Seen(wanted, observed, changes(pipeline, wanted, site, live, observed.sets))
 
     async def _admitted(self, scene: Scene) -> Trouble | None:
         """The pipeline's own credentials come before everything that needs them."""
@@ -191,20 +185,6 @@ class _Look:
         await self._say(failed_status(pipeline, trouble, self._status, self._text))
         return trouble
 
-    async def _listed(self) -> list[Object]:
-        """Everything with the pipeline's label, as of now."""
-        selector = f"{naming.PIPELINE}={self._name}"
-        asked = [self._api.items(kind, self._namespace, selector) for kind in (*CHILDREN, PODS)]
-        lists = await gathered([*asked, self._routes.items(self._namespace, selector, self._now)])
-        return [found for one in lists for found in one]
-
-    async def _namesakes(self, intent: Sequence[Object], live: Sequence[Object]) -> list[Object]:
-        """What bears a wanted name without our label: only where nothing does, something is created."""
-        there = {(o["kind"], o["metadata"]["name"]) for o in live}
-        names = [(m["kind"], m["metadata"]["name"]) for m in intent]
-        asked = [self._api.get(resource_of(k), self._namespace, n) for k, n in names if (k, n) not in there]
-        return [found for found in await gathered(asked) if found is not None]
-
     async def _write(self, todo: Sequence[Change]) -> Trouble | None:
         """In order; what one refuses doesn't keep the others from being written."""
         worst: Trouble | None = None
@@ -218,8 +198,8 @@ class _Look:
         if isinstance(change, Conflict):
             text = f"{change.kind} {change.name} exists and belongs to somebody else: rename the pipeline or remove it"
             return Trouble(Reason.NAME_TAKEN, text, final=True)
-        if isinstance(change, Apply) and change.manifest["kind"] == ROUTES.kind and self._routes.missing:
-            text = f"{ROUTES.kind}s can't be made here ({self._routes.missing}): install the Gateway API, "
+        if isinstance(change, Apply) and change.manifest["kind"] == ROUTES.kind and self._reading.no_routes:
+            text = f"{ROUTES.kind}s can't be made here ({self._reading.no_routes}): install the Gateway API, "
             return Trouble(Reason.REFUSED, f"spec.frontend.httpRoute: {text}or use spec.frontend.ingress", final=True)
         try:
             await self._send(change)
@@ -230,14 +210,17 @@ class _Look:
 
     async def _send(self, change: Apply | Resize | Delete) -> None:
         if isinstance(change, Apply):
-            await self._api.apply(resource_of(change.manifest["kind"]), change.manifest, change.uid)
+            resource = resource_of(change.manifest["kind"])
+            self._reading.wrote(resource, await self._api.apply(resource, change.manifest, change.uid))
             return
         target = change.target
         resource = resource_of(target.kind) if target.kind != PODS.kind else PODS
         if isinstance(change, Resize):
-            await self._api.resize(resource, self._namespace, target.name, target.uid, change.replicas)
+            found = await self._api.resize(resource, self._namespace, target.name, target.uid, change.replicas)
+            self._reading.wrote(resource, found)
         else:
             await self._api.delete(resource, self._namespace, target.name, target.uid)
+            self._reading.removed(resource, self._namespace, target.name)
 
     def _judged(self, error: ApiError, change: Change) -> Trouble:
         found = verdict(error)
@@ -265,15 +248,6 @@ class _Look:
     @property
     def _text(self) -> str:
         return self._now.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-async def gathered(asked: Iterable[Awaitable[T]]) -> list[T]:
-    """All answers; the first failure as it is, after the others have ended."""
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in found if not isinstance(one, BaseException)]
 
 
 def parsed(body: Mapping[str, Any]) -> DynamoPipeline | None:
