@@ -1,4 +1,4 @@
-"""`dynamo logs NAME`: what the parts of a local pipeline wrote, now or in its last run."""
+"""`dynamo logs NAME`: what the parts of a pipeline wrote, on this machine (now or in its last run) or in a cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from dynamo.cli.cluster.options import complete_context
 from dynamo.cli.local.logs import Follower, Line, read_lines
 from dynamo.cli.local.state import is_running, state_home
+
+if TYPE_CHECKING:
+    from dynamo.cli.cluster.podlogs import Line as PodLine
 
 _POLL_EVERY = 0.2
 
@@ -26,7 +30,16 @@ Examples:
   dynamo logs worker-0 -f          one part, going on
   dynamo logs worker --tail 20     all replicas of a component
   dynamo logs llama/frontend --since 5m
+
+\b
+In a cluster (with -n, --context or --kubeconfig):
+  dynamo logs llama -n serving -f              all pods of a pipeline, and those that come
+  dynamo logs llama/worker -n serving --since 5m
+  dynamo logs llama-worker-1a2b3c-0 -n serving --previous
 """
+
+
+_IN_A_CLUSTER = " (for a pipeline of a cluster add -n NAMESPACE)"
 
 
 class Source(NamedTuple):
@@ -56,10 +69,60 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.argument("name", required=False, shell_complete=lambda ctx, param, incomplete: complete_name(incomplete))
 @click.option("-f", "--follow", is_flag=True, help="Go on as more is written.")
 @click.option("--since", callback=since_time, help="Only lines younger than this: 30s, 5m, 2h, or a time.")
-@click.option("--tail", "-n", type=click.IntRange(min=0), help="Only the last lines.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines.")
 @click.option("--timestamps/--no-timestamps", "-t", default=False, help="Begin each line with its time.")
-def logs(name: str | None, follow: bool, since: datetime | None, tail: int | None, timestamps: bool) -> None:
-    """Print the log of NAME: a part (worker-0), a component (worker), a pipeline, or pipeline/part."""
+@click.option("--namespace", help="In a cluster: the pipeline's namespace. Default: the context's.")
+@click.option("-n", "either", metavar="LINES|NAMESPACE", help="A number is --tail, a word is --namespace.")
+@click.option("--previous", "-p", is_flag=True, help="In a cluster: of the run before a pod's last restart.")
+@click.option("--context", shell_complete=complete_context, help="In a cluster: the context of the kubeconfig.")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="In a cluster: the kubeconfig.")
+def logs(
+    name: str | None,
+    follow: bool,
+    since: datetime | None,
+    tail: int | None,
+    timestamps: bool,
+    namespace: str | None,
+    either: str | None,
+    previous: bool,
+    context: str | None,
+    kubeconfig: str | None,
+) -> None:
+    """Print the log of NAME: a part (worker-0), a component (worker), a pipeline, or pipeline/part.
+
+    Of what `dynamo up` runs on this machine; of a cluster with --namespace, --context or --kubeconfig.
+    """
+    if either is not None and either.isdecimal():
+        tail = int(either)
+    elif either is not None:
+        namespace = either
+    if namespace or context or kubeconfig or previous:
+        _cluster_logs(name, (kubeconfig, context, namespace), (since, tail, previous), follow, timestamps)
+    else:
+        _local_logs(name, follow, since, tail, timestamps)
+
+
+def _cluster_logs(
+    name: str | None,
+    target: tuple[str | None, str | None, str | None],
+    limits: tuple[datetime | None, int | None, bool],
+    follow: bool,
+    timestamps: bool,
+) -> None:
+    from dynamo.cli.cluster.client import Target, connect
+    from dynamo.cli.cluster.podlogs import Wanted, print_logs
+
+    if name is None:
+        raise click.UsageError("say which pipeline of the cluster: NAME, NAME/COMPONENT or a pod")
+
+    def show(line: PodLine, prefixed: bool) -> None:
+        stamp = f"{line.at} " if timestamps else ""
+        click.echo(f"{stamp}{f'{line.pod} | ' if prefixed else ''}{line.text}")
+
+    print_logs(connect(Target(*target)), Wanted(name, *limits), show, follow=follow)
+
+
+def _local_logs(name: str | None, follow: bool, since: datetime | None, tail: int | None, timestamps: bool) -> None:
     home = state_home(os.environ)
     sources = select(list(available(home)), name)
     prefixed = len(sources) > 1
@@ -86,7 +149,7 @@ def complete_name(begun: str) -> list[str]:
 def select(sources: list[Source], name: str | None) -> list[Source]:
     """Those that `name` means; ends the command where it means none, or parts of several pipelines."""
     if not sources:
-        raise click.ClickException("there are no logs: start a pipeline with `dynamo up FILE`")
+        raise click.ClickException(f"there are no logs: start a pipeline with `dynamo up FILE`{_IN_A_CLUSTER}")
     if name is None:
         return sources
     found = [s for s in sources if name in (s.pipeline, s.part, _component(s), f"{s.pipeline}/{s.part}")]
@@ -105,7 +168,7 @@ def _unknown(sources: list[Source], name: str) -> list[Source]:
     known = sorted({s.part for s in sources} | {s.pipeline for s in sources})
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    raise click.ClickException(f"nothing is called {name!r}: {hint}")
+    raise click.ClickException(f"nothing on this machine is called {name!r}: {hint}{_IN_A_CLUSTER}")
 
 
 def _label(source: Source, sources: list[Source]) -> str:

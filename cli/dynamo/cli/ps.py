@@ -35,7 +35,9 @@ def ps(output: str, as_json: bool) -> None:
     if as_json or output in ("json", "yaml"):
         click.echo(_structured(found, "json" if as_json else output))
     elif not found:
-        click.echo("nothing is up: start a pipeline with `dynamo up FILE`")
+        click.echo(
+            "nothing is up on this machine: start a pipeline with `dynamo up FILE` (of a cluster: dynamo status)"
+        )
     else:
         click.echo("\n".join(table(rows(found, time.time(), wide=output == "wide"))))
 
