@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
@@ -220,6 +220,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["components", "model", "frontend", "runtime", "replicas", "y"]), JSON, max_size=5)
 )

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import ROUTED, SMALLEST, Spec, body
@@ -416,6 +416,7 @@ def test_without_the_gateway_api_the_rest_is_made_and_the_status_says_so() -> No
     run(case, ROUTED)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.sampled_from('\x7f\x85\u2028\n\t\\"😀')))
 def test_what_is_sent_means_the_same_as_json_and_as_yaml(text: str) -> None:
     """An apply is read as YAML: an emoji in a chat template must not be refused, nor a line separator folded."""

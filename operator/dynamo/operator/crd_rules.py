@@ -107,7 +107,8 @@ _SPEC_RULES = (
     CelRule(
         "prefill_and_decode_come_together",
         SPEC,
-        "self.components.exists(c, c.role == 'prefill') == self.components.exists(c, c.role == 'decode')",
+        "self.components.exists(c, has(c.role) && c.role == 'prefill') == "
+        "self.components.exists(c, has(c.role) && c.role == 'decode')",
         "role prefill needs a component with role decode and the other way round: add one, or use role aggregated",
         ".components",
     ),
@@ -151,7 +152,7 @@ _COMPONENT_RULES = (
     CelRule(
         "nodes_divide",
         COMPONENT,
-        "self.tensorParallelSize % self.nodes == 0",
+        "(has(self.tensorParallelSize) ? self.tensorParallelSize : 1) % (has(self.nodes) ? self.nodes : 1) == 0",
         "tensorParallelSize must be divisible by nodes: choose nodes that divides it",
         ".nodes",
         "'component ' + self.name + ': tensorParallelSize must be divisible by nodes: choose nodes that divides it'",
@@ -159,7 +160,7 @@ _COMPONENT_RULES = (
     CelRule(
         "nodes_need_an_engine_for_it",
         COMPONENT,
-        f"self.nodes == 1 || self.engine in {_listed(rules.MULTI_NODE)}",
+        f"!has(self.nodes) || self.nodes == 1 || self.engine in {_listed(rules.MULTI_NODE)}",
         f"this engine runs on one node: set nodes to 1, or use {_any_of(rules.MULTI_NODE)}",
         ".nodes",
         f"'engine ' + self.engine + ' runs on one node: set nodes to 1, or use {_any_of(rules.MULTI_NODE)}'",
@@ -167,7 +168,7 @@ _COMPONENT_RULES = (
     CelRule(
         "role_needs_an_engine_for_it",
         COMPONENT,
-        f"self.role == 'aggregated' || self.engine in {_listed(rules.DISAGGREGATED)}",
+        f"!has(self.role) || self.role == 'aggregated' || self.engine in {_listed(rules.DISAGGREGATED)}",
         f"this engine can't split prefill and decode: use role aggregated, or {_any_of(rules.DISAGGREGATED)}",
         ".role",
         "'engine ' + self.engine + ' can\\'t split prefill and decode: "
@@ -217,7 +218,7 @@ _INNER_RULES = (
     CelRule(
         "rollout_can_move",
         ROLLOUT,
-        "self.strategy != 'Recreate' || (!has(self.maxSurge) && !has(self.maxUnavailable))",
+        "!has(self.strategy) || self.strategy != 'Recreate' || (!has(self.maxSurge) && !has(self.maxUnavailable))",
         "strategy Recreate takes neither maxSurge nor maxUnavailable: remove them, or use Rolling",
         ".strategy",
     ),

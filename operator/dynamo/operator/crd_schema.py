@@ -80,6 +80,8 @@ class _Builder:
             out["format"] = "int64" if path in _INT64 else "int32"
             _drop_natural_bound(out)
         out |= _default(flat, path)
+        if told := _told_default(flat, path):
+            out["description"] = f"{out['description'].rstrip('.')}; default {told}."
         self._children(flat, out, path)
         out |= EXTENSIONS.get(path, {})
         entries = [rule.entry() for rule in CEL_RULES if rule.place == path]
@@ -125,10 +127,26 @@ def _drop_natural_bound(out: Schema) -> None:
 
 
 def _default(flat: Schema, path: str) -> Schema:
-    """The field's default; an object's is `{}`, filled in from its fields. Status has none."""
+    """The field's default; an object's is `{}`, filled in from its fields. Status has none, nor have items of lists.
+
+    `kubectl apply` and Argo CD compare a list as a whole: one that the server filled in would differ for ever
+    from what is in git. Only the key of a map must have a default (or be required).
+    """
     value = flat.get("default")
-    if value is None or path.startswith("status") or "default" not in flat:
+    if value is None or path.startswith("status") or _within_list(path):
         return {}
     if isinstance(value, dict):
         return {"default": {}} if flat.get("properties") else {}
     return {} if value == [] else {"default": value}
+
+
+def _told_default(flat: Schema, path: str) -> str | None:
+    """What the operator takes where the server fills nothing in; only the description can say it."""
+    value = flat.get("default")
+    if not path.startswith("spec") or not _within_list(path) or isinstance(value, dict | list) or value is None:
+        return None
+    return str(value)
+
+
+def _within_list(path: str) -> bool:
+    return "[]" in path and path != "spec.components[].name"

@@ -79,7 +79,7 @@ def _columns() -> list[dict[str, Any]]:
         ("Age", "date", ".metadata.creationTimestamp"),
     ]
     wide = [
-        ("TP", "string", ".spec.components[*].tensorParallelSize"),
+        ("TP", "string", ".status.tensorParallel"),
         ("Router", "string", ".spec.frontend.router.mode"),
         ("Generation", "integer", ".metadata.generation"),
     ]

@@ -62,6 +62,7 @@ def status(
         "model": plan.model,
         "namespace": plan.namespace,
         "engines": ",".join(dict.fromkeys(str(c.engine) for c in pipeline.spec.components)),
+        "tensorParallel": ",".join(dict.fromkeys(str(c.tensor_parallel_size) for c in pipeline.spec.components)),
         "workers": f"{sum(c['routable'] for c in counts)}/{sum(c['desired'] for c in counts)}",
         "components": counts,
     }

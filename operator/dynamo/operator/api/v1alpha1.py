@@ -293,6 +293,7 @@ class PipelineStatus(Fields):
     model: str | None = Field(default=None, description="Served model name.")
     namespace: str | None = Field(default=None, description="Dynamo namespace.")
     engines: str | None = Field(default=None, description="Engines, joined.")
+    tensor_parallel: str | None = Field(default=None, description="The components' tensorParallelSize, joined.")
     workers: str | None = Field(default=None, description="Ready and desired workers, for example 2/3.")
     replicas: int | None = Field(
         default=None, description="Workers that follow spec.replicas, for the scale subresource."

@@ -1,0 +1,1 @@
+"""What the operator generates, on a real API server: accepted, at rest, within the Pod Security Standard."""

@@ -1,0 +1,38 @@
+"""From a pipeline that a server has to what the operator would write for it: `rendered`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+from dynamo.operator.plan import Environment, plan
+from dynamo.operator.reconcile import parsed, problems
+from dynamo.operator.resources.render import manifests, with_images
+from dynamo.operator.resources.site import Manifest, Site
+
+SITE = Site(
+    "registry.example.org/dynamo/frontend:1.0.0",
+    {"default": "registry.example.org/dynamo/worker:1.0.0"},
+    etcd_sign_in=True,
+    nats_sign_in=True,
+)
+PLAIN = Site("registry.example.org/dynamo/frontend:1.0.0", {"default": "registry.example.org/dynamo/worker:1.0.0"})
+OPENSHIFT = Site(PLAIN.frontend_image, PLAIN.worker_images, pull_secrets=("registry",), fs_group=None)
+
+
+def pipeline(namespace: str, spec: dict[str, Any], name: str = "llama") -> Manifest:
+    """As a user writes it."""
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def rendered(live: Manifest, site: Site = SITE) -> list[Manifest]:
+    """Out of the object as the server gives it back."""
+    found = parsed(live)
+    assert found is not None, problems(live)
+    where = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace=live["metadata"]["namespace"])
+    return manifests(found, with_images(plan(found, where), found, site), site)
+
+
+def templates(found: list[Manifest]) -> list[Manifest]:
+    """The pod templates among them."""
+    return [m["spec"]["template"] for m in found if m["kind"] in ("Deployment", "StatefulSet")]

@@ -1,0 +1,90 @@
+"""An API server that nothing but the test writes to: `Server`, etcd and kube-apiserver without controllers.
+
+So a resourceVersion that stays says that a write changed nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import yaml
+from e2e.apiserver.client import APPLY, until
+from e2e.apiserver.plane import CRDS, Plane
+
+from dynamo.operator.crdgen import crd
+from dynamo.operator.kinds import PIPELINES, Resource, resource_of
+from dynamo.operator.kube import MANAGER
+from dynamo.operator.resources.site import Manifest
+
+NAMESPACES = Resource("v1", "Namespace", "namespaces")
+GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
+ENFORCED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class Server(Plane):
+    """A plane without its controllers."""
+
+    def start(self) -> None:
+        """Until it answers."""
+        self.demand("etcd", "kube-apiserver", "kubectl")
+        self._files()
+        self._etcd()
+        self.start_apiserver()
+
+    def demand(self, *names: str) -> None:
+        """Binaries that must be there."""
+        for name in names:
+            assert (self._bin / name).is_file(), f"{self._bin / name}: `make e2e` builds it, or set DYNAMO_E2E_BIN"
+
+    def binary(self, name: str) -> Path:
+        """Where a program lies."""
+        self.demand(name)
+        return self._bin / name
+
+    def install(self, definition: Manifest, resource: Resource) -> None:
+        """A CustomResourceDefinition, until its objects are served."""
+        self.admin.apply(CRDS, definition)
+        until(f"{resource.plural} are served", lambda: self.admin.items(resource) is not None)
+
+    def install_ours(self) -> None:
+        """Pipelines."""
+        self.install(crd(), PIPELINES)
+
+    def namespace(self, name: str) -> str:
+        """One where only pods within the standard `restricted` may be."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": ENFORCED}}
+        self.admin.apply(NAMESPACES, body)
+        return name
+
+    def apply(self, manifest: Manifest) -> Manifest:
+        """As the operator does, and any unknown or doubled field is refused; raises `RefusedError`."""
+        metadata = manifest["metadata"]
+        resource = PIPELINES if manifest["kind"] == PIPELINES.kind else resource_of(manifest["kind"])
+        path = resource.path(metadata["namespace"], metadata["name"])
+        return self.admin.ask(
+            "PATCH", f"{path}?fieldManager={MANAGER}&force=true&fieldValidation=Strict", manifest, APPLY
+        )
+
+    def try_pod(self, namespace: str, template: Manifest) -> None:
+        """Whether a pod of this template would be taken; raises `RefusedError`."""
+        metadata = {**template["metadata"], "name": "tried", "namespace": namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        self.admin.ask("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict", pod)
+
+    def try_kubectl(self, *arguments: str, stdin: str = "") -> tuple[int, str]:
+        """Its exit code, and what a user reads."""
+        config = self.kubeconfig("admin", self.admin_token)
+        command = [str(self.binary("kubectl")), f"--kubeconfig={config}", *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+def httproutes() -> Manifest:
+    """The Gateway API's own definition, out of its Go module."""
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", GATEWAY_API], capture_output=True, text=True, timeout=300, check=True
+    )
+    file = Path(json.loads(done.stdout)["Dir"]) / "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"
+    return dict(yaml.safe_load(file.read_text("utf-8")))
