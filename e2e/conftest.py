@@ -46,6 +46,14 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures that scenarios recorded, above pytest's last line."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            terminalreporter.write_line(f"{report.nodeid}: {name} = {value}")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """On a cluster that stays, take the platform away again that we brought."""
     if hasattr(session.config, "workerinput") or os.environ.get("E2E_CLUSTER_GOES"):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.images.make import make_images
 from e2e.kind import binaries, cluster
 from e2e.kind.cluster import Kind
 from e2e.kind.places import REPOSITORY, Places
@@ -103,7 +104,7 @@ def _up(places: Places) -> Kind:
 
 
 def _images(places: Places) -> list[Path]:
-    return sorted((places.cache / "images").glob("*.tar"))
+    return [image.file for image in make_images(places)]
 
 
 def _keep(places: Places) -> int:

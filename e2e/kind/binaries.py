@@ -28,12 +28,14 @@ NODE_PACKAGES = (
 )
 # A build of its own: it wants github.com/Sirupsen/logrus, which clashes with the others' lower-case one.
 PROVISIONER = "github.com/rancher/local-path-provisioner"
-# Each with the dependencies that its authors chose.
+# Each with the dependencies that its authors chose; {version} in the flags is the module's.
 TOOLS = (
     "helm.sh/helm/v3/cmd/helm@v3.19.2",
     "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
     "github.com/zegl/kube-score/cmd/kube-score@v1.20.0",
 )
+# Without it helm calls itself v3.19, which pyhelm3 can't read.
+TOOL_FLAGS = {"helm": ("-X helm.sh/helm/v3/internal/version.version={version}",)}
 BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
@@ -86,11 +88,12 @@ def _build_module(places: Places, name: str, builds: Iterable[tuple[str, ...]], 
 
 def _install_tool(places: Places, tool: str) -> None:
     name, version = tool.rsplit("/", 1)[-1].split("@")
-    stamp = places.bin / f".{name}-{version}"
+    flags = " ".join(["-s -w", *TOOL_FLAGS.get(name, ())]).format(version=version)
+    stamp = places.bin / f".{name}-{hashlib.sha256(f'{tool} {flags}'.encode()).hexdigest()[:12]}"
     if stamp.exists():
         return
     with step(f"building {name} {version}"), tempfile.TemporaryDirectory(dir=places.bin) as made:
-        _go(["install", "-trimpath", "-ldflags", "-s -w", tool], places.cache, GOBIN=made)
+        _go(["install", "-trimpath", "-ldflags", flags, tool], places.cache, GOBIN=made)
         (Path(made) / name).rename(places.bin / name)
     stamp.touch()
 

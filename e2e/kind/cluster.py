@@ -39,9 +39,17 @@ class Kind:
         return run([*self.docker.enter, *command], seconds=seconds, env=self.env)
 
     def load(self, archives: Iterable[Path]) -> None:
-        """Bring docker-archives onto every node."""
-        for archive in archives:
-            self.run("kind", "load", "image-archive", str(archive), "--name", self.places.name, seconds=300)
+        """Bring docker-archives onto every node; an archive of a name that was brought already is left."""
+        loaded = self.places.loaded
+        there = loaded.read_text().splitlines() if loaded.exists() else []
+        missing = [archive for archive in archives if archive.name not in there]
+        if not missing:
+            return
+        with step(f"images onto three nodes: {', '.join(archive.stem for archive in missing)}"):
+            for archive in missing:
+                self.run("kind", "load", "image-archive", str(archive), "--name", self.places.name, seconds=300)
+                with loaded.open("a") as file:
+                    file.write(f"{archive.name}\n")
 
 
 def up(places: Places) -> Kind:
@@ -70,8 +78,7 @@ def down(places: Places) -> None:
     if (places.bin / "kind").exists() and docker.answers():
         _delete(Kind(places, docker))
     dockerd.stop(places)
-    for file in (places.kubeconfig, places.kept):
-        file.unlink(missing_ok=True)
+    places.kept.unlink(missing_ok=True)
 
 
 def fake_gpus(cluster: Kind) -> None:
@@ -128,6 +135,8 @@ def _delete(cluster: Kind) -> None:
     began = time.monotonic()
     places = cluster.places
     cluster.run("kind", "delete", "cluster", "--name", places.name, "--kubeconfig", str(places.kubeconfig), seconds=180)
+    for file in (places.kubeconfig, places.loaded):
+        file.unlink(missing_ok=True)
     if time.monotonic() - began > 1:
         say(f"kind delete cluster: {time.monotonic() - began:.0f} s")
 

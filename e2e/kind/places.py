@@ -55,6 +55,11 @@ class Places:
         return self.cache / "kept"
 
     @property
+    def loaded(self) -> Path:
+        """Names of the archives that the nodes of the present cluster hold; an archive's name changes with its content."""
+        return self.cache / "loaded"
+
+    @property
     def netns(self) -> Path:
         """The network namespace of the private daemon."""
         return Path("/run/netns") / self.name
