@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, ROUTES, Resource
+from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, ROUTES, SECRETS, Resource
 
 Object = dict[str, Any]
 Fault = Callable[[str, str], web.Response | None]
-_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES, ROUTES)}
+_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES, ROUTES, SECRETS)}
 
 
 def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Response:

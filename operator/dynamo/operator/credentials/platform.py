@@ -65,7 +65,7 @@ class Platform:
         except (KeysError, KeyError) as error:
             raise PlatformError(f"Secret {self._place(nats.secret)}: {error}") from None
         copied = {} if issuer else {file: keys[file] for file in NATS_FILES if file in keys}
-        if keys and issuer is None and not copied:
+        if nats.secret and issuer is None and not copied:
             raise PlatformError(f"Secret {self._place(nats.secret)} has none of {', '.join(_NATS_KEYS)}")
         return Material(
             etcd_admin=self._admin(admin) if etcd.secret else None,
