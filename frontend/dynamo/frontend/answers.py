@@ -176,7 +176,8 @@ class StreamAnswer(Answer):
     def text(self, choice: Choice, text: str) -> None:
         prefix, output = self._prefixes[choice.index], self._output
         if prefix:
-            output.append(prefix + _encode(text) + self._tail)
+            append = output.append  # a function in a slot: called in one step, CPython looks it up as a method
+            append(prefix + _encode(text) + self._tail)
         else:
             self._first(choice.index, text)
         if not output.dirty:

@@ -158,7 +158,8 @@ class Choice:
             if plain is not None and type(data) is int:
                 # One token and nothing else, as nearly every delta is: the shortest way to its text.
                 if text := plain.push_one(data):
-                    self._emit(self, text)
+                    emit = self._emit  # a function in a slot: called in one step, CPython looks it up as a method
+                    emit(self, text)
                 self.finish_reason = plain.finish_reason
             else:
                 produced, finish, extras = read_delta(data)

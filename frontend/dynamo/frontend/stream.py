@@ -117,8 +117,8 @@ class Output:
     def flush(self) -> None:
         """Write what is there, unless an earlier write still waits for the client."""
         self.dirty = False
-        parts = self._parts
-        if parts and self._flowing and self._write(parts[0] if len(parts) == 1 else b"".join(parts)):
+        parts, write = self._parts, self._write
+        if parts and self._flowing and write(parts[0] if len(parts) == 1 else b"".join(parts)):
             parts.clear()
         elif self._writer is not None:
             if sum(map(len, parts)) > BUFFER_LIMIT:

@@ -100,7 +100,8 @@ class Detokenizer:
         self.tokens = count = self.tokens + 1
         if token_id in self._stop_ids and count >= self._min_tokens:
             return self._end_by_id(token_id)
-        text = self._step(token_id)
+        step = self._step  # a function in an attribute: called in one step, CPython looks it up as a method
+        text = step(token_id)
         self.length += len(text)
         if self._matcher is not None:
             text = self._matcher.feed(text, count > self._min_tokens)

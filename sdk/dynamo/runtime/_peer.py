@@ -102,7 +102,8 @@ class Incoming:
     def send(self, data: Any) -> None:
         """Add one item; it leaves with all others of this step."""
         if self._open:
-            self._append((self.stream, data))
+            append = self._append  # see _inbox: a function in a slot
+            append((self.stream, data))
             if not self.peer.dirty:
                 self._owner.mark(self.peer)
 
