@@ -53,8 +53,8 @@ bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
 bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with fake nodes
 	@PYTHONPATH=. $(BIN)/python -m bench.operator.suite $(ARGS)
 
-images: ## container images: come with the operator
-	@echo "make images: the Dockerfiles are there (images/README.md says how to build them), but nothing has built them yet; this comes with make e2e." >&2; exit 1
+images: $(VENV)/.dev ## container images by docker, else by buildah; their archives go below ~/.cache/dynamo-pipelines
+	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

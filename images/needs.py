@@ -1,5 +1,6 @@
-"""Print what an image needs from the Python index: `needs.py pyproject.toml EXTRA...`, one requirement a line.
+"""Print what an image needs from the Python index: `needs.py [--alone] pyproject.toml EXTRA...`, a requirement a line.
 
+`--alone`: only what the extras name, for a part that imports nothing of the runtime.
 `pyproject.toml` stays the one place that says it; the answer, not that file, decides whether packages install anew.
 """
 
@@ -15,8 +16,8 @@ from typing import Any
 BUILT_IN = ("mocker", "echo_core", "echo_full", "python")
 
 
-def needs(project: dict[str, Any], extras: list[str]) -> list[str]:
-    """The project's own requirements and those of `extras`, sorted; `SystemExit` names the extras that there are.
+def needs(project: dict[str, Any], extras: list[str], alone: bool = False) -> list[str]:
+    """The requirements of `extras`, and unless `alone` the project's own, sorted; `SystemExit` names the known extras.
 
     An extra's requirement of the project itself is left out: it brings the command line, which an image is without.
     """
@@ -25,10 +26,18 @@ def needs(project: dict[str, Any], extras: list[str]) -> list[str]:
     for extra in wanted:
         if extra not in known:
             raise SystemExit(f"{extra} is no engine or extra: use one of {', '.join([*BUILT_IN, *sorted(known)])}")
-    lines = {*project["dependencies"], *(line for extra in wanted for line in known[extra])}
+    own = [] if alone else project["dependencies"]
+    lines = {*own, *(line for extra in wanted for line in known[extra])}
     itself = re.compile(rf"{re.escape(project['name'])}\b")
     return sorted(line for line in lines if not itself.match(line))
 
 
+def main(words: list[str]) -> None:
+    """Print the answer."""
+    alone, (path, *extras) = "--alone" in words, [word for word in words if word != "--alone"]
+    project = tomllib.loads(Path(path).read_text())["project"]
+    sys.stdout.write("\n".join(needs(project, extras, alone)) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(needs(tomllib.loads(Path(sys.argv[1]).read_text())["project"], sys.argv[2:])) + "\n")
+    main(sys.argv[1:])

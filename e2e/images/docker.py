@@ -10,6 +10,7 @@ from e2e.kind.steps import run, succeeds
 
 BUILD_SECONDS = 900
 COPY_SECONDS = 300
+PULL_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class Docker:
         return run(["docker", *words], seconds=seconds)
 
 
-def answers() -> bool:
-    """Whether a daemon is there and can build."""
-    return succeeds(["docker", "info"], seconds=20) and succeeds(["docker", "buildx", "version"], seconds=20)
+def reaches(base: str) -> bool:
+    """Whether a daemon answers that has `base`, or a registry to get it from."""
+    return succeeds(["docker", "info"], seconds=20) and (
+        succeeds(["docker", "image", "inspect", base], seconds=20)
+        or succeeds(["docker", "pull", "--quiet", base], seconds=PULL_SECONDS)
+    )

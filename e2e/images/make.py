@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.images import buildah, docker, pip_settings, programs
 from e2e.images.context import digest_of, snapshot
-from e2e.images.recipes import Catalogue, Program, Recipe, digest, read
+from e2e.images.recipes import Catalogue, Program, Recipe, default_base, digest, read
 from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError, say, step
 
@@ -53,7 +53,8 @@ class Workshop:
 def make_images(places: Places, names: Sequence[str] = (), tool: str = "") -> list[Made]:
     """Have the images `names` (all of them if there are none) in `places.cache`, in order; `StepError` says why not.
 
-    `tool` is `docker` or `buildah`; without one, docker where a daemon answers. One run at a time, others wait.
+    `tool` is `docker` or `buildah`; without one, docker where a daemon has the base or can pull it. One run at a time,
+    others wait.
     """
     catalogue = read(REPOSITORY)
     unknown = set(names) - set(catalogue.names)
@@ -150,12 +151,12 @@ def _workshop(places: Places, tool: str) -> Iterator[Workshop]:
 
 def _tool(places: Places, tool: str) -> buildah.Buildah | docker.Docker:
     base = os.environ.get("DYNAMO_IMAGES_BASE", "")
-    if tool == "docker" or (not tool and docker.answers()):
+    if tool == "docker" or (not tool and docker.reaches(base or default_base(REPOSITORY))):
         say(f"images: docker, {places.cache / 'images'}")
         return docker.Docker(base)
     if tool not in ("", "buildah"):
         raise StepError(f"{tool} can't build images here: use docker or buildah")
-    say(f"images: buildah{'' if tool else ' (no Docker daemon answers)'}, {places.cache / 'images'}")
+    say(f"images: buildah{'' if tool else ' (no Docker that has or can pull the base)'}, {places.cache / 'images'}")
     return buildah.start(places.cache / "buildah", places.cache / "images")
 
 

@@ -45,6 +45,11 @@ class Catalogue:
     programs: tuple[Program, ...]
 
     @property
+    def ours(self) -> list[str]:
+        """Those that the project gives its users."""
+        return [recipe.name for recipe in self.recipes if not recipe.parent]
+
+    @property
     def names(self) -> list[str]:
         """In the order in which they are made."""
         return [*(program.name for program in self.programs), *(recipe.name for recipe in self.recipes)]
@@ -55,6 +60,12 @@ def read(root: Path) -> Catalogue:
     chart = root / "charts/dynamo-platform"
     load = yaml.safe_load
     return catalogue(load((chart / "values.yaml").read_text()), load((chart / "Chart.yaml").read_text())["appVersion"])
+
+
+def default_base(root: Path) -> str:
+    """The image that the Dockerfiles start from unless they are given another."""
+    lines = (root / "Dockerfile.frontend").read_text().splitlines()
+    return next(line for line in lines if line.startswith("ARG BASE=")).removeprefix("ARG BASE=")
 
 
 def catalogue(values: Mapping[str, Any], version: str) -> Catalogue:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -92,6 +95,7 @@ def test_a_change_of_the_source_installs_no_package(name: str) -> None:
     }
     assert copied["packages"] == {"--from=needs /src/needs.txt ./"}
     assert copied["needs"] == {"pyproject.toml images/needs.py ./"}
+    assert [word for word, _ in last_stage(name)][-2:] == ["COPY", "COPY"]
     assert copied["build"] == {"constraints.txt ./"}
 
 
@@ -162,6 +166,43 @@ def test_an_image_installs_what_its_extras_name() -> None:
     assert set(engine) - set(built_in) == {
         line for line in PROJECT["optional-dependencies"]["llamacpp"] if not line.startswith(PROJECT["name"])
     }
+
+
+def test_the_operator_imports_only_what_its_image_holds() -> None:
+    """Its image leaves out what the runtime needs, so its extra must name all that it imports."""
+    (run,) = [rest for word, rest in instructions("images/Dockerfile.operator") if "needs.py" in rest and word == "RUN"]
+    assert "--alone" in run
+    held = closure(re.split(r"[<>=\[;! ]", line)[0] for line in needs("--alone", "operator").stdout.split())
+    distributions = importlib.metadata.packages_distributions()
+    found = {name: {plain(each) for each in distributions.get(name, [])} for name in imports(ROOT / "operator")}
+    assert {name: names for name, names in found.items() if not names & held} == {}
+
+
+def imports(folder: Path) -> set[str]:
+    """Top-level modules that the files below `folder` import, without ours and the standard library's."""
+    nodes = [node for file in folder.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"dynamo"}
+
+
+def closure(names: Iterable[str]) -> set[str]:
+    """Distributions and what they require, as far as it is installed."""
+    found: set[str] = set()
+    waiting = [plain(name) for name in names if name]
+    while waiting:
+        name = waiting.pop()
+        if name in found or not any(importlib.metadata.distributions(name=name)):
+            continue
+        found.add(name)
+        required = [line for line in importlib.metadata.requires(name) or [] if "extra ==" not in line]
+        waiting += [plain(re.split(r"[^\w.-]", line)[0]) for line in required]
+    return found
+
+
+def plain(name: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_every_engine_of_the_api_has_a_worker_image() -> None:
