@@ -19,7 +19,9 @@ from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind,
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.crdgen import crd
-from dynamo.operator.settings import Settings
+from dynamo.operator.credentials.nats_keys import SERVER_CONF
+from dynamo.operator.credentials.platform import new_nats_keys
+from dynamo.operator.settings import Settings, SignIn
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = ["default", "everything", "external"]
@@ -59,6 +61,12 @@ def test_golden(case: str, helm: Helm) -> None:
         ({"nats__external__url": "nats://n:4222"}, "exclude each other: set nats.enabled=false"),
         ({"operator__replicaCount": "2", "operator__leaderElection__enabled": "false"}, "leaderElection.enabled=true"),
         ({"pipelines__images__workers__default": "null"}, "pipelines.images.workers.default is missing"),
+        ({"nats__auth__existingSecret": "a"}, "nats.auth.enabled is not: set it to true"),
+        ({"etcd__auth__existingSecret": "a"}, "etcd.auth.enabled is not: set it to true"),
+        (
+            {"nats__enabled": "false", "nats__external__url": "nats://n:4222", "nats__auth__enabled": "true"},
+            "name a Secret in nats.auth.existingSecret",
+        ),
         ({"operator__replicas": "2"}, "'replicas' not allowed"),
         ({"operater__replicaCount": "2"}, "'operater' not allowed"),
         ({"operator__rbac__scope": "all"}, "must be one of 'cluster', 'namespace'"),
@@ -178,29 +186,37 @@ def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
     """Namespaces, pull secrets, credentials and the missing group arrive as they are meant."""
     many = settings(helm.render(PLATFORM, GOLDEN / "everything.values.yaml"))
     assert (many.namespaces, many.site.pull_secrets, many.site.fs_group) == (("serving", "research"), ("pull",), None)
-    assert (many.etcd_sign_in.secret, many.nats_sign_in.secret) == ("etcd-tls", "nats-login")
-    assert many.nats_sign_in.tls_secret == "nats-tls"
+    assert many.etcd_sign_in == SignIn(secret="etcd-login", tls_secret="etcd-tls", own_server=True)
+    assert many.nats_sign_in == SignIn(secret="nats-login", tls_secret="nats-tls", own_server=True)
+    made = settings(helm.render(PLATFORM, None, etcd__auth__enabled="true", nats__auth__enabled="true"))
+    assert made.etcd_sign_in == SignIn(secret="demo-dynamo-platform-etcd-auth", make_secret=True, own_server=True)
+    assert made.nats_sign_in == SignIn(secret="demo-dynamo-platform-nats-auth", make_secret=True, own_server=True)
+    assert (made.site.etcd_sign_in, made.site.nats_sign_in) == (True, True)
     assert (many.etcd[0][:8], many.nats[:6]) == ("https://", "tls://")
     outside = settings(helm.render(PLATFORM, GOLDEN / "external.values.yaml"))
     assert outside.etcd == ("https://etcd-0.example:2379", "https://etcd-1.example:2379")
     assert outside.namespaces == ("dynamo",)
+    assert (outside.etcd_sign_in, bool(outside.nats_sign_in)) == (SignIn(tls_secret="etcd-client"), False)
     assert settings(helm.render(PLATFORM, None, pipelines__fsGroup="1000680000")).site.fs_group == 1000680000
 
 
-@pytest.mark.parametrize("password", [None, "s3cret", "12345", "1k", "true", "p@ss $#word"])
-def test_nats_reads_its_configuration(password: str | None, helm: Helm, tmp_path: Path) -> None:
-    """The real server accepts the file, without sign-in and with any password."""
-    values = {"nats__auth__existingSecret": "login"} if password else {}
-    manifests = helm.render(PLATFORM, None, **values)
+@pytest.mark.parametrize("sign_in", [False, True])
+def test_nats_reads_its_configuration(sign_in: bool, helm: Helm, tmp_path: Path) -> None:
+    """The real server accepts the file, without sign-in and with; of the Secret it gets nothing that is secret."""
+    manifests = helm.render(PLATFORM, None, **({"nats__auth__enabled": "true"} if sign_in else {}))
     file = tmp_path / "nats.conf"
     file.write_text(of_kind(manifests, "ConfigMap")["demo-dynamo-platform-nats"]["data"]["nats.conf"])
     pod = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
-    env = dict(os.environ)
-    for variable in pod["containers"][0].get("env", []):
-        found = str(variable.get("value", password))  # what comes from the Secret is the password
-        env[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda match: env[match[1]], found)
-    answer = subprocess.run(["nats-server", "-t", "-c", str(file)], env=env, capture_output=True, text=True, timeout=20)
+    folders = {m["name"]: m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+    for volume in pod["volumes"]:
+        for item in volume.get("secret", {}).get("items", []):
+            assert item == {"key": SERVER_CONF, "path": SERVER_CONF}
+            place = tmp_path / os.path.relpath(folders[volume["name"]], "/etc/nats")
+            place.mkdir()
+            (place / item["path"]).write_bytes(new_nats_keys()[item["key"]])
+    answer = subprocess.run(["nats-server", "-t", "-c", str(file)], capture_output=True, text=True, timeout=20)
     assert answer.returncode == 0, answer.stderr
+    assert (tmp_path / "auth").exists() == sign_in
 
 
 def test_etcd_knows_its_flags(helm: Helm) -> None:

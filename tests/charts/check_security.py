@@ -93,15 +93,20 @@ def test_the_release_namespace_holds_the_lease(helm: Helm) -> None:
 
 
 def test_secrets_are_touched_only_with_sign_in(helm: Helm) -> None:
-    """Without credentials there is no right to Secrets; with them, they are read by name in one namespace."""
+    """Without credentials there is no right to Secrets; with them, nowhere one to list them."""
     plain = [r for m in helm.render(PLATFORM) if m["kind"] in ("Role", "ClusterRole") for r in m["rules"]]
     assert [rule for rule in plain if "secrets" in rule["resources"]] == []
     secured = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
     found = [r for m in secured if m["kind"] == "Role" for r in m["rules"] if "secrets" in r["resources"]]
     assert [(r["verbs"], r.get("resourceNames")) for r in found] == [
-        (["create", "patch", "delete"], None),
-        (["create", "patch", "delete"], None),
-        (["get"], ["etcd-tls", "nats-login", "nats-tls"]),
+        (["get", "create", "patch"], None),
+        (["get", "create", "patch"], None),
+        (["get"], ["etcd-login", "etcd-tls", "nats-login", "nats-tls"]),
+    ]
+    made = of_kind(helm.render(PLATFORM, None, nats__auth__enabled="true"), "Role")["demo-dynamo-platform-operator"]
+    assert [(r["verbs"], r.get("resourceNames")) for r in made["rules"] if "secrets" in r["resources"]] == [
+        (["get"], ["demo-dynamo-platform-nats-auth"]),
+        (["create"], None),
     ]
 
 

@@ -12,6 +12,15 @@
 {{- if not (or .Values.nats.enabled .Values.nats.external.url) -}}
 {{- fail "\n\nno NATS: set nats.enabled=true to install one, or name yours with --set nats.external.url=nats://host:4222." -}}
 {{- end -}}
+{{- range $name := list "etcd" "nats" -}}
+{{- $server := index $.Values $name -}}
+{{- if and $server.auth.existingSecret (not $server.auth.enabled) -}}
+{{- fail (printf "\n\n%s.auth.existingSecret is set and %s.auth.enabled is not: set it to true to sign in, or remove the Secret's name." $name $name) -}}
+{{- end -}}
+{{- if and $server.auth.enabled (not $server.enabled) (not $server.auth.existingSecret) -}}
+{{- fail (printf "\n\n%s.auth.enabled with an external server needs its credentials: name a Secret in %s.auth.existingSecret." $name $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (gt (int .Values.operator.replicaCount) 1) (not .Values.operator.leaderElection.enabled) -}}
 {{- fail "\n\noperator.replicaCount is more than 1: set operator.leaderElection.enabled=true, or two operators would write at once." -}}
 {{- end -}}

@@ -17,12 +17,19 @@ pods:
   graceSeconds: {{ .Values.pipelines.graceSeconds | int }}
 etcd:
   endpoints: {{ include "dynamo-platform.etcdEndpoints" . | splitList "," | toJson }}
-  secret: {{ .Values.etcd.auth.existingSecret | quote }}
+  {{- include "dynamo-platform.signIn" (list . "etcd") | nindent 2 }}
 nats:
   url: {{ include "dynamo-platform.natsUrl" . | quote }}
-  secret: {{ .Values.nats.auth.existingSecret | quote }}
-  tlsSecret: {{ .Values.nats.tls.existingSecret | quote }}
+  {{- include "dynamo-platform.signIn" (list . "nats") | nindent 2 }}
 leaderElection:
   enabled: {{ .Values.operator.leaderElection.enabled }}
   lease: {{ include "dynamo-platform.operator" . }}
+{{- end -}}
+
+{{- define "dynamo-platform.signIn" -}}
+{{- $server := index (index . 0).Values (index . 1) -}}
+secret: {{ include "dynamo-platform.authSecret" . | quote }}
+makeSecret: {{ and $server.auth.enabled (not $server.auth.existingSecret) }}
+tlsSecret: {{ $server.tls.existingSecret | quote }}
+ownServer: {{ $server.enabled }}
 {{- end -}}

@@ -93,7 +93,7 @@ imagePullSecrets:
 
 {{- define "dynamo-platform.etcdEndpoints" -}}
 {{- if .Values.etcd.enabled -}}
-{{- $scheme := ternary "https" "http" (ne .Values.etcd.auth.existingSecret "") -}}
+{{- $scheme := ternary "https" "http" (ne .Values.etcd.tls.existingSecret "") -}}
 {{- printf "%s://%s.%s.svc:2379" $scheme (include "dynamo-platform.etcd" .) .Release.Namespace -}}
 {{- else -}}
 {{- join "," .Values.etcd.external.endpoints -}}
@@ -109,9 +109,28 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* Call with (list . "etcd") or (list . "nats"): the Secret with which users are made; empty: nobody signs in. */}}
+{{- define "dynamo-platform.authSecret" -}}
+{{- $root := index . 0 -}}
+{{- $server := index . 1 -}}
+{{- $auth := (index $root.Values $server).auth -}}
+{{- if $auth.enabled -}}
+{{- default (printf "%s-auth" (include (printf "dynamo-platform.%s" $server) $root)) $auth.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The Secrets that the operator reads, as a JSON list; empty where nothing asks for a sign-in. */}}
 {{- define "dynamo-platform.secrets" -}}
-{{- list .Values.etcd.auth.existingSecret .Values.nats.auth.existingSecret .Values.nats.tls.existingSecret | compact | uniq | toJson -}}
+{{- $etcd := include "dynamo-platform.authSecret" (list . "etcd") -}}
+{{- $nats := include "dynamo-platform.authSecret" (list . "nats") -}}
+{{- list $etcd .Values.etcd.tls.existingSecret $nats .Values.nats.tls.existingSecret | compact | uniq | toJson -}}
+{{- end -}}
+
+{{/* "true" where the operator makes a Secret that nobody named. */}}
+{{- define "dynamo-platform.makesSecrets" -}}
+{{- range list .Values.etcd.auth .Values.nats.auth -}}
+{{- if and .enabled (not .existingSecret) }}true{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Where the operator may work, as a JSON list; empty: everywhere. */}}

@@ -1,14 +1,11 @@
-{{/* Core NATS only: nothing is stored, so nothing is persisted. Variables come from the Secret. */}}
+{{/* Core NATS only: nothing is stored, so nothing is persisted. Whom it trusts stands in the Secret. */}}
 {{- define "dynamo-platform.natsConfig" -}}
 port: 4222
 http_port: 8222
 server_name: {{ include "dynamo-platform.nats" . }}
 max_payload: {{ .Values.nats.maxPayload | int64 }}
-{{- if .Values.nats.auth.existingSecret }}
-authorization {
-  user: $NATS_USERNAME
-  password: $NATS_PASSWORD
-}
+{{- if .Values.nats.auth.enabled }}
+include ./auth/server.conf
 {{- end }}
 {{- if .Values.nats.tls.existingSecret }}
 tls {

@@ -37,9 +37,9 @@
   resources: [events]
   verbs: [create, patch]
 {{- if include "dynamo-platform.secrets" . | fromJsonArray }}
-# The copies of etcd's and NATS' credentials, one per pipeline; a name that is not known yet can't be listed here.
+# Credentials for etcd and NATS, one Secret per pipeline; a name that is not known yet can't be listed here. No list, no watch.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create, patch, delete]
+  verbs: [get, create, patch]
 {{- end }}
 {{- end -}}

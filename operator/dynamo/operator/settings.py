@@ -54,6 +54,10 @@ class SignIn(_Part):
     def __bool__(self) -> bool:
         return bool(self.secret or self.tls_secret)
 
+    def sign_in(self) -> SignIn:
+        """This part of it alone."""
+        return SignIn.model_validate(self.model_dump(include=set(SignIn.model_fields)))
+
 
 class _Etcd(SignIn):
     endpoints: list[str]
@@ -118,8 +122,8 @@ class Settings:
             own_namespace=environment.get("POD_NAMESPACE") or "default",
             identity=environment.get("POD_NAME") or "dynamo-operator",
             lease=found.leader_election.lease if found.leader_election.enabled else None,
-            etcd_sign_in=found.etcd,
-            nats_sign_in=found.nats,
+            etcd_sign_in=found.etcd.sign_in(),
+            nats_sign_in=found.nats.sign_in(),
         )
 
 
