@@ -182,7 +182,7 @@ async def _started(plane: Plane, *, elected: bool = False) -> subject.Operator:
     """The namespaces and a replica that has looked around."""
     plane.namespaces(NAMESPACES)
     operator = subject.start(plane, elected=elected)
-    await subject.until_looked(operator, 0, 10)
+    await subject.until_looked(operator, 0, 60)
     await asyncio.sleep(2)
     return operator
 

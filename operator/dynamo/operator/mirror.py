@@ -35,7 +35,8 @@ class Mirror:
         self._names: dict[tuple[Resource, Key], set[str]] = {}
         self._live: set[tuple[Resource, str | None]] = set()
 
-    def __len__(self) -> int:
+    def size(self) -> int:
+        """How many objects."""
         return sum(len(entries) for entries in self._entries.values())
 
     def live(self, resource: Resource, scope: str | None, alive: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable
 
 from dynamo.operator.answers import ApiError
@@ -41,12 +42,14 @@ class Mirroring:
         mark: Callable[[Key], None],
         namespaces: tuple[str, ...] = (),
         kinds: Iterable[Resource] = (*CHILDREN, PODS),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api, self._mirror, self._mark = api, mirror, mark
+        self._api, self._mirror, self._mark, self._clock = api, mirror, mark, clock
         self._scopes = [(kind, where) for kind in kinds for where in namespaces or (None,)]
         self._lists = asyncio.Semaphore(LISTS_AT_ONCE)
         self._tried: set[tuple[Resource, str | None]] = set()
         self._settled = asyncio.Event()
+        self._heard = dict.fromkeys(self._scopes, clock())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,6 +64,10 @@ class Mirroring:
                 await self._settled.wait()
         except TimeoutError:
             log.warning("after %.0f s not every kind has been listed; looking at pipelines anyway", SETTLE_SECONDS)
+
+    def silent(self) -> float:
+        """Seconds since the quietest watch was heard of: an event, a bookmark, an end, a refusal."""
+        return self._clock() - min(self._heard.values(), default=self._clock())
 
     async def _follow(self, kind: Resource, where: str | None) -> None:
         """One kind in one place, for ever."""
@@ -81,6 +88,7 @@ class Mirroring:
             finally:
                 self._mirror.live(kind, where, False)
                 self._has_tried(kind, where)
+                self._hear(kind, where)
             await asyncio.sleep(_pause(failures))
 
     async def _list(self, kind: Resource, where: str | None) -> str:
@@ -92,6 +100,7 @@ class Mirroring:
                     names.append((item["metadata"]["namespace"], item["metadata"]["name"]))
                     self._tell(self._mirror.take(kind, item))
                 version: str = page["metadata"]["resourceVersion"]
+                self._hear(kind, where)
         self._tell(self._mirror.listed(kind, where, names, version))
         self._mirror.live(kind, where, True)
         self._has_tried(kind, where)
@@ -101,16 +110,21 @@ class Mirroring:
         """Ends with an `ApiError`; the server ends a watch every few minutes, and the next goes on from there."""
         while True:
             async for event in self._api.watch(kind, where, naming.PIPELINE, version):
+                self._hear(kind, where)
                 version = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] == "DELETED":
                     self._tell(self._mirror.drop(kind, event["object"]))
                 elif event["type"] in ("ADDED", "MODIFIED"):
                     self._tell(self._mirror.take(kind, event["object"]))
+            self._hear(kind, where)
             await asyncio.sleep(REST_SECONDS)
 
     def _tell(self, news: Iterable[Key]) -> None:
         for key in news:
             self._mark(key)
+
+    def _hear(self, kind: Resource, where: str | None) -> None:
+        self._heard[kind, where] = self._clock()
 
     def _has_tried(self, kind: Resource, where: str | None) -> None:
         self._tried.add((kind, where))

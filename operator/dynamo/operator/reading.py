@@ -27,7 +27,7 @@ class Reading:
     """All looks share it."""
 
     def __init__(self, api: Api, mirror: Mirror | None = None) -> None:
-        self._api, self._mirror = api, mirror or Mirror()
+        self._api, self._mirror = api, mirror if mirror is not None else Mirror()
         self._ask_at: datetime | None = None
         self.no_routes = ""
         """Why there are no HTTPRoutes: the server's sentence."""
@@ -61,7 +61,7 @@ class Reading:
         found: list[Object] = []
         asked: list[Awaitable[list[Object]]] = []
         for kind in (*CHILDREN, PODS):
-            seen = mirror.of(kind, key) if mirror else None
+            seen = mirror.of(kind, key) if mirror is not None else None
             if seen is None:
                 asked.append(self._api.items(kind, key.namespace, selector))
             else:
