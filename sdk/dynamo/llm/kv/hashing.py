@@ -1,0 +1,88 @@
+"""Names of KV blocks: a hash of a block's tokens, and one of everything up to its end.
+
+Numbers equal those of Dynamo's `compute_block_hash_for_seq` and `compute_seq_hash_for_block`
+(XXH3, 64 bits), so that its workers, clients and traces can be read. Only whole blocks have a name.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from xxhash import xxh3_64_intdigest as _xxh3
+
+SEED: Final = 1337
+_WRAP: Final = (1 << 64) - 1
+_TOKEN_BYTES: Final = 4
+_link = struct.Struct("<QQ").pack
+
+
+def seed_of(lora_name: str | None = None, cache_namespace: str | None = None) -> int:
+    """The seed of a request's blocks: other adapters and other cache namespaces never share one."""
+    seed = SEED
+    if lora_name:
+        seed += _xxh3(lora_name.encode(), seed=0)
+    if cache_namespace:
+        seed += _xxh3(cache_namespace.encode(), seed=1)
+    return seed & _WRAP
+
+
+def block_hashes(
+    tokens: Sequence[int],
+    block_size: int,
+    *,
+    seed: int = SEED,
+    media: Sequence[Iterable[int]] = (),
+    eagle: bool = False,
+) -> list[int]:
+    """One hash per whole block of `block_size` tokens, of its own tokens only.
+
+    `media[i]` are the hashes (64 bits) of the images that touch block i. `eagle`: a block is named by one token
+    more than it holds, as speculative decoding with EAGLE does. Raises `ValueError` for what isn't a token id.
+    """
+    data = memoryview(_as_bytes(tokens))
+    stride = _stride(block_size)
+    window = stride + _TOKEN_BYTES if eagle else stride
+    starts = range(0, len(data) - window + 1, stride)
+    if any(media):
+        return [
+            _xxh3(bytes(data[at : at + window]) + _media(media, index), seed=seed) for index, at in enumerate(starts)
+        ]
+    return [_xxh3(data[at : at + window], seed=seed) for at in starts]
+
+
+def sequence_hashes(blocks: Iterable[int], after: int | None = None) -> list[int]:
+    """The name of each prefix: the first block's hash, then each chained to the one before.
+
+    `after` is the name of the prefix that these blocks continue, if they don't begin a sequence.
+    """
+    found: list[int] = []
+    append, last = found.append, after
+    for block in blocks:
+        last = block if last is None else _xxh3(_link(last, block), seed=SEED)
+        append(last)
+    return found
+
+
+def _stride(block_size: int) -> int:
+    if block_size < 1:
+        raise ValueError(f"a KV block has at least one token, not {block_size}")
+    return block_size * _TOKEN_BYTES
+
+
+def _as_bytes(tokens: Sequence[int]) -> bytes:
+    try:
+        ids = array("I", tokens)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"a token id is a whole number from 0 to 2**32 - 1: {error}") from error
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids.tobytes()
+
+
+def _media(media: Sequence[Iterable[int]], index: int) -> bytes:
+    own = sorted(media[index]) if index < len(media) else []
+    return struct.pack(f"<{len(own)}Q", *own)
