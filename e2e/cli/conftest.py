@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,47 @@ def binary(name: str) -> str:
 
 @dataclass(frozen=True)
 class Server:
-    """A running API server."""
+    """An API server, and how to start it again."""
 
     url: str
     folder: Path
-    authority: Path
+    processes: dict[str, subprocess.Popen[bytes]]
+    commands: dict[str, list[str]]
+
+    @property
+    def authority(self) -> Path:
+        """Whose certificate clients accept."""
+        return self.folder / "certs" / "apiserver.crt"
+
+    def start(self, name: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(self.commands[name], stdout=log, stderr=log)
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait(30)
+
+    def close(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.terminate()
+            process.wait(30)
+
+    def wait(self) -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            running = all(process.poll() is None for process in self.processes.values())
+            assert running, (self.folder / "kube-apiserver.log").read_text()[-2000:]
+            if self.authority.is_file():
+                command = [binary("kubectl"), "--kubeconfig", str(self.kubeconfig(ADMIN)), "get", "--raw", "/readyz"]
+                if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                    return
+            time.sleep(0.2)
+        raise AssertionError(f"the API server isn't ready: see {self.folder}")
+
+    def with_crd(self) -> Server:
+        self.kubectl("apply", "-f", str(CRD))
+        self.kubectl("wait", "--for=condition=Established", "crd/dynamopipelines.dynamo.dev", "--timeout=30s")
+        return self
 
     def kubeconfig(self, token: str, namespace: str = "default", name: str = "kubeconfig") -> Path:
         """A file for one user; its context is called `test`."""
@@ -102,6 +138,10 @@ class Shell:
             capture_output=True, timeout=100, check=False,
         )  # fmt: skip
 
+    def as_user(self, token: str) -> Shell:
+        """The same with other credentials."""
+        return Shell(self.server, self.namespace, self.server.kubeconfig(token, self.namespace))
+
     def kubectl(self, *words: str, text: str = "") -> str:
         return self.server.kubectl("-n", self.namespace, *words, text=text)
 
@@ -128,35 +168,35 @@ class Shell:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests, which keep to namespaces of their own."""
-    folder = tmp_path_factory.mktemp("control-plane")
-    started: list[subprocess.Popen[bytes]] = []
+    found = _control_plane(tmp_path_factory.mktemp("control-plane"))
     try:
-        found = _start(folder, started)
-        found.kubectl("apply", "-f", str(CRD))
-        found.kubectl("wait", "--for=condition=Established", "crd/dynamopipelines.dynamo.dev", "--timeout=30s")
-        yield found
+        _start(found)
+        yield found.with_crd()
     finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(30)
+        found.close()
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Server]:
     """A server of one's own, without our CRD."""
-    started: list[subprocess.Popen[bytes]] = []
+    found = _control_plane(tmp_path)
     try:
-        yield _start(tmp_path, started)
+        _start(found)
+        yield found
     finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(30)
+        found.close()
 
 
 @pytest.fixture
 def shell(server: Server) -> Shell:
     """In a fresh namespace, as an administrator."""
     return shell_in(server)
+
+
+@pytest.fixture
+def shell_of() -> Callable[[Server], Shell]:
+    """For a server of one's own."""
+    return shell_in
 
 
 def shell_in(server: Server) -> Shell:
@@ -166,38 +206,29 @@ def shell_in(server: Server) -> Shell:
     return Shell(server, namespace, server.kubeconfig(ADMIN, namespace))
 
 
-def _start(folder: Path, started: list[subprocess.Popen[bytes]]) -> Server:
+def _control_plane(folder: Path) -> Server:
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     (folder / "tokens.csv").write_text(f'{ADMIN},admin,1,"system:masters"\n{NOBODY},nobody,2\n')
     client, peer, port = free_port(), free_port(), free_port()
     etcd = f"http://127.0.0.1:{client}"
-    _spawn(started, folder, "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}", "--unsafe-no-fsync",
-           f"--advertise-client-urls={etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}")  # fmt: skip
-    _spawn(started, folder, "kube-apiserver", f"--etcd-servers={etcd}", "--bind-address=127.0.0.1",
-           f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
-           "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
-           f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-           "--service-cluster-ip-range=198.51.100.128/25", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
-    found = Server(f"https://127.0.0.1:{port}", folder, folder / "certs" / "apiserver.crt")
-    _wait_for(found, started)
-    return found
+    commands = {
+        "etcd": [
+            binary("etcd"), f"--data-dir={folder}/etcd", f"--listen-client-urls={etcd}", "--unsafe-no-fsync",
+            f"--advertise-client-urls={etcd}", f"--listen-peer-urls=http://127.0.0.1:{peer}",
+        ],
+        "kube-apiserver": [
+            binary("kube-apiserver"), f"--etcd-servers={etcd}", "--bind-address=127.0.0.1", f"--secure-port={port}",
+            f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=198.51.100.128/25",
+            "--disable-admission-plugins=ServiceAccount", "--shutdown-delay-duration=0s",
+        ],
+    }  # fmt: skip
+    return Server(f"https://127.0.0.1:{port}", folder, {}, commands)
 
 
-def _spawn(started: list[subprocess.Popen[bytes]], folder: Path, name: str, *words: str) -> None:
-    with (folder / f"{name}.log").open("wb") as log:
-        started.append(subprocess.Popen([binary(name), *words], stdout=log, stderr=log))
-
-
-def _wait_for(server: Server, started: list[subprocess.Popen[bytes]]) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        assert all(process.poll() is None for process in started), (server.folder / "kube-apiserver.log").read_text()[
-            -2000:
-        ]
-        if server.authority.is_file():
-            command = [binary("kubectl"), "--kubeconfig", str(server.kubeconfig(ADMIN)), "get", "--raw", "/readyz"]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"the API server isn't ready: see {server.folder}")
+def _start(server: Server) -> None:
+    for name in server.commands:
+        server.start(name)
+    server.wait()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dynamo.cli.cluster.progress import Part, Phase, Progress
-from dynamo.operator.observe import deployment_facts, why
+from dynamo.cli.cluster.progress import Part, Phase, Progress, waiting_text
+from dynamo.operator.observe import deployment_facts
 
 Live = Mapping[str, Any]
 CRD: Final = "dynamopipelines.dynamo.dev"
@@ -60,12 +60,8 @@ def workload_part(wanted: Live, live: Live | None, pods: Iterable[Live]) -> Part
     text = f"{min(facts.ready, facts.wanted)} of {facts.wanted} ready"
     if done:
         return Part(name, True, text)
-    waits = next((found for found in map(why, sorted(pods, key=_name)) if found), None)
-    if waits and waits.reason != "Starting":
-        text += f"; pod {waits.pod} {waits.reason}: {waits.message}".removesuffix(": ")
-    elif waits:
-        text += f"; pod {waits.pod} {waits.message}"
-    return Part(name, False, text)
+    waits = next(filter(None, map(waiting_text, sorted(pods, key=_name))), "")
+    return Part(name, False, f"{text}; {waits}" if waits else text)
 
 
 def _updated(live: Live) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import queue
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -16,6 +18,7 @@ import urllib3
 from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.follow import interruptible
 from dynamo.cli.cluster.looking import one
+from dynamo.cli.cluster.progress import waiting_text
 from dynamo.cli.cluster.trouble import ClusterError, RefusedError
 from dynamo.operator.kinds import PODS
 from dynamo.operator.observe import label
@@ -115,14 +118,21 @@ def _past(cluster: Cluster, wanted: Wanted, pod: Live) -> list[Line]:
         raw = cluster.raw("GET", _path(cluster, pod), query(wanted, pod, follow=False))
     except RefusedError as refused:
         return _nothing_yet(pod, refused)
+    if not raw and has_not_begun(pod):
+        print(waiting_text(pod), file=sys.stderr)
     return [parse_line(short_name(split_name(wanted.name)[0], pod), line) for line in raw.splitlines()]
+
+
+def has_not_begun(pod: Live) -> bool:
+    """No container ran yet: the API server has an empty log of a pod without a node."""
+    return (pod.get("status") or {}).get("phase") in (None, "Pending")
 
 
 def _nothing_yet(pod: Live, refused: RefusedError) -> list[Line]:
     """A container that never started has no log; that is said, and the other pods' are shown."""
     if refused.status != 400:
         raise refused
-    print(f"{pod['metadata']['name']}: {refused.said}", file=sys.stderr)
+    print(waiting_text(pod) or f"pod {pod['metadata']['name']}: {refused.said}", file=sys.stderr)
     return []
 
 
@@ -131,47 +141,66 @@ def _path(cluster: Cluster, pod: Live) -> str:
 
 
 class _Following:
-    """A thread for each pod, one queue, and a look for new pods now and then."""
+    """A thread for each pod that writes, one queue, and a look now and then for pods that come, go or start again."""
 
     def __init__(self, cluster: Cluster, wanted: Wanted, show: Print) -> None:
         self._cluster, self._wanted, self._show = cluster, wanted, show
         self._lines: queue.Queue[Line] = queue.Queue(_MOST_WAITING)
         self._threads: dict[str, threading.Thread] = {}
+        self._last: dict[str, str] = {}
+        """When each pod last wrote, so that a stream that broke goes on where it was."""
 
     def run(self, pods: Sequence[Live]) -> None:
-        """Until nobody writes any more."""
-        single = len(pods) == 1
-        self._attend(pods)
-        while self._threads:
-            try:
-                self._show(self._lines.get(timeout=_LOOK_EVERY), not single or len(self._threads) > 1)
-            except queue.Empty:
-                self._attend(self._now())
-                if not any(thread.is_alive() for thread in self._threads.values()) and self._lines.empty():
-                    return
+        """Until no pod is left that could write."""
+        while pods:
+            self._attend(pods)
+            self._drain(len(pods) > 1 or len(self._threads) > 1)
+            pods = [pod for pod in self._now() if not _has_ended(pod)]
+        while any(thread.is_alive() for thread in self._threads.values()) or not self._lines.empty():
+            self._drain(len(self._threads) > 1)
 
-    def _now(self) -> Iterable[Live]:
+    def _drain(self, prefixed: bool) -> None:
+        end = time.monotonic() + _LOOK_EVERY
+        while (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._show(self._lines.get(timeout=left), prefixed)
+
+    def _now(self) -> list[Live]:
         pipeline, component = split_name(self._wanted.name)
-        return _labelled(self._cluster, pipeline, component)
+        found = _labelled(self._cluster, pipeline, component)
+        pod = None if found or component else self._cluster.find(PODS.path(self._cluster.namespace, pipeline))
+        return [pod] if pod else found
 
     def _attend(self, pods: Iterable[Live]) -> None:
         for pod in pods:
             uid = str(pod["metadata"]["uid"])
-            begun = (pod.get("status") or {}).get("phase") not in (None, "Pending")
-            if begun and uid not in self._threads:
-                thread = threading.Thread(target=self._read, args=(pod,), name="pod's log", daemon=True)
+            known = self._threads.get(uid)
+            if not has_not_begun(pod) and (known is None or not known.is_alive()):
+                thread = threading.Thread(target=self._read, args=(pod, uid), name="pod's log", daemon=True)
                 self._threads[uid] = thread
                 thread.start()
 
-    def _read(self, pod: Live) -> None:
-        name = short_name(split_name(self._wanted.name)[0], pod)
+    def _read(self, pod: Live, uid: str) -> None:
+        name, last = short_name(split_name(self._wanted.name)[0], pod), self._last.get(uid)
         asked = query(self._wanted, pod, follow=True)
+        if last:
+            asked = {key: value for key, value in asked.items() if key != "tailLines"} | {"sinceTime": last}
         try:
             with self._cluster.open("GET", _path(self._cluster, pod), asked, read_seconds=None) as response:
                 for raw in _lines_of(response):
-                    self._lines.put(parse_line(name, raw))
+                    line = parse_line(name, raw)
+                    if last is None or line.at > last:
+                        self._lines.put(line)
+                        self._last[uid] = line.at
+        except RefusedError as refused:
+            if refused.status not in (400, 404):  # between two runs of a container, or gone
+                print(f"{pod['metadata']['name']}: {refused.message}", file=sys.stderr)
         except ClusterError as error:
-            print(f"{pod['metadata']['name']}: {error.message}", file=sys.stderr)
+            print(f"{pod['metadata']['name']}: {error.message} (goes on asking)", file=sys.stderr)
+
+
+def _has_ended(pod: Live) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def _lines_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dynamo.operator.conditions import Reason, Type, reason_of
+from dynamo.operator.conditions import Type
 from dynamo.operator.observe import label, why
 from dynamo.operator.resources import naming
 
@@ -100,15 +100,20 @@ def waiting_by_component(pods: Iterable[Live]) -> dict[str, str]:
     """The first pod of each component that doesn't serve, with Kubernetes' reason."""
     found: dict[str, str] = {}
     for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
-        waits = why(pod)
-        if waits is None:
-            continue
-        if reason_of(waits.reason) is Reason.STARTING and waits.reason == "Starting":
-            text = f"pod {waits.pod} {waits.message}"
-        else:
-            text = f"pod {waits.pod} {waits.reason}: {waits.message}".removesuffix(": ")
-        found.setdefault(label(pod, naming.COMPONENT), text)
+        text = waiting_text(pod)
+        if text:
+            found.setdefault(label(pod, naming.COMPONENT), text)
     return found
+
+
+def waiting_text(pod: Live) -> str:
+    """Why a pod doesn't serve, in a few words; empty where it does."""
+    waits = why(pod)
+    if waits is None:
+        return ""
+    if waits.reason == "Starting":
+        return f"pod {waits.pod} {waits.message}"
+    return f"pod {waits.pod} {waits.reason}: {waits.message}".removesuffix(": ")
 
 
 def _parts(pipeline: Live, waiting: Mapping[str, str]) -> Iterable[Part]:

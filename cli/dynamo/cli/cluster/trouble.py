@@ -139,7 +139,8 @@ def no_pipeline(name: str, namespace: str, known: Iterable[str], elsewhere: Iter
     """A name that means nothing in a namespace."""
     others, near = sorted(elsewhere), difflib.get_close_matches(name, sorted(known), n=1)
     if others:
-        hint = f"there is one in {', '.join(others)}: add -n {others[0]}"
+        listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        hint = f"there is one in {listed}: add -n {others[0]}"
     elif near:
         hint = f"did you mean {near[0]}?"
     else:
