@@ -1,0 +1,130 @@
+"""What runs where: prefill still to do and blocks in use on each rank, by the requests that were sent there.
+
+An entry lives as long as its request: whoever adds it must `free` it, however the request ends. Blocks are
+counted once per rank, however many requests share them, since the engine keeps them once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dynamo.llm.kv.index import KvIndex, Rank
+
+
+class Load(NamedTuple):
+    """One rank's requests, summed up."""
+
+    prefill_tokens: int = 0
+    blocks: int = 0
+    requests: int = 0
+
+
+IDLE = Load()
+
+
+@dataclass(slots=True)
+class _Request:
+    rank: Rank
+    names: Sequence[int]
+    to_prefill: int
+    grown: int = 0
+    """Blocks of its output, which nobody shares."""
+
+
+@dataclass(slots=True)
+class _Busy:
+    prefill_tokens: int = 0
+    grown: int = 0
+    requests: int = 0
+    users: dict[int, int] = field(default_factory=dict)
+    """How many requests use a block."""
+
+
+class Activity:
+    """See the module. `request` is any id that is unique while the request runs."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, _Request] = {}
+        self._ranks: dict[Rank, _Busy] = {}
+        self._used = KvIndex()
+
+    def __len__(self) -> int:
+        """Requests that run."""
+        return len(self._requests)
+
+    def add(self, request: str, rank: Rank, names: Sequence[int], to_prefill: int) -> None:
+        """It was sent to `rank`: the names of its prompt's whole blocks, and how many tokens aren't cached there."""
+        self.free(request)
+        busy = self._ranks.setdefault(rank, _Busy())
+        fresh = [name for name in names if busy.users.setdefault(name, 0) == 0]
+        for name in names:
+            busy.users[name] += 1
+        self._used.store(rank, fresh)
+        busy.prefill_tokens += to_prefill
+        busy.requests += 1
+        self._requests[request] = _Request(rank, names, to_prefill)
+
+    def prefilled(self, request: str) -> None:
+        """Its first token came."""
+        entry = self._requests.get(request)
+        if entry is not None:
+            self._prefilled(entry)
+
+    def grew(self, request: str) -> None:
+        """Its output has filled another block."""
+        entry = self._requests.get(request)
+        if entry is not None:
+            entry.grown += 1
+            self._ranks[entry.rank].grown += 1
+
+    def free(self, request: str) -> None:
+        """It ended; also where that was known already."""
+        entry = self._requests.pop(request, None)
+        if entry is None:
+            return
+        self._prefilled(entry)
+        busy = self._ranks[entry.rank]
+        busy.requests -= 1
+        busy.grown -= entry.grown
+        self._used.remove(entry.rank, _released(busy, entry.names))
+        if not busy.requests:
+            self._leave(entry.rank)
+
+    def drop(self, rank: Rank) -> list[str]:
+        """The rank is gone: its requests, which are no longer counted."""
+        found = [request for request, entry in self._requests.items() if entry.rank == rank]
+        for request in found:
+            self.free(request)
+        return found
+
+    def load(self, rank: Rank) -> Load:
+        """What a rank has to do."""
+        busy = self._ranks.get(rank)
+        if busy is None:
+            return IDLE
+        return Load(busy.prefill_tokens, len(busy.users) + busy.grown, busy.requests)
+
+    def shared(self, names: Sequence[int]) -> dict[Rank, int]:
+        """How many of these blocks a rank has in use anyway; ranks with none aren't there."""
+        return self._used.depths(names)
+
+    def _prefilled(self, entry: _Request) -> None:
+        self._ranks[entry.rank].prefill_tokens -= entry.to_prefill
+        entry.to_prefill = 0
+
+    def _leave(self, rank: Rank) -> None:
+        del self._ranks[rank]
+        self._used.drop(rank)
+
+
+def _released(busy: _Busy, names: Sequence[int]) -> list[int]:
+    """Blocks that nobody uses any more, now that one user of each of `names` is gone."""
+    found = []
+    for name in names:
+        busy.users[name] -= 1
+        if not busy.users[name]:
+            del busy.users[name]
+            found.append(name)
+    return found

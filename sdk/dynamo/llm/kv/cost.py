@@ -1,0 +1,91 @@
+"""What it costs to send a request to a rank, and the choice by it. Pure; the unit is a KV block.
+
+The current original's terms and defaults (docs/design/kv.md names the older ages' words for them):
+work that the rank has yet to prefill for this request and those before it, less what its cache
+already holds, plus the blocks that it would then have to read at every decode step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dynamo.llm.kv.index import Rank
+
+_EVEN: Final = 1e-12
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """How much each term counts."""
+
+    overlap_credit: float = 1.0
+    """Of a block that the rank's cache holds: 1 counts all of its prefill as saved, 0 ignores caches."""
+    overlap_credit_decay: float = 0.0
+    """How fast the credit fades on ranks that have more to prefill than the least busy one."""
+    prefill_load_scale: float = 1.0
+    """Of a block that is to be prefilled, against one that is to be decoded over."""
+    decode_request_weight: float = 0.0
+    """Of every request that runs there, in blocks."""
+
+
+class Candidate(NamedTuple):
+    """One rank as it stands, for one request."""
+
+    rank: Rank
+    prefill_tokens: int = 0
+    """Of other requests, still to be prefilled there."""
+    decode_blocks: int = 0
+    """Distinct blocks of all running requests, with this one's."""
+    requests: int = 0
+    overlap_blocks: int = 0
+    """How much of this prompt's beginning its cache holds."""
+
+
+def costs(candidates: Sequence[Candidate], tokens: int, block_size: int, weights: Weights) -> list[float]:
+    """One number for each candidate, lower is better; `tokens` is the prompt's length."""
+    credit, decay, scale, per_request = (
+        weights.overlap_credit,
+        weights.overlap_credit_decay,
+        weights.prefill_load_scale,
+        weights.decode_request_weight,
+    )
+    least = min((c.prefill_tokens for c in candidates), default=0) if decay else 0
+    found = []
+    for _, prefill_tokens, decode_blocks, requests, overlap in candidates:
+        worth = credit * overlap
+        if decay and worth:
+            worth /= 1.0 + decay * (prefill_tokens - least) / max(tokens, 1)
+        to_prefill = (prefill_tokens + tokens) / block_size - worth
+        found.append(scale * max(0.0, to_prefill) + decode_blocks + per_request * requests)
+    return found
+
+
+def choose(found: Sequence[float], temperature: float, draw: Callable[[], float]) -> int:
+    """The index of the choice; `draw` gives a number from 0 up to, but not, 1.
+
+    At temperature 0 the lowest, ties by chance. Else softmax over the costs, scaled to 0..1 first, so that a
+    temperature means the same for long prompts and short ones. Raises `ValueError` where there is none.
+    """
+    if not found:
+        raise ValueError("there is no candidate to choose from")
+    low, high = min(found), max(found)
+    if high - low < _EVEN:
+        return int(draw() * len(found))
+    if temperature <= 0.0:
+        lowest = [index for index, cost in enumerate(found) if cost == low]
+        return lowest[0] if len(lowest) == 1 else lowest[int(draw() * len(lowest))]
+    spread = (high - low) * temperature
+    return _weighted([math.exp(-(cost - low) / spread) for cost in found], draw())
+
+
+def _weighted(shares: Iterable[float], drawn: float) -> int:
+    shares = list(shares)
+    left = drawn * sum(shares)
+    for index, share in enumerate(shares):
+        left -= share
+        if left < 0.0:
+            return index
+    return len(shares) - 1
