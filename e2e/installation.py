@@ -13,13 +13,18 @@ from typing import Any
 
 import pyhelm3
 import yaml
+from e2e import dump
 from e2e.cluster import Cluster, program
 from e2e.kind.places import REPOSITORY
 
 CHART = REPOSITORY / "charts/dynamo-platform"
 RELEASE = "dynamo"
 NAMESPACE = "dynamo-system"
-INSTALL_SECONDS = 300
+INSTALL_SECONDS = 150
+
+
+class NotInstalledError(Exception):
+    """The platform does not come up."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,10 @@ def helm(cluster: Cluster) -> pyhelm3.Client:
 
 
 def install(cluster: Cluster, values: Mapping[str, Any], namespace: str = NAMESPACE, release: str = RELEASE) -> None:
-    """Install or upgrade the chart and wait until all of it is ready."""
+    """Install or upgrade the chart and wait until all of it is ready; a CRD that is there already is taken over.
+
+    Raises NotInstalledError with helm's words and what the cluster says.
+    """
 
     async def carry_out() -> None:
         client = helm(cluster)
@@ -56,11 +64,16 @@ def install(cluster: Cluster, values: Mapping[str, Any], namespace: str = NAMESP
             dict(values),
             namespace=namespace,
             create_namespace=True,
+            take_ownership=True,
             wait=True,
             timeout=f"{INSTALL_SECONDS}s",
         )
 
-    asyncio.run(carry_out())
+    try:
+        asyncio.run(carry_out())
+    except pyhelm3.Error as error:
+        said = error.stderr.decode(errors="replace")
+        raise NotInstalledError(f"{said}\n{dump.of(cluster, [], namespace)}") from error
 
 
 def uninstall(cluster: Cluster, namespace: str = NAMESPACE, release: str = RELEASE) -> None:

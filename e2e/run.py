@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from e2e.images.make import make_images
 from e2e.kind import binaries, cluster
@@ -27,6 +26,7 @@ def main(words: Sequence[str]) -> int:
     """Carry out one verb; the exit status (pytest's own for `test`, 130 when interrupted)."""
     places = Places.of(os.environ)
     signal.signal(signal.SIGTERM, _interrupt)
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # of commands that only root needs
     try:
         match words:
             case ["test", *rest]:
@@ -97,14 +97,13 @@ def _cluster(places: Places) -> Iterator[Kind]:
 
 
 def _up(places: Places) -> Kind:
-    cluster.require_root_or_docker(places)
-    kind = cluster.up(places)
-    kind.load(_images(places))
+    binaries.require_go()
+    docker = cluster.docker_for(places)
+    binaries.build_all(places)
+    images = make_images(places, tool="buildah" if docker.private else "")
+    kind = cluster.up(places, docker)
+    kind.load(image.file for image in images)
     return kind
-
-
-def _images(places: Places) -> list[Path]:
-    return [image.file for image in make_images(places)]
 
 
 def _keep(places: Places) -> int:

@@ -53,10 +53,14 @@ def module_folder(module: str) -> Path:
     return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=GO / "node"))["Dir"])
 
 
-def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
-    """Everything that the cluster, its node image and the tests need; what is there already is left."""
+def require_go() -> None:
+    """Raise StepError if nothing can be built."""
     if shutil.which("go") is None:
         raise StepError("Go is missing (1.25 or later): it builds Kubernetes and kind; install it and put it on PATH")
+
+
+def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
+    """Everything that the cluster, its node image and the tests need; what is there already is left."""
     places.bin.mkdir(parents=True, exist_ok=True)
     _build_module(places, "node", (NODE_PACKAGES, (PROVISIONER,)), _kubernetes_flags())
     _build_module(places, "coredns", ((".",),), "-s -w")

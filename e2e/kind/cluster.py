@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.kind import dockerd, node_image
-from e2e.kind.binaries import build_all, on_path
+from e2e.kind.binaries import on_path
+from e2e.kind.debian import install_missing
 from e2e.kind.docker import Docker
 from e2e.kind.places import HERE, Places
-from e2e.kind.steps import StepError, run, say, step, succeeds
+from e2e.kind.steps import run, say, step, succeeds
 
 GPU = "nvidia.com/gpu"
 GPUS_PER_NODE = "8"
@@ -52,10 +53,11 @@ class Kind:
                     file.write(f"{archive.name}\n")
 
 
-def up(places: Places) -> Kind:
+def up(places: Places, docker: Docker) -> Kind:
     """The cluster with three nodes, of which each says it has eight GPUs; one that is there and answers is taken."""
-    build_all(places)
-    cluster = Kind(places, _docker(places))
+    cluster = Kind(places, docker)
+    if docker.private:
+        dockerd.start(places)
     if _answers(cluster):
         say(f"cluster {places.name} is up already")
         return cluster
@@ -95,14 +97,18 @@ def users_docker(places: Places) -> Docker:
     return Docker({"PATH": on_path(places)}, (), private=False)
 
 
-def _docker(places: Places) -> Docker:
-    docker = users_docker(places)
-    if dockerd.docker_of(places).answers() or not docker.answers():
-        return dockerd.start(places)
-    if docker.obtains(_registry_image()):
-        return docker
-    say(f"Docker answers, but {_registry_image()} can't be pulled: a daemon of its own with an image from packages")
-    return dockerd.start(places)
+def docker_for(places: Places) -> Docker:
+    """The daemon to use: the user's, if it has or can pull kind's node image; else one of ours, with what that needs.
+
+    One of ours is not started yet. Raises StepError that says what is missing, before minutes of building.
+    """
+    docker, private = users_docker(places), dockerd.docker_of(places)
+    if not private.answers() and docker.answers():
+        if docker.obtains(_registry_image()):
+            return docker
+        say(f"Docker answers, but can't pull {_registry_image()}: one of our own, with an image from packages")
+    install_missing()
+    return private
 
 
 def _registry_image() -> str:
@@ -139,9 +145,3 @@ def _delete(cluster: Kind) -> None:
         file.unlink(missing_ok=True)
     if time.monotonic() - began > 1:
         say(f"kind delete cluster: {time.monotonic() - began:.0f} s")
-
-
-def require_root_or_docker(places: Places) -> None:
-    """Say early what a cluster needs, before minutes of building."""
-    if os.geteuid() and not users_docker(places).answers():
-        raise StepError("no Docker answers and we are not root: start Docker, or name a cluster in E2E_KUBECONFIG")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
-from e2e.kind.binaries import digest_of
 from e2e.kind.places import Places
 from e2e.kind.steps import StepError, run, step
 
@@ -23,6 +23,7 @@ NEEDED = {
     "conntrack": "conntrack",
     "buildah": "buildah",
 }
+RELEASE = "bookworm"
 NODE_PACKAGES = (
     "systemd,systemd-sysv,conntrack,iptables,nftables,iproute2,ethtool,util-linux,mount,kmod,socat,libseccomp2,"
     "ca-certificates,curl,jq,procps,containerd,runc,containernetworking-plugins,busybox-static"
@@ -47,22 +48,21 @@ UNWANTED = (
 
 
 def missing_packages() -> list[str]:
-    """Packages whose commands are not on PATH (nor in the folders for administrators)."""
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    return sorted({package for command, package in NEEDED.items() if shutil.which(command, path=path) is None})
+    """Packages whose commands are not on PATH."""
+    return sorted({package for command, package in NEEDED.items() if shutil.which(command) is None})
 
 
 def install_missing() -> None:
-    """Install what is missing, as root on Debian; elsewhere say what is missing."""
+    """Install what a daemon and a node image of our own need, as root on Debian; elsewhere say what is missing."""
     missing = missing_packages()
+    names = " ".join(missing)
+    if os.geteuid() or (missing and not Path("/etc/debian_version").exists()):
+        raise StepError(
+            "no Docker answers that has or can pull kind's node image; to run its own, `make e2e` must be root "
+            f"on Debian{f' with {names}' if names else ''}. Start Docker, or name a cluster in E2E_KUBECONFIG."
+        )
     if not missing:
         return
-    names = " ".join(missing)
-    if os.geteuid() or not Path("/etc/debian_version").exists():
-        raise StepError(
-            f"no Docker answers, and to run one of its own `make e2e` needs to be root on Debian with: {names}. "
-            "Start Docker, or install these, or name a cluster in E2E_KUBECONFIG."
-        )
     with step(f"installing from Debian: {names}"):
         env = {"DEBIAN_FRONTEND": "noninteractive"}
         run(["apt-get", "update", "-qq"], seconds=300, env=env)
@@ -71,7 +71,8 @@ def install_missing() -> None:
 
 def root_filesystem(places: Places) -> Path:
     """A folder with the packages of a node, made once for each list of packages."""
-    root = places.cache / f"rootfs-{digest_of([Path(__file__)])}"
+    content = hashlib.sha256(repr((RELEASE, NODE_PACKAGES, UNWANTED)).encode()).hexdigest()[:12]
+    root = places.cache / f"rootfs-{content}"
     if root.exists():
         return root
     for old in places.cache.glob("rootfs-*"):
@@ -80,7 +81,7 @@ def root_filesystem(places: Places) -> Path:
     shutil.rmtree(making, ignore_errors=True)
     with step("root file system of a node from Debian's packages"):
         options = ["--variant=minbase", f"--include={NODE_PACKAGES}"]
-        run(["debootstrap", *options, "bookworm", making, *archive_of_this_machine()], seconds=1200)
+        run(["debootstrap", *options, RELEASE, making, *archive_of_this_machine()], seconds=1200)
         for pattern in UNWANTED:
             for path in making.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

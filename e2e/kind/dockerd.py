@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.kind.binaries import on_path
-from e2e.kind.debian import install_missing
 from e2e.kind.docker import Docker
 from e2e.kind.places import HERE, Places
 from e2e.kind.steps import StepError, run, step, succeeds
@@ -26,9 +25,8 @@ STOP_SECONDS = 30
 COREFILE = f".:53 {{\n  bind {BRIDGE}\n  template ANY ANY {{\n    rcode NXDOMAIN\n  }}\n}}\n"
 
 
-def start(places: Places) -> Docker:
-    """The private daemon, started if it does not run."""
-    install_missing()
+def start(places: Places) -> None:
+    """Start the private daemon if it does not run, and the resolver that answers it."""
     docker = docker_of(places)
     places.run.mkdir(parents=True, exist_ok=True)
     _namespace(places)
@@ -45,7 +43,6 @@ def start(places: Places) -> Docker:
         masquerade = ["-o", "com.docker.network.bridge.enable_ip_masquerade=true"]
         create = [*docker.command, "network", "create", "-d", "bridge", *subnet, *masquerade, "kind"]
         run(create, seconds=30, env=docker.env)
-    return docker
 
 
 def docker_of(places: Places) -> Docker:
@@ -94,7 +91,6 @@ def _daemon_command(places: Places) -> list[str]:
 
 def _spawn(places: Places, name: str, command: list[str]) -> None:
     """Start a process that outlives us, in the namespace; its pid and its log lie in places.run."""
-    path = f"{on_path(places)}:/usr/sbin:/sbin"
     with (places.run / f"{name}.log").open("w") as log:
         process = subprocess.Popen(
             [*places.enter(), *command],
@@ -102,7 +98,7 @@ def _spawn(places: Places, name: str, command: list[str]) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": on_path(places)},
         )
     (places.run / f"{name}.pid").write_text(str(process.pid))
 

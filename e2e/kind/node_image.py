@@ -6,10 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
-from e2e.kind import archive, component_images
+from e2e.kind import archive, component_images, debian
 from e2e.kind.archive import Image
 from e2e.kind.binaries import digest_of, module_folder, version_of
-from e2e.kind.debian import root_filesystem
 from e2e.kind.places import HERE, Places
 from e2e.kind.steps import StepError, step
 
@@ -29,13 +28,14 @@ def name() -> str:
 
 def archive_of_node(places: Places) -> Path:
     """A docker-archive of the node image, made again when anything that goes into it has changed."""
-    sources = [*HERE.glob("*.py"), *FILES.iterdir(), *(HERE / "go").glob("*/*")]
-    out = places.cache / f"node-{digest_of(sources)}.tar"
+    root = debian.root_filesystem(places)
+    makers = [Path(module.__file__ or "") for module in (archive, component_images)]
+    sources = [Path(__file__), *makers, *FILES.iterdir(), *(HERE / "go").glob("*/*")]
+    out = places.cache / f"node-{root.name}-{digest_of(sources)}.tar"
     if out.exists():
         return out
     for old in places.cache.glob("node-*.tar"):
         old.unlink()
-    root = root_filesystem(places)
     with step(f"node image {name()}"):
         work = places.cache / "node.making"
         shutil.rmtree(work, ignore_errors=True)

@@ -56,7 +56,7 @@ class Places:
 
     @property
     def loaded(self) -> Path:
-        """Names of the archives that the nodes of the present cluster hold; an archive's name changes with its content."""
+        """Names of the archives that the present cluster's nodes hold; a name changes with the archive's content."""
         return self.cache / "loaded"
 
     @property
