@@ -72,7 +72,9 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last lines.")
 @click.option("--timestamps/--no-timestamps", "-t", default=False, help="Begin each line with its time.")
 @click.option("--namespace", help="In a cluster: the pipeline's namespace. Default: the context's.")
-@click.option("-n", "either", metavar="LINES|NAMESPACE", help="A number is --tail, a word is --namespace.")
+@click.option(
+    "-n", "either", multiple=True, metavar="LINES|NAMESPACE", help="A number is --tail, a word is --namespace."
+)
 @click.option("--previous", "-p", is_flag=True, help="In a cluster: of the run before a pod's last restart.")
 @click.option("--context", shell_complete=complete_context, help="In a cluster: the context of the kubeconfig.")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="In a cluster: the kubeconfig.")
@@ -83,7 +85,7 @@ def logs(
     tail: int | None,
     timestamps: bool,
     namespace: str | None,
-    either: str | None,
+    either: tuple[str, ...],
     previous: bool,
     context: str | None,
     kubeconfig: str | None,
@@ -92,10 +94,11 @@ def logs(
 
     Of what `dynamo up` runs on this machine; of a cluster with --namespace, --context or --kubeconfig.
     """
-    if either is not None and either.isdecimal():
-        tail = int(either)
-    elif either is not None:
-        namespace = either
+    for value in either:
+        if value.isdecimal():
+            tail = int(value)
+        else:
+            namespace = value
     if namespace or context or kubeconfig or previous:
         _cluster_logs(name, (kubeconfig, context, namespace), (since, tail, previous), follow, timestamps)
     else:
