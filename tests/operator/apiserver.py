@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, PODS, ROUTES, SECRETS, Resource
+from dynamo.operator.kinds import CHILDREN, EVENTS, LEASES, PIPELINES, PODS, ROUTES, SECRETS, Resource
 
 Object = dict[str, Any]
 Fault = Callable[[str, str], web.Response | None]
-_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES, ROUTES, SECRETS)}
+_PLURALS = {r.plural: r for r in (*CHILDREN, PODS, PIPELINES, LEASES, ROUTES, SECRETS, EVENTS)}
 
 
 def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Response:
@@ -30,15 +30,18 @@ def refusal(code: int, message: str, reason: str = "", **headers: str) -> web.Re
 class ApiServer:
     """`fault(method, path)` may answer in the server's place; `writes` has every mutation that was let through.
 
-    With a `token`, whoever sends another one is refused.
+    With a `token`, whoever sends another one is refused. Kinds in `mute` are watched in vain.
     """
 
     def __init__(self, page: int = 500) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[tuple[str, str]] = []
         self.requests: list[tuple[str, str]] = []
+        self.events: list[Object] = []
+        """Events apart from the objects: they stay when their pipeline has gone."""
         self.fault: Fault = lambda method, path: None
         self.token: str | None = None
+        self.mute: set[str] = set()
         self.gateway_api = False
         self.page = page
         self._numbers = itertools.count(1)
@@ -78,7 +81,7 @@ class ApiServer:
         version = int(body["metadata"]["resourceVersion"])
         self.history.append((version, kind, {"type": event, "object": copy.deepcopy(body)}))
         for watched, queue in self.watchers:
-            if watched == kind:
+            if watched == kind and kind not in self.mute:
                 queue.put_nowait({"type": event, "object": copy.deepcopy(body)})
 
     def break_watches(self, kind: str, event: Object) -> None:
@@ -200,6 +203,10 @@ class ApiServer:
         metadata = new["metadata"]
         metadata["uid"] = before.get("uid") or f"uid-{next(self._numbers)}"
         metadata["resourceVersion"] = str(next(self._numbers))
+        if key[0] == EVENTS.kind:
+            self.events.append(new)
+            self.writes.append((request.method, request.path))
+            return web.json_response(new)
         self.objects[key] = new
         self.tell(key[0], "MODIFIED" if found else "ADDED", new)
         self.writes.append((request.method, request.path))

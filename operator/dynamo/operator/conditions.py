@@ -61,6 +61,9 @@ WORST_FIRST: tuple[Reason, ...] = (
     Reason.STARTING,
 )
 
+ON_THE_WAY: frozenset[Reason] = frozenset({Reason.OBSERVING, Reason.STARTING, Reason.SCALING, Reason.ROLLING_OUT})
+"""Nothing is wrong; it only isn't done."""
+
 _OF_PODS: Mapping[str, Reason] = {
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
     "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,

@@ -31,6 +31,7 @@ class Resource:
 
 PIPELINES: Final = Resource(API_VERSION, KIND, "dynamopipelines")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
+EVENTS: Final = Resource("v1", "Event", "events")
 PODS: Final = Resource("v1", "Pod", "pods")
 CHILDREN: Final = (
     Resource("v1", "ServiceAccount", "serviceaccounts"),

@@ -29,12 +29,13 @@ from dynamo.operator.kube import Api, Object
 from dynamo.operator.mirror import Mirror
 from dynamo.operator.observe import Observed, observe
 from dynamo.operator.plan import plan
-from dynamo.operator.reading import Reading
+from dynamo.operator.reading import Reading, gathered
 from dynamo.operator.resources.entrance import url as url_of
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
 from dynamo.operator.settings import Settings
 from dynamo.operator.status import Trouble, failed_status, status
+from dynamo.operator.voice import Voice
 from dynamo.operator.workload import Plan
 
 PROGRESS_SECONDS = 30.0
@@ -69,7 +70,7 @@ class Reconciler:
         mirror: Mirror | None = None,
     ) -> None:
         self._api, self._settings = api, settings
-        self._reading = Reading(api, mirror)
+        self._reading, self._voice = Reading(api, mirror), Voice(api, settings.identity)
         self._clock = clock or (lambda: datetime.now(UTC))
         self._access = access or Access(api, settings)
 
@@ -78,10 +79,13 @@ class Reconciler:
         body = await self._api.get(PIPELINES, key.namespace, key.name)
         if body is None:
             self._access.gone(Owner(key.namespace, key.name))
+            self._voice.gone(key)
             return Outcome(gone=True)
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
-        return await _Look(self._api, self._settings, self._reading, self._access, body, self._clock()).run()
+        return await _Look(
+            self._api, self._settings, self._reading, self._voice, self._access, body, self._clock()
+        ).run()
 
 
 class _Seen(NamedTuple):
@@ -97,14 +101,38 @@ def is_creation(change: Change) -> bool:
     return isinstance(change, Apply) and change.uid is None
 
 
+def batches(todo: Sequence[Change]) -> list[list[Change]]:
+    """What may be written at the same time: everything that pods need, then what makes pods; all else one by one."""
+    found: list[list[Change]] = []
+    last: object = None
+    for change in todo:
+        step = change.manifest["kind"] in _MAKES_PODS if isinstance(change, Apply) else None
+        if found and step is not None and step == last:
+            found[-1].append(change)
+        else:
+            found.append([change])
+        last = step
+    return found
+
+
+_MAKES_PODS = ("StatefulSet", "Deployment")
+
+
 class _Look:
     """One look at one pipeline; holds what it has read and counts what it writes."""
 
     def __init__(
-        self, api: Api, settings: Settings, reading: Reading, access: Access, body: Object, now: datetime
+        self,
+        api: Api,
+        settings: Settings,
+        reading: Reading,
+        voice: Voice,
+        access: Access,
+        body: Object,
+        now: datetime,
     ) -> None:
-        self._api, self._settings, self._reading, self._access = api, settings, reading, access
-        self._body, self._now = body, now
+        self._api, self._settings, self._reading = api, settings, reading
+        self._voice, self._access, self._body, self._now = voice, access, body, now
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
         self._key = Key(self._namespace, self._name)
@@ -154,7 +182,7 @@ class _Look:
         trouble = await self._admitted(scene) or await self._write(seen.todo)
         found = told(previous=self._status, trouble=trouble)
         await self._say(found)
-        if trouble is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
+        if trouble is None and self._wait is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
             self._wait = PROGRESS_SECONDS
         return trouble
 
@@ -188,10 +216,10 @@ class _Look:
     async def _write(self, todo: Sequence[Change]) -> Trouble | None:
         """In order; what one refuses doesn't keep the others from being written."""
         worst: Trouble | None = None
-        for change in todo:
-            trouble = await self._one(change)
-            if trouble is not None and (worst is None or (trouble.final and not worst.final)):
-                worst = trouble
+        for batch in batches(todo):
+            for trouble in await gathered(self._one(change) for change in batch):
+                if trouble is not None and (worst is None or (trouble.final and not worst.final)):
+                    worst = trouble
         return worst
 
     async def _one(self, change: Change) -> Trouble | None:
@@ -236,8 +264,12 @@ class _Look:
     async def _say(self, found: Object) -> None:
         if found == self._status:
             return
+        wait = self._voice.due(self._key, self._status, found, self._now)
+        if wait:
+            self._wait = min(wait, self._wait or wait)
+            return
         try:
-            await self._api.write_status(self._namespace, self._name, self._uid, self._status, found)
+            await self._voice.say(self._body, self._status, found, self._now)
         except ApiError as error:
             if error.code in (404, 409):
                 raise _AgainError from error

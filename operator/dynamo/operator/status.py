@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.conditions import WORST_FIRST, Fact, Reason, Type, conditions, reason_of
+from dynamo.operator.conditions import ON_THE_WAY, WORST_FIRST, Fact, Reason, Type, conditions, reason_of
 from dynamo.operator.converge import RevisionSet
 from dynamo.operator.observe import Observed, Waiting
 from dynamo.operator.resources import naming
@@ -67,6 +67,23 @@ def status(
         "components": counts,
     }
     return found | _scale(pipeline, plan, observed)
+
+
+def is_progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether only counts and words differ: nothing that anybody waits for, or that we read again."""
+    return _lasting(before) == _lasting(after)
+
+
+def _lasting(found: Mapping[str, Any]) -> dict[str, Any]:
+    awaited = (Type.READY, Type.RECONCILING, Type.STALLED)
+    conditions = {
+        (c["type"], c["status"], "" if c["reason"] in ON_THE_WAY else c["reason"])
+        for c in found.get("conditions", [])
+        if c["type"] in awaited
+    }
+    components = [{k: c.get(k) for k in ("name", "revision", "desired")} for c in found.get("components", [])]
+    rest = {k: v for k, v in found.items() if k != "workers"}
+    return {**rest, "conditions": conditions, "components": components}
 
 
 def _head(pipeline: DynamoPipeline, facts: Iterable[Fact], previous: Mapping[str, Any], now: str) -> dict[str, Any]:
