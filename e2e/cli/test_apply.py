@@ -6,13 +6,10 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Server, Shell  # type: ignore[import-not-found]  # pytest finds it, mypy doesn't
+from e2e.apiserver.plane import Plane
+from e2e.cli.shell import Shell, install_crd
 
 MOCKER = """apiVersion: dynamo.dev/v1alpha1
 kind: DynamoPipeline
@@ -33,7 +30,7 @@ def with_replicas(number: int) -> str:
 
 def waiting(shell: Shell, text: str) -> subprocess.Popen[str]:
     """An `apply --wait` that has sent its file."""
-    file = shell.server.folder / f"{shell.namespace}.yaml"
+    file = shell.plane.folder / f"{shell.namespace}.yaml"
     file.write_text(text)
     process: subprocess.Popen[str] = shell.start("apply", str(file), "--wait", "--timeout", "80s")
     assert process.stdout is not None
@@ -176,15 +173,15 @@ def test_ctrl_c_ends_a_wait_at_once(shell: Shell) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_a_wait_survives_the_api_server(bare: Server, shell_of: Callable[[Server], Shell]) -> None:
+def test_a_wait_survives_the_api_server(bare: Plane) -> None:
     """It goes away for a while and comes back."""
-    shell = shell_of(bare.with_crd())
+    install_crd(bare)
+    shell = Shell.fresh(bare)
     process = waiting(shell, MOCKER)
-    bare.kill("kube-apiserver")
+    bare.kill_apiserver()
     assert process.stdout is not None
     assert "can't be reached" in process.stdout.readline()
-    bare.start("kube-apiserver")
-    bare.wait()
+    bare.start_apiserver()
     shell.write_status("mocker", "True", "Serving", "serves", model="m")
     stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 0, stderr

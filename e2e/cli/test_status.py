@@ -7,15 +7,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-
-if TYPE_CHECKING:
-    from conftest import Server, Shell  # type: ignore[import-not-found]  # pytest finds it, mypy doesn't
+from e2e.apiserver.plane import Plane
+from e2e.cli.shell import Shell
 
 PIPELINE = """apiVersion: dynamo.dev/v1alpha1
 kind: DynamoPipeline
@@ -216,9 +214,9 @@ def test_the_log_of_a_pod_that_no_node_has(shell: Shell) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_without_the_crd_everything_names_the_installation(bare: Server, shell_of: Callable[[Server], Shell]) -> None:
+def test_without_the_crd_everything_names_the_installation(bare: Plane) -> None:
     """Each command, one sentence."""
-    shell = shell_of(bare)
+    shell = Shell.fresh(bare)
     for words in (("status",), ("status", "-A"), ("status", "x"), ("get-url", "x"), ("delete", "x")):
         done = shell.run(*words)
         assert done.returncode == 1
@@ -237,22 +235,22 @@ def sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_who_may_not_is_told_what(shell: Shell) -> None:
     """403 and 401 are two things."""
-    nobody = shell.as_user("nobody-token")
+    nobody = shell.as_nobody()
     assert "doesn't allow it" in sentence(nobody.run("status"))
-    assert 'User "nobody" cannot' in sentence(nobody.run("apply", "-", text=PIPELINE.replace("NAME", "x")))
-    assert "doesn't accept your credentials" in sentence(shell.as_user("wrong").run("status"))
+    assert 'nobody" cannot' in sentence(nobody.run("apply", "-", text=PIPELINE.replace("NAME", "x")))
+    assert "doesn't accept your credentials" in sentence(shell.with_token("wrong").run("status"))
 
 
 def test_wrong_places_are_named(shell: Shell) -> None:
     """A context that isn't there, a server that is down, an authority that is another."""
     assert "it has test" in sentence(shell.run("status", "--context", "nope"))
     config = shell.config.read_text()
-    dead = shell.server.folder / "dead"
-    dead.write_text(config.replace(shell.server.url, "https://127.0.0.1:1"))
+    dead = shell.plane.folder / "dead"
+    dead.write_text(config.replace(shell.plane.server, "https://127.0.0.1:1"))
     began = time.monotonic()
     assert "connection refused. Is the cluster up" in sentence(shell.run("status", "--kubeconfig", str(dead)))
     assert time.monotonic() - began < 30
-    other = shell.server.folder / "other"
+    other = shell.plane.folder / "other"
     other.write_text("\n".join(line for line in config.splitlines() if "certificate-authority" not in line))
     assert "its certificate isn't of the kubeconfig's authority" in sentence(
         shell.run("status", "--kubeconfig", str(other))
