@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
-from tests.operator.apiserver import ApiServer
+from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
 from tests.operator.test_reconcile import KEY, SETTINGS, TWO
 from tests.operator.test_run import until
@@ -88,3 +88,114 @@ def test_a_look_at_rest_asks_for_the_pipeline_only() -> None:
         assert asked == [("GET", PIPELINES.path("serving", "llama"))]
 
     run(case, TWO)
+
+
+def test_creation_lists_nothing_and_asks_for_each_name_once() -> None:
+    """What isn't there is made; nothing else needs to be known."""
+
+    async def case(sight: Sight) -> None:
+        outcome, asked = await sight.look()
+        children = outcome.writes - 1
+        gets = [path for method, path in asked if method == "GET" and "/namespaces/serving/" in path]
+        gets = [path for path in gets if not path.endswith("/httproutes")]
+        assert len(gets) == 1 + children
+        assert not set(gets) & {kind.path("serving") for kind in KINDS}
+
+    run(case)
+
+
+def test_own_writes_are_known_at_once() -> None:
+    """Before any event has come, the next look finds nothing to write, and no event of them marks anything."""
+
+    async def case(sight: Sight) -> None:
+        await sight.look()
+        outcome, asked = await sight.look()
+        assert outcome.writes == 0
+        assert [path for _, path in asked if "/namespaces/" in path] == [PIPELINES.path("serving", "llama")]
+        await sight.seen()
+        assert sight.marked == []
+
+    run(case)
+
+
+def test_what_others_do_is_news() -> None:
+    """A pod that appears, a child that is edited or removed: the pipeline is looked at, and set right."""
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        for kind in ("Deployment", "Service"):
+            sight.marked.clear()
+            sight.server.remove(kind, sight.server.names(kind)[0])
+            await until(lambda: KEY in sight.marked)
+            assert (await sight.look())[0].writes >= 1
+        await sight.seen()
+        sight.marked.clear()
+        found = sight.server.one("StatefulSet", sight.server.names("StatefulSet")[0])
+        sight.server.put({**found, "spec": {**found["spec"], "replicas": 7}})
+        await until(lambda: KEY in sight.marked)
+        outcome, asked = await sight.look()
+        assert outcome.writes >= 1
+        assert ("GET", PODS.path("serving")) in asked, "before a change of what is there, all is read anew"
+
+    run(case)
+
+
+def test_stale_sight_writes_nothing_wrong() -> None:
+    """The mirror stands still while others act: what it takes for missing or for wrong is looked at before a write."""
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        for kind, _, name in list(sight.server.objects):
+            if kind in ("Service", "StatefulSet"):
+                sight.mirror.forget(next(k for k in KINDS if k.kind == kind), "serving", name)
+        written = len(sight.server.writes)
+        assert (await sight.look())[0].writes == 0
+        deployment = next(k for k in KINDS if k.kind == "Deployment")
+        seen = sight.mirror.of(deployment, KEY) or []
+        spec = {**seen[0]["spec"], "replicas": 9}
+        late = {**seen[0], "spec": spec, "metadata": {**seen[0]["metadata"], "resourceVersion": "99999999"}}
+        sight.mirror.take(deployment, late)
+        outcome, asked = await sight.look()
+        assert outcome.writes == 0
+        assert ("GET", deployment.path("serving")) in asked
+        assert len(sight.server.writes) == written
+
+    run(case)
+
+
+def test_a_kind_that_may_not_be_read_is_asked_for_and_told() -> None:
+    """Its watch is tried again; meanwhile the status says why nothing happens, and the other kinds stay live."""
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        sight.server.fault = lambda m, path: refusal(403, "forbidden") if path.endswith("/services") else None
+        services = next(k for k in KINDS if k.kind == "Service")
+        sight.server.end_watches()
+        await until(lambda: sight.mirror.of(services, KEY) is None)
+        outcome, asked = await sight.look()
+        assert outcome.failed
+        assert ("GET", services.path("serving")) in asked
+        found = sight.server.one("DynamoPipeline", "llama")["status"]["conditions"]
+        assert {c["reason"] for c in found if c["type"] == "Ready"} == {"Forbidden"}
+        sight.server.fault = lambda m, path: None
+        await until(sight.live)
+        assert not (await sight.look())[0].failed
+
+    run(case)
+
+
+def test_after_a_lost_history_ghosts_go() -> None:
+    """What was deleted while nobody watched is not in the next list, and so is news."""
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        name = sight.server.names("Deployment")[0]
+        gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}
+        del sight.server.objects["Deployment", "serving", name]
+        sight.marked.clear()
+        sight.server.break_watches("Deployment", gone)
+        await until(lambda: KEY in sight.marked)
+        assert (await sight.look())[0].writes >= 1
+        assert sight.server.names("Deployment") == [name]
+
+    run(case)

@@ -94,6 +94,8 @@ class _Seen(NamedTuple):
     wanted: Plan
     observed: Observed
     todo: list[Change]
+    unknown: bool
+    """Something was found by its name only: a stranger's, or ours and newer than our sight."""
 
 
 def is_creation(change: Change) -> bool:
@@ -170,7 +172,7 @@ class _Look:
     async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
         try:
             seen = await self._compared(pipeline, await self._reading.known(self._key, self._now))
-            if any(not is_creation(change) for change in seen.todo):
+            if seen.unknown or not all(is_creation(change) for change in seen.todo):
                 seen = await self._compared(pipeline, await self._reading.listed(self._key, self._now))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
@@ -193,8 +195,9 @@ class _Look:
         observed = observe(live, self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
-        live += await self._reading.namesakes(self._namespace, manifests(pipeline, wanted, site), live)
-        return _Seen(wanted, observed, changes(pipeline, wanted, site, live, observed.sets))
+        unknown = await self._reading.namesakes(self._namespace, manifests(pipeline, wanted, site), live)
+        todo = changes(pipeline, wanted, site, [*live, *unknown], observed.sets)
+        return _Seen(wanted, observed, todo, bool(unknown))
 
     async def _admitted(self, scene: Scene) -> Trouble | None:
         """The pipeline's own credentials come before everything that needs them."""

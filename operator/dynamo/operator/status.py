@@ -82,7 +82,7 @@ def _lasting(found: Mapping[str, Any]) -> dict[str, Any]:
         if c["type"] in awaited
     }
     components = [{k: c.get(k) for k in ("name", "revision", "desired")} for c in found.get("components", [])]
-    rest = {k: v for k, v in found.items() if k != "workers"}
+    rest = {k: v for k, v in found.items() if k not in ("workers", "replicas")}
     return {**rest, "conditions": conditions, "components": components}
 
 

@@ -1,0 +1,127 @@
+"""The mirror: what it takes, what is news, and that what is old says nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from dynamo.operator.dirty import Key
+from dynamo.operator.kinds import CHILDREN, PODS, resource_of
+from dynamo.operator.mirror import Mirror, trimmed
+from dynamo.operator.resources import naming
+
+SETS, CONFIGS = resource_of("StatefulSet"), resource_of("ConfigMap")
+KEY, OTHER = Key("serving", "llama"), Key("serving", "other")
+
+
+def child(name: str = "x", version: int = 1, owner: str | None = "llama", **more: Any) -> dict[str, Any]:
+    labels = {naming.PIPELINE: owner} if owner else {}
+    return {
+        "metadata": {"namespace": "serving", "name": name, "resourceVersion": str(version), "labels": labels}
+    } | more
+
+
+def opened() -> Mirror:
+    mirror = Mirror()
+    for kind in (*CHILDREN, PODS):
+        mirror.live(kind, None, True)
+    return mirror
+
+
+def names(mirror: Mirror, key: Key = KEY) -> list[str]:
+    return [o["metadata"]["name"] for o in mirror.of(SETS, key) or []]
+
+
+def test_news_is_what_a_decision_reads() -> None:
+    """A status that nobody reads, or managed fields: no look for that."""
+    mirror = opened()
+    assert mirror.take(SETS, child(spec={"replicas": 1})) == {KEY}
+    assert mirror.take(SETS, child(version=2, spec={"replicas": 1}, status={"readyReplicas": 1})) == set()
+    assert mirror.take(SETS, child(version=3, spec={"replicas": 2})) == {KEY}
+    assert mirror.of(SETS, KEY) == [
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 2},
+         "metadata": {"namespace": "serving", "name": "x", "labels": {naming.PIPELINE: "llama"}}}
+    ]  # fmt: skip
+
+
+def test_what_is_older_says_nothing() -> None:
+    """Our own write is known from its answer; the events of before and of itself come later."""
+    mirror = opened()
+    mirror.take(SETS, child(version=5, spec={"replicas": 2}))
+    assert mirror.take(SETS, child(version=4, spec={"replicas": 1})) == set()
+    assert mirror.take(SETS, child(version=5, spec={"replicas": 2})) == set()
+    assert mirror.drop(SETS, child(version=4)) == set()
+    assert names(mirror) == ["x"]
+    assert mirror.drop(SETS, child(version=6)) == {KEY}
+    assert mirror.drop(SETS, child(version=6)) == set()
+    assert names(mirror) == []
+
+
+def test_a_list_ends_what_it_does_not_have() -> None:
+    """But not what was written after it was made, and not what lies in other namespaces or is of other kinds."""
+    mirror = opened()
+    for name, version in (("gone", 1), ("kept", 2), ("newer", 9)):
+        mirror.take(SETS, child(name, version))
+    mirror.take(CONFIGS, child("gone"))
+    assert mirror.listed(SETS, "elsewhere", [], "5") == set()
+    assert mirror.listed(SETS, None, [("serving", "kept")], "5") == {KEY}
+    assert names(mirror) == ["kept", "newer"]
+    assert mirror.of(CONFIGS, KEY) != []
+
+
+def test_an_object_may_change_hands() -> None:
+    """A label that was edited is news for both; one without is nobody's."""
+    mirror = opened()
+    mirror.take(SETS, child())
+    assert mirror.take(SETS, child(version=2, owner="other")) == {KEY, OTHER}
+    assert (names(mirror), names(mirror, OTHER)) == ([], ["x"])
+    assert mirror.take(SETS, child(version=3, owner=None)) == {OTHER}
+    assert mirror.size() == 0
+
+
+def test_only_a_live_watch_answers() -> None:
+    """Of everything or of the pipeline's own namespace; else the server is asked."""
+    mirror = Mirror()
+    mirror.take(SETS, child())
+    assert mirror.of(SETS, KEY) is None
+    mirror.live(SETS, "elsewhere", True)
+    assert mirror.of(SETS, KEY) is None
+    mirror.live(SETS, "serving", True)
+    assert names(mirror) == ["x"]
+    mirror.live(SETS, "serving", False)
+    assert mirror.of(SETS, KEY) is None
+
+
+def test_a_pod_is_kept_without_its_spec() -> None:
+    """Its conditions and containers tell why it waits."""
+    condition = {"type": "Ready", "status": "False", "lastProbeTime": None, "lastTransitionTime": "now"}
+    container = {"name": "main", "ready": False, "imageID": "x", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    status = {"phase": "Pending", "podIP": "1", "conditions": [condition], "containerStatuses": [container]}
+    found = trimmed(PODS, child(spec={"containers": []}, status=status))
+    assert "spec" not in found
+    assert found["status"] == {
+        "phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{k: v for k, v in container.items() if k != "imageID"}],
+    }  # fmt: skip
+
+
+def test_any_order_of_events_ends_with_the_truth() -> None:
+    """Late events, own writes taken in before them, a list at the end: the newest of each object stands."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        mirror, truth, told = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
+        for version in range(1, 40):
+            name = chance.choice("abc")
+            if name in truth and chance.random() < 0.3:
+                told.append(("drop", {**truth.pop(name), **child(name, version)}))
+            else:
+                truth[name] = child(name, version, data={"v": version})
+                told.append(("take", truth[name]))
+                if chance.random() < 0.4:
+                    mirror.take(CONFIGS, truth[name])
+        for kind, found in told:
+            (mirror.take if kind == "take" else mirror.drop)(CONFIGS, found)
+        mirror.listed(CONFIGS, None, [("serving", n) for n in truth], "40")
+        found = {o["metadata"]["name"]: o["data"] for o in mirror.of(CONFIGS, KEY) or []}
+        assert found == {n: o["data"] for n, o in truth.items()}, json.dumps(told)
