@@ -32,8 +32,13 @@ def _operator(platform: Namespace) -> list[str]:
 
 
 def _logs(namespace: Namespace, selector: str, lines: int) -> list[str]:
-    pods = [pod["metadata"]["name"] for pod in namespace.list("v1/Pod", selector)]
-    return [_said(namespace, "logs", pod, "--all-containers", "--prefix", f"--tail={lines}") for pod in pods]
+    said = []
+    for pod in namespace.list("v1/Pod", selector):
+        words = ["logs", pod["metadata"]["name"], "--all-containers", "--prefix", f"--tail={lines}"]
+        restarted = any(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
+        said += [_said(namespace, *words, "--previous")] if restarted else []
+        said.append(_said(namespace, *words))
+    return said
 
 
 def _said(namespace: Namespace, *words: str) -> str:
