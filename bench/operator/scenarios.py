@@ -184,6 +184,7 @@ async def _started(plane: Plane, *, elected: bool = False) -> subject.Operator:
     operator = subject.start(plane, elected=elected)
     await subject.until_looked(operator, 0, 60)
     await asyncio.sleep(2)
+    operator.start_cpu = cpu_seconds(plane.servers.pids(operator.role))
     return operator
 
 
@@ -202,6 +203,7 @@ async def _costs(plane: Plane, operator: subject.Operator, number: int, memory: 
     """Writes, reads and looks per pipeline; CPU and memory of the operator."""
     asked = requests(plane.audit)
     written, metrics = writes(asked, OPERATOR), await operator.metrics()
+    used = cpu_seconds(plane.servers.pids(operator.role)) - operator.start_cpu
     figures = [
         Figure("child writes per pipeline", written["children"] / number, "writes", 10),
         Figure("status writes per pipeline", written["status"] / number, "writes", 3),
@@ -209,7 +211,7 @@ async def _costs(plane: Plane, operator: subject.Operator, number: int, memory: 
         Figure("refused writes", written["refused"], "writes"),
         Figure("reads per pipeline", sum(reads(asked, OPERATOR).values()) / number, "requests"),
         Figure("looks per pipeline", subject.looks(metrics) / number, "looks"),
-        Figure("CPU per pipeline", 1000 * cpu_seconds(plane.servers.pids(operator.role)) / number, "ms"),
+        Figure("CPU per pipeline", 1000 * used / number, "ms"),
     ]
     return [*figures, Figure("RSS of the operator", plane.rss(operator.role), "MB", memory)]
 

@@ -26,6 +26,8 @@ class Operator:
     port: int
     begun: float
     output: Path
+    start_cpu: float = 0.0
+    """CPU seconds until it had looked around: what an interpreter and its modules cost."""
 
     async def metrics(self) -> dict[str, float]:
         """Every line of /metrics; empty while it isn't up."""

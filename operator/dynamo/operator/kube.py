@@ -22,6 +22,8 @@ from dynamo.operator.kinds import PIPELINES, Resource
 
 MANAGER = "dynamo-operator"
 TIMEOUT = 30.0
+NEVER = "1"
+"""No object has this resourceVersion: an apply that bears it creates, or is refused with a conflict."""
 PAGE = 250
 AT_ONCE = 64
 """Connections for requests; watches have theirs besides."""
@@ -124,10 +126,10 @@ class Api:
         await self._send("GET", resource.path(namespace), {"limit": "1"})
 
     async def apply(self, resource: Resource, manifest: Object, uid: str | None) -> Object:
-        """Server-side apply. With the uid that was seen, so that no namesake is ever taken over."""
+        """Server-side apply: to the object with this uid or, without one, to nothing; a namesake answers 409."""
         metadata = manifest["metadata"]
-        if uid is not None:
-            manifest = {**manifest, "metadata": {**metadata, "uid": uid}}
+        which = {"resourceVersion": NEVER} if uid is None else {"uid": uid}
+        manifest = {**manifest, "metadata": {**metadata, **which}}
         path = resource.path(metadata["namespace"], metadata["name"])
         return await self._send("PATCH", path, {"fieldManager": MANAGER, "force": "true"}, manifest, APPLY)
 

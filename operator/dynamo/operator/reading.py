@@ -1,7 +1,7 @@
 """What a look reads of the cluster: `Reading`, out of the mirror where that is live, else from the server.
 
-The mirror may lag behind. So it only answers whether there is anything to do: what is missing
-there is asked for by name before it is created, and before any other write all is listed anew.
+The mirror may lag behind. So it only answers whether there is anything to do: a creation is
+refused where anything has the name, and before any other write all is listed anew.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Reading:
         return await self._gathered(key, now, None)
 
     async def namesakes(self, namespace: str, intent: Sequence[Object], live: Sequence[Object]) -> list[Object]:
-        """What bears a wanted name and isn't in `live`: only where nothing does, something is created."""
+        """What bears a wanted name and isn't in `live`: a stranger's, or ours without its label."""
         there = {(o["kind"], o["metadata"]["name"]) for o in live}
         names = [(m["kind"], m["metadata"]["name"]) for m in intent]
         asked = [self._api.get(resource_of(k), namespace, n) for k, n in names if (k, n) not in there]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -58,6 +59,10 @@ class _AgainError(Exception):
     """The pipeline changed or went under our hands."""
 
 
+class _TakenError(_AgainError):
+    """Something is there already under a name of what was to be created."""
+
+
 class Reconciler:
     """Holds what all looks share; `reconcile` may run for different pipelines at the same time."""
 
@@ -94,12 +99,10 @@ class _Seen(NamedTuple):
     wanted: Plan
     observed: Observed
     todo: list[Change]
-    unknown: bool
-    """Something was found by its name only: a stranger's, or ours and newer than our sight."""
 
 
 def is_creation(change: Change) -> bool:
-    """What was asked for by name a moment ago and wasn't there; all else must not be judged by what may be old."""
+    """The server refuses it where anything has the name; all else must not be judged by what may be old."""
     return isinstance(change, Apply) and change.uid is None
 
 
@@ -170,12 +173,18 @@ class _Look:
         return await self._failed(shell, trouble)
 
     async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
+        """By what the mirror shows, as long as that can do no harm; else by what the server says now."""
         try:
-            seen = await self._compared(pipeline, await self._reading.known(self._key, self._now))
-            if seen.unknown or not all(is_creation(change) for change in seen.todo):
-                seen = await self._compared(pipeline, await self._reading.listed(self._key, self._now))
+            seen = self._compared(pipeline, await self._reading.known(self._key, self._now))
+            if all(is_creation(change) for change in seen.todo):
+                with suppress(_TakenError):
+                    return await self._settled(pipeline, seen)
+            return await self._settled(pipeline, await self._compared_anew(pipeline))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
+
+    async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
+        """Writes what there is to write, and says how it stands."""
         scene = Scene.of(pipeline, seen.wanted, self._settings.site)
         told = partial(status, pipeline, seen.wanted, seen.observed, now=self._text, url=url_of(scene))
         if not self._status.get("conditions"):
@@ -188,16 +197,21 @@ class _Look:
             self._wait = PROGRESS_SECONDS
         return trouble
 
-    async def _compared(self, pipeline: DynamoPipeline, live: list[Object]) -> _Seen:
-        """Raises `RenderError`."""
+    async def _compared_anew(self, pipeline: DynamoPipeline) -> _Seen:
+        live = await self._reading.listed(self._key, self._now)
+        seen = self._compared(pipeline, live)
+        intent = manifests(pipeline, seen.wanted, self._settings.site)
+        unlabelled = await self._reading.namesakes(self._namespace, intent, live)
+        return self._compared(pipeline, live, unlabelled) if unlabelled else seen
+
+    def _compared(self, pipeline: DynamoPipeline, live: list[Object], others: Sequence[Object] = ()) -> _Seen:
+        """With what bears our label and, under the names that we need, `others`; raises `RenderError`."""
         site = self._settings.site
         wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
         observed = observe(live, self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
-        unknown = await self._reading.namesakes(self._namespace, manifests(pipeline, wanted, site), live)
-        todo = changes(pipeline, wanted, site, [*live, *unknown], observed.sets)
-        return _Seen(wanted, observed, todo, bool(unknown))
+        return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
 
     async def _admitted(self, scene: Scene) -> Trouble | None:
         """The pipeline's own credentials come before everything that needs them."""
@@ -256,7 +270,7 @@ class _Look:
     def _judged(self, error: ApiError, change: Change) -> Trouble:
         found = verdict(error)
         if isinstance(found, Gone) or _uid_differs(error):
-            raise _AgainError from error
+            raise (_TakenError if is_creation(change) else _AgainError) from error
         if not isinstance(found, Refused):
             raise error
         self._wait = max(self._wait or 0.0, found.seconds or 0.0) or None
