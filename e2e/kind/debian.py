@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from e2e.kind.mounts import remove
 from e2e.kind.places import Places
 from e2e.kind.steps import StepError, run, step
 
@@ -76,17 +77,24 @@ def root_filesystem(places: Places) -> Path:
     if root.exists():
         return root
     for old in places.cache.glob("rootfs-*"):
-        shutil.rmtree(old)
+        remove(old)
     making = places.cache / "rootfs.making"
-    shutil.rmtree(making, ignore_errors=True)
+    remove(making)
+    try:
+        _make_root(making)
+        making.rename(root)
+    finally:
+        remove(making)
+    return root
+
+
+def _make_root(making: Path) -> None:
     with step("root file system of a node from Debian's packages"):
         options = ["--variant=minbase", f"--include={NODE_PACKAGES}"]
         run(["debootstrap", *options, RELEASE, making, *archive_of_this_machine()], seconds=1200)
         for pattern in UNWANTED:
             for path in making.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        making.rename(root)
-    return root
 
 
 def archive_of_this_machine() -> list[str]:

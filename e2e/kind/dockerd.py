@@ -15,6 +15,7 @@ from pathlib import Path
 
 from e2e.kind.binaries import on_path
 from e2e.kind.docker import Docker
+from e2e.kind.mounts import unmount_below
 from e2e.kind.places import HERE, Places
 from e2e.kind.steps import StepError, run, step, succeeds
 
@@ -55,8 +56,8 @@ def stop(places: Places) -> None:
     """End daemon and resolver, and remove mounts, cgroups and the namespace. What was loaded stays on disk."""
     for name in ("dns", "dockerd"):
         _end(places, name)
-    _unmount(places.run)
-    _unmount(places.cache / "docker")
+    unmount_below(places.run)
+    unmount_below(places.cache / "docker")
     for hierarchy in Path("/sys/fs/cgroup").glob(f"*/{places.name}"):
         for folder, _, _ in os.walk(hierarchy, topdown=False):
             _try_rmdir(Path(folder))
@@ -137,12 +138,6 @@ def _end(places: Places, name: str) -> None:
                 break
             time.sleep(0.1)
     (places.run / f"{name}.pid").unlink(missing_ok=True)
-
-
-def _unmount(below: Path) -> None:
-    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for mount in sorted((m for m in mounts if Path(m).is_relative_to(below)), reverse=True):
-        run(["umount", "-l", mount], seconds=20)
 
 
 def _try_rmdir(folder: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SHOWN_LINES = 30
+CLEAN_SECONDS = 10
 
 
 class StepError(Exception):
@@ -46,24 +47,38 @@ def run(
     """
     command = [str(arg) for arg in args]
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             env={**os.environ, **(env or {})},
             cwd=cwd,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=seconds,
-            check=False,
         )
     except FileNotFoundError as error:
         raise StepError(f"{command[0]} is not installed, or not on PATH") from error
-    except subprocess.TimeoutExpired as error:
-        raise StepError(f"{_short(command)} had not ended after {seconds:.0f} s") from error
-    if done.returncode:
-        raise StepError(f"{_short(command)} ended with {done.returncode}:\n{_tail(done.stdout + done.stderr)}")
-    return done.stdout
+    with process:
+        try:
+            said, complained = process.communicate(stdin, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise StepError(f"{_short(command)} had not ended after {seconds:.0f} s") from error
+        finally:
+            _end(process)
+    if process.returncode:
+        raise StepError(f"{_short(command)} ended with {process.returncode}:\n{_tail(said + complained)}")
+    return said
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let a command that still runs clean up after itself (debootstrap unmounts), then end it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(CLEAN_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def succeeds(args: Sequence[str | Path], *, seconds: float, env: Mapping[str, str] | None = None) -> bool:
