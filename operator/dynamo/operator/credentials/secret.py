@@ -50,7 +50,7 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, platform: str, scene: Scene) -> Place:
         owner = Owner(scene.kubernetes_namespace, scene.pipeline.name)
-        return cls(platform, owner, scene.plan.namespace, given(scene))
+        return cls(platform, owner, scene.plan.namespace, given(scene.pipeline, scene.site))
 
 
 class EtcdUser(NamedTuple):

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import Scene
+from dynamo.operator.resources.site import Scene, Site
 
 _ROOT: Final = "/etc/dynamo/credentials"
 ETCD_FILES: Final = ("username", "password", "ca.crt", "tls.crt", "tls.key")
@@ -39,9 +40,9 @@ def credentials(scene: Scene) -> Credentials:
     return Credentials(etcd.env + nats.env, etcd.volumes + nats.volumes, etcd.mounts + nats.mounts)
 
 
-def given(scene: Scene) -> frozenset[str]:
+def given(pipeline: DynamoPipeline, site: Site) -> frozenset[str]:
     """The servers for which the platform gives credentials: what it names itself, a pipeline signs in to by itself."""
-    runtime, site = scene.pipeline.spec.runtime, scene.site
+    runtime = pipeline.spec.runtime
     etcd = site.etcd_sign_in and not (runtime.etcd.endpoints or runtime.etcd.secret)
     nats = site.nats_sign_in and not (runtime.nats.url or runtime.nats.secret)
     return frozenset(name for name, yes in (("etcd", etcd), ("nats", nats)) if yes)
@@ -55,7 +56,7 @@ def secret_key(server: str, file: str) -> str:
 def _source(scene: Scene, server: str, named: str | None, files: Iterable[str]) -> dict[str, Any] | None:
     if named:
         return {"secretName": named, "defaultMode": _MODE}
-    if server not in given(scene):
+    if server not in given(scene.pipeline, scene.site):
         return None
     items = [{"key": secret_key(server, file), "path": file} for file in files]
     name = naming.credentials_name(scene.pipeline.name)

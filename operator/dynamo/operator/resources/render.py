@@ -17,6 +17,7 @@ from typing import Any
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.plan import REVISION_DIGITS
 from dynamo.operator.resources import naming
+from dynamo.operator.resources.credentials import given
 from dynamo.operator.resources.entrance import entrance
 from dynamo.operator.resources.files import files_config_map
 from dynamo.operator.resources.frontend import frontend_deployment, frontend_service
@@ -44,14 +45,15 @@ def manifests(
 
 
 def with_images(plan: Plan, pipeline: DynamoPipeline, site: Site) -> Plan:
-    """The plan with revisions that also name the image: a new version of the platform is a rollout like any other."""
+    """The plan with revisions that also name the image, and who asks for sign-in: both are rollouts like any other."""
     engines = {c.name: c.engine for c in pipeline.spec.components}
+    sign_in = sorted(given(pipeline, site))
 
     def image(workload: Workload) -> str:
         return site.frontend_image if workload.is_frontend else site.worker_image(engines[workload.component])
 
     def revision(workload: Workload) -> str:
-        return digest([workload.revision, image(workload)])[:REVISION_DIGITS]
+        return digest([workload.revision, image(workload), *sign_in])[:REVISION_DIGITS]
 
     return replace(plan, workloads=tuple(replace(w, revision=revision(w)) for w in plan.workloads))
 
