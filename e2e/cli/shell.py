@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from e2e.apiserver.client import until
 from e2e.apiserver.plane import Plane
 from e2e.kind.places import REPOSITORY, Places
+
+from dynamo.operator.kinds import PIPELINES
 
 CRD = REPOSITORY / "crds" / "dynamo.dev_dynamopipelines.yaml"
 PORTIONS = ("sdk", "operator", "frontend", "worker", "cli")
@@ -41,9 +44,9 @@ def kubeconfig(plane: Plane, token: str, namespace: str) -> Path:
 
 
 def install_crd(plane: Plane) -> None:
-    """By plain apply."""
+    """By plain apply, until pipelines can be asked for."""
     plane.kubectl("apply", "-f", str(CRD))
-    plane.kubectl("wait", "--for=condition=Established", "crd/dynamopipelines.dynamo.dev", "--timeout=30s")
+    until("pipelines are served", lambda: plane.admin.code("GET", PIPELINES.path()) == 200)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dynamo.cli.cluster.values import merge, read_files, set_all
         ("a.b.c=1", {"a": {"b": {"c": 1}}}),
         ("a=1,b=true,c=false,d=null", {"a": 1, "b": True, "c": False, "d": None}),
         ("a={x,y}", {"a": ["x", "y"]}),
-        ("a={}", {"a": []}),
+        ("a={}", {"a": [""]}),
         ("a={1,true}", {"a": [1, True]}),
         ("a[1].b=c", {"a": [None, {"b": "c"}]}),
         ("a[0][1]=c", {"a": [[None, "c"]]}),
@@ -29,6 +29,8 @@ from dynamo.cli.cluster.values import merge, read_files, set_all
         ("a=007", {"a": "007"}),
         ("a=1.5", {"a": "1.5"}),
         ("a=-3", {"a": -3}),
+        ("a=True,b=+5,c=-0,d=0", {"a": True, "b": 5, "c": 0, "d": 0}),
+        ("a=99999999999999999999", {"a": "99999999999999999999"}),
     ],
 )
 def test_assignments(text: str, found: dict[str, Any]) -> None:

@@ -102,14 +102,15 @@ def _plain(text: str) -> str:
 
 def _value(text: str, as_text: bool) -> Any:
     if text.startswith("{") and text.endswith("}"):
-        inner = text[1:-1]
-        return [_value(item, as_text) for item in split(inner, ",")] if inner else []
+        return [_value(item, as_text) for item in split(text[1:-1], ",")]
     plain = _plain(text)
     if as_text:
         return plain
-    if plain in _WORDS:
-        return _WORDS[plain]
-    return int(plain) if re.fullmatch(r"0|-?[1-9]\d{0,17}", plain) else plain
+    if plain.lower() in _WORDS:
+        return _WORDS[plain.lower()]
+    if plain == "0" or re.fullmatch(r"[+-]\d{1,19}|[1-9]\d{0,18}", plain):
+        return int(plain) if -(2**63) <= int(plain) < 2**63 else plain
+    return plain
 
 
 def _place(where: Any, steps: Sequence[str | int], value: Any, whole: str) -> None:
