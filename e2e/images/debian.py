@@ -1,4 +1,4 @@
-"""A base from Debian's packages, for machines that reach no registry: python3, its certificates, and little else.
+"""A base from Debian's packages, for machines that reach no registry: python3, certificates, llama.cpp's one library.
 
 Users' images start from Docker's python image; this one has the same version of Python's minor release.
 """
@@ -24,7 +24,7 @@ from e2e.kind.steps import StepError, run, step
 BASE = "localhost/dynamo-pipelines/base:bookworm"
 BUILDER = "localhost/dynamo-pipelines/builder:bookworm"
 _RELEASE = "bookworm"
-_PACKAGES = "python3,ca-certificates"
+_PACKAGES = "python3,ca-certificates,libgomp1"
 _PIP = "pip==26.3"
 _DEBOOTSTRAP_SECONDS = 600
 _PIP_SECONDS = 200
