@@ -147,13 +147,13 @@ def test_a_wrong_path_says_what_was_looked_for(checkout: Path) -> None:
 
 
 def test_file_urls_and_hub_names(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`file://` is a path; a hub name works where such a folder exists and says so where not."""
+    """`file://` is a path; a hub name is one where such a folder exists, else `hub.py` loads it."""
     assert open_model(f"file://{checkout}").path == checkout
     monkeypatch.chdir(checkout.parent.parent)
     assert open_model(f"hf://{checkout.parent.name}/tiny-chat").card.name == "tiny-chat"
-    with pytest.raises(InvalidArgument, match="downloading from Hugging Face is not there yet"):
-        open_model("hf://org/name")
-    with pytest.raises(InvalidArgument, match="if a Hugging Face model is meant"):
+    with pytest.raises(InvalidArgument, match="no model of the hub: use hf://org/repo"):
+        open_model("hf://name")
+    with pytest.raises(InvalidArgument, match="if a Hugging Face model is meant, use hf://some-org/some-name"):
         open_model("some-org/some-name")
 
 

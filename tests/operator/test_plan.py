@@ -72,6 +72,18 @@ def test_the_real_parsers_take_every_argv(environment: Environment, body: str) -
         settings_of(workload)
 
 
+def test_what_loads_the_model_takes_its_argv_too() -> None:
+    """Only for a model of the hub; the rest is in the image or on a claim."""
+    fetch = importlib.import_module("dynamo.worker.fetch")
+    planned = plan(pipeline(FULL), CLUSTER)
+    for workload in planned.workers:
+        assert workload.fetch[:3] == ("python", "-m", "dynamo.worker.fetch")
+        found = parse(fetch.FetchSettings, workload.fetch[3:])
+        assert (found.model_path, found.engine) == ("hf://org/repo@v1", settings_of(workload).engine)
+    assert planned.frontend.fetch == ()
+    assert plan(pipeline(), CLUSTER).workers[0].fetch == ()
+
+
 def test_every_field_reaches_its_process() -> None:
     """What the file says is what the settings objects say."""
     planned = plan(pipeline(FULL), CLUSTER)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +12,32 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, UID, Spec, pipeline, valid_pipelines
+from tests.operator.rendered import (
+    CLUSTER,
+    SECURED,
+    SITE,
+    env_of,
+    main_container,
+    of_kind,
+    pod_templates,
+    render,
+    worker,
+)
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.diff import differences
-from dynamo.operator.plan import Environment, plan
+from dynamo.operator.plan import plan
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.entrance import url as entrance_url
-from dynamo.operator.resources.render import manifests, with_images
+from dynamo.operator.resources.render import with_images
 from dynamo.operator.resources.site import Manifest, RenderError, Scene, Site
 from dynamo.operator.yamltext import to_yaml
 from dynamo.runtime.config import ETCD_FILES, NATS_FILES
 from dynamo.runtime.settings import parse
 
 GOLDEN = Path(__file__).parent / "golden"
-CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving", grace_seconds=600)
-SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1", "vllm": "dynamo/worker-vllm:1"})
-SECURED = Site(
-    "dynamo/frontend:1",
-    {"default": "dynamo/worker:1"},
-    pull_secrets=("registry",),
-    fs_group=None,
-    network_policies=False,
-    etcd_sign_in=True,
-    nats_sign_in=True,
-)
 MOST_WRITES = 9
 """Of a pipeline with one component; the reconciler adds a Secret, and ten are allowed."""
-
-
-def render(found: DynamoPipeline, site: Site = SITE, replicas: dict[str, int] | None = None) -> list[Manifest]:
-    return manifests(found, with_images(plan(found, CLUSTER), found, site), site, replicas)
-
-
-def of_kind(found: list[Manifest], kind: str, name: str = "") -> Manifest:
-    return next(m for m in found if m["kind"] == kind and m["metadata"]["name"].startswith(name))
-
-
-def pod_templates(found: list[Manifest]) -> Iterator[Manifest]:
-    return (m["spec"]["template"] for m in found if m["kind"] in ("Deployment", "StatefulSet"))
-
-
-def main_container(manifest: Manifest) -> Manifest:
-    container: Manifest = manifest["spec"]["template"]["spec"]["containers"][0]
-    return container
-
-
-def env_of(container: Manifest) -> dict[str, Any]:
-    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
-
-
-def worker(spec: Spec | None = None, site: Site = SITE, **component: Any) -> Manifest:
-    found = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
-    return main_container(of_kind(render(found, site), "StatefulSet"))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +96,8 @@ def check_restricted(template: Manifest) -> None:
     assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-    for container in spec["containers"]:
-        if container["name"] in ("frontend", "worker"):
+    for container in (*spec.get("initContainers", []), *spec["containers"]):
+        if container["name"] in ("frontend", "worker", "model"):
             security = container["securityContext"]
             assert security["allowPrivilegeEscalation"] is False
             assert security["capabilities"] == {"drop": ["ALL"]}
@@ -148,7 +118,8 @@ def test_selectors_match_pods_and_mounts_match_volumes(found: DynamoPipeline) ->
             assert spec["selector"]["matchLabels"].items() <= labels.items()
             volumes = {v["name"] for v in spec["template"]["spec"]["volumes"]}
             container = main_container(manifest)
-            assert {m["name"] for m in container["volumeMounts"]} <= volumes
+            for one in (*spec["template"]["spec"].get("initContainers", []), container):
+                assert {m["name"] for m in one["volumeMounts"]} <= volumes
             ports = {p["name"] for p in container["ports"]}
             probes = [container[k]["httpGet"]["port"] for k in ("startupProbe", "livenessProbe", "readinessProbe")]
             assert set(probes) <= ports
@@ -250,6 +221,33 @@ def test_devices_are_requested() -> None:
     assert "/dev/shm" in [m["mountPath"] for m in container["volumeMounts"]]
     assert worker(accelerator={"resource": "amd.com/gpu", "count": 1})["resources"]["limits"] == {"amd.com/gpu": "1"}
     assert "limits" not in worker()["resources"]
+
+
+def test_a_model_of_the_hub_is_loaded_before_the_worker_starts() -> None:
+    """Into the folder where the worker looks, with the token and the user's variables, and none of NATS or etcd."""
+    spec = {
+        "model": {"source": "hf://org/repo", "tokenSecret": {"name": "hf"}, "cache": {"size": "1Gi"}},
+        "components": [
+            {
+                "engine": "mocker", "env": [{"name": "HF_ENDPOINT", "value": "http://hub"}],
+                "envFrom": [{"secretRef": {"name": "s"}}],
+            }
+        ],
+    }  # fmt: skip
+    template = of_kind(render(pipeline(spec), SECURED), "StatefulSet")["spec"]["template"]["spec"]
+    (loader,), (main,) = template["initContainers"], template["containers"]
+    assert [*loader["command"], *loader["args"]] == [
+        "python", "-m", "dynamo.worker.fetch", "--engine", "mocker", "--model-path", "hf://org/repo",
+    ]  # fmt: skip
+    token = {"secretKeyRef": {"name": "hf", "key": "HF_TOKEN"}}
+    assert env_of(loader) == {
+        "HF_HOME": "/var/cache/dynamo/huggingface", "HOME": "/tmp", "HF_TOKEN": token, "HF_ENDPOINT": "http://hub",
+    }  # fmt: skip
+    assert env_of(loader).items() <= env_of(main).items()
+    assert loader["envFrom"] == main["envFrom"]
+    assert {"name": "cache", "mountPath": "/var/cache/dynamo"} in loader["volumeMounts"]
+    assert not any("nvidia" in name for amounts in loader["resources"].values() for name in amounts)
+    assert "initContainers" not in of_kind(render(pipeline(SMALLEST)), "StatefulSet")["spec"]["template"]["spec"]
 
 
 def test_shared_memory_is_sized() -> None:
@@ -362,81 +360,6 @@ def test_images_are_part_of_the_revision() -> None:
     assert revision(found, SITE) != revision(found, Site("dynamo/frontend:1", {"default": "dynamo/worker:2"}))
 
 
-def test_pod_templates_merge_by_name() -> None:
-    """Containers and variables by name, what is ours stays where nothing is said; our labels can't be taken."""
-    patch = {
-        "metadata": {"labels": {naming.COMPONENT: "mine", "team": "a"}},
-        "spec": {
-            "containers": [
-                {"name": "worker", "image": "mine:1", "env": [{"name": "HOME", "value": "/home"}]},
-                {"name": "proxy", "image": "proxy:1"},
-            ],
-            "volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}],
-            "topologySpreadConstraints": [{"topologyKey": "kubernetes.io/hostname", "$patch": "delete"}],
-            "enableServiceLinks": None,
-        },
-    }
-    before = copy.deepcopy(patch)
-    found = pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})
-    template = of_kind(render(found), "StatefulSet")["spec"]["template"]
-    ours, theirs = template["spec"]["containers"]
-    assert (ours["image"], env_of(ours)["HOME"], theirs["name"]) == ("mine:1", "/home", "proxy")
-    assert env_of(ours)["DYN_NAMESPACE"] == "serving_llama"
-    assert template["metadata"]["labels"]["team"] == "a"
-    assert template["metadata"]["labels"][naming.COMPONENT] == "worker"
-    assert {"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}} in template["spec"]["volumes"]
-    assert template["spec"]["topologySpreadConstraints"] == []
-    assert "enableServiceLinks" not in template["spec"]
-    assert patch == before, "the pipeline's own object is never changed"
-
-
-def test_of_alternatives_the_users_stands() -> None:
-    """Two handlers, two sources or two values would be refused, and nulls don't reach the operator."""
-    ours = {
-        "name": "worker",
-        "livenessProbe": {"exec": {"command": ["true"]}},
-        "env": [{"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
-    }
-    volumes = [{"name": "cache", "persistentVolumeClaim": {"claimName": "mine"}}, {"name": "tmp", "emptyDir": {"a": 1}}]
-    patch = {"spec": {"containers": [ours], "volumes": volumes}}
-    manifest = of_kind(render(pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})), "StatefulSet")
-    container = main_container(manifest)
-    assert container["livenessProbe"] == {
-        "exec": {"command": ["true"]},
-        "periodSeconds": 10,
-        "timeoutSeconds": 5,
-        "failureThreshold": 6,
-    }
-    assert {"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
-    assert manifest["spec"]["template"]["spec"]["volumes"] == [volumes[1], volumes[0]]
-
-
-@pytest.mark.parametrize(
-    ("patch", "path", "remedy"),
-    [
-        ({"spec": "x"}, "podTemplate.spec", "must be a mapping"),
-        ({"spec": {"containers": {"worker": {}}}}, "podTemplate.spec.containers", "must be a list"),
-        ({"spec": {"containers": ["x"]}}, "podTemplate.spec.containers[0]", "must be a mapping"),
-        ({"spec": {"containers": [{"image": "x"}]}}, "podTemplate.spec.containers[0].name", "is required"),
-        ({"spec": {"containers": [{"name": "x"}]}}, "spec.containers[1].image", "container of yours"),
-        ({"$patch": "replace", "spec": "x"}, "podTemplate.spec", "must be a mapping"),
-        ({"metadata": {"$patch": "replace", "labels": ["x"]}}, "metadata.labels", "must be a mapping"),
-        ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a", "quote it"),
-        ({"spec": {"containers": [{"name": "worker", "$patch": "delete"}]}}, "containers", "must keep the container"),
-        ({"spec": {"$patch": "replace"}}, "spec.containers", "must keep the container 'worker'"),
-        ({"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": 1}]}]}}, ".value", "quote it"),
-    ],
-)
-def test_malformed_pod_templates_are_refused_with_their_path(patch: Spec, path: str, remedy: str) -> None:
-    """The API server would say `internal error`, and the operator would try for ever."""
-    found = pipeline({"components": [{"engine": "mocker", "podTemplate": patch}]})
-    with pytest.raises(RenderError) as caught:
-        render(found)
-    assert path in caught.value.path
-    assert caught.value.path.startswith("spec.components[0].podTemplate")
-    assert remedy in caught.value.message
-
-
 def test_only_objects_of_a_cluster_own_others() -> None:
     """Without a uid nothing would ever clean up."""
     found = pipeline(SMALLEST)
@@ -449,32 +372,3 @@ def test_only_objects_of_a_cluster_own_others() -> None:
 def test_golden_files_are_what_kubernetes_reads() -> None:
     """YAML 1.1 readers see the same values."""
     assert list(yaml.safe_load_all((GOLDEN / "full.yaml").read_text("utf-8"))) == render(pipeline(FULL))
-
-
-_KEYS = st.sampled_from(
-    ["metadata", "labels", "spec", "containers", "volumes", "env", "name", "value", "image", "$patch", "ports", "x"]
-)
-_WILD = st.recursive(
-    st.sampled_from(["worker", "replace", "delete", "x", 1, True, 2.5]) | st.just({"$patch": "replace"}),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.dictionaries(_KEYS, _WILD, max_size=3)
-    | st.fixed_dictionaries({"spec": st.fixed_dictionaries({"containers": _WILD}, optional={"volumes": _WILD})})
-)
-def test_no_pod_template_breaks_the_operator(template: Spec) -> None:
-    """Whatever the opaque field holds: manifests with our selector's labels, or a sentence that names the field."""
-    found = pipeline({"components": [{"engine": "mocker", "podTemplate": template}]})
-    try:
-        rendered = render(found)
-    except RenderError as error:
-        assert error.path.startswith("spec.components[0].podTemplate")  # noqa: PT017  # most are accepted
-        return
-    manifest = of_kind(rendered, "StatefulSet")
-    labels = manifest["spec"]["template"]["metadata"]["labels"]
-    assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert differences(manifest, copy.deepcopy(manifest)) == []

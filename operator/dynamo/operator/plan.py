@@ -159,6 +159,7 @@ def _worker(
         probe=Probe("system", "/health"),
         files=files,
         secrets=tuple(_secrets(model, component)),
+        fetch=_fetch(model, component),
         rollout=_rollout(component.rollout, replicas),
         grace_seconds=environment.grace_seconds,
         replicas_owner=component.replicas_owner,
@@ -187,6 +188,13 @@ def _worker_argv(
         yield from ("--python-file", python_file, "--python-mode", component.python.mode)
     yield from ("--system-host", "127.0.0.1" if environment.local else "0.0.0.0", "--system-port", PortOf("system"))
     yield from ("--grace-seconds", str(environment.grace_seconds))
+
+
+def _fetch(model: ModelSpec, component: Component) -> tuple[str, ...]:
+    if not (model.source or "").startswith("hf://"):
+        return ()
+    argv = ("python", "-m", "dynamo.worker.fetch", "--engine", component.engine.value)
+    return (*argv, "--model-path", model.source or "")
 
 
 def _parallelism(component: Component) -> Iterator[Argument]:

@@ -105,6 +105,8 @@ class Workload:
     probe: Probe | None = None
     files: tuple[FileMount, ...] = ()
     secrets: tuple[SecretRef, ...] = ()
+    fetch: tuple[str, ...] = ()
+    """Loads the model before the process starts, where a start has a time limit; the process would do it too."""
     rollout: Rollout = Rollout()
     grace_seconds: int = 30
     is_frontend: bool = False

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, a GGUF file, a package of the Python index, or nothing at all.
+"""Where a model comes from: a folder, a GGUF file, the hub, a package of the Python index, or nothing at all.
 
 A worker calls `open_model` once at start. The answer is the card that it registers, the
 files that frontends may fetch by digest, and the path that the engine loads.
@@ -15,12 +15,12 @@ from typing import Any, Final
 from dynamo.llm import bytelevel
 from dynamo.llm.card import CHAT_TEMPLATE, ModelCard
 from dynamo.llm.files import FileCache, file_ref
+from dynamo.llm.hub import SCHEME, fetch
 from dynamo.runtime.errors import InvalidArgument
 
 BUILT_IN_NAME: Final = "bytes"
 """The served name of a model without files that was given none."""
 BUILT_IN_CONTEXT: Final = 131_072
-_HF: Final = "hf://"
 _PACKAGE: Final = "package://"
 _FILE: Final = "file://"
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
@@ -45,15 +45,17 @@ def open_model(
     context_length: int | None = None,
     chat_template: str | Path | None = None,
     cache: FileCache | None = None,
+    weights: bool = True,
     **card_fields: Any,
 ) -> LocalModel:
     """Read the model's description; `InvalidArgument` says what is wrong with it in one sentence. May take seconds.
 
+    A model of the hub is loaded into its cache first, which may take an hour; without `weights` only its description.
     `context_length`, `chat_template` (a Jinja file) and any other field of `ModelCard` override what the model says.
     """
     cache = cache or FileCache()
     try:
-        model = _open(source, cache)
+        model = _open(source, cache, weights)
     except OSError as error:
         raise InvalidArgument(f"the model at {str(source)!r} can't be read: {error.strerror or error}") from error
     changes: dict[str, Any] = {key: value for key, value in card_fields.items() if value is not None}
@@ -70,13 +72,15 @@ def open_model(
     return model
 
 
-def _open(source: str | Path | None, cache: FileCache) -> LocalModel:
+def _open(source: str | Path | None, cache: FileCache, weights: bool) -> LocalModel:
     if source is None or source == "":
         return built_in()
     if isinstance(source, str) and source.startswith(_PACKAGE):
         from dynamo.llm.packages import assemble
 
         path = assemble(source.removeprefix(_PACKAGE), cache)
+    elif isinstance(source, str) and source.startswith(SCHEME) and not _local(source).is_dir():
+        path = fetch(source, weights=weights)
     else:
         path = find_path(str(source))
     if path.is_dir():
@@ -104,14 +108,8 @@ def built_in() -> LocalModel:
 
 def find_path(source: str) -> Path:
     """Return the existing path that `source` names, or say what was looked for."""
-    if source.startswith(_HF):
-        local = Path(source.removeprefix(_HF)).expanduser()
-        if local.is_dir():
-            return local
-        raise InvalidArgument(
-            f"{source}: downloading from Hugging Face is not there yet and {str(local)!r} is no local folder; "
-            "download the model yourself and give the path of its folder"
-        )
+    if source.startswith(SCHEME):
+        return _local(source)
     path = Path(source.removeprefix(_FILE)).expanduser()
     try:
         if path.exists():
@@ -123,10 +121,15 @@ def find_path(source: str) -> Path:
     raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(source, path)}")
 
 
+def _local(source: str) -> Path:
+    """Where a clone of a model of the hub would lie."""
+    return Path(source.removeprefix(SCHEME)).expanduser()
+
+
 def _hint(source: str, path: Path) -> str:
     folder = path.parent
     if _HUB_NAME.fullmatch(source) and not folder.is_dir():
-        return ": if a Hugging Face model is meant, download it and give its folder (downloads are not there yet)"
+        return f": if a Hugging Face model is meant, use {SCHEME}{source}"
     if not folder.is_dir():
         return f": the folder {str(folder)!r} does not exist either"
     try:

@@ -20,7 +20,7 @@ from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, check_engine, create_engine
+from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
@@ -77,6 +77,7 @@ def load_model(settings: WorkerSettings) -> LocalModel:
         name=settings.model_name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
+        weights=settings.engine not in WITHOUT_WEIGHTS,
     )
 
 

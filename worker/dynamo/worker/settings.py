@@ -35,7 +35,9 @@ class WorkerSettings:
 
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
-        "", "Folder, GGUF file or package://NAME; empty: the built-in byte-level model.", env="DYN_MODEL_PATH"
+        "",
+        "Folder, GGUF file, hf://ORG/REPO or package://NAME; empty: the built-in byte-level model.",
+        env="DYN_MODEL_PATH",
     )
     model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")

@@ -7,7 +7,7 @@ membership, refuse late arrivals retryably, finish their streams), so there is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynamo.operator.api.fields import ResourceSpec
@@ -23,7 +23,7 @@ MARGIN_SECONDS = 20
 START_SECONDS = 600
 """Until a process answers at all: slow images import for minutes. Loading the model comes after that."""
 
-_LOCKED: Manifest = {
+LOCKED: Manifest = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
@@ -40,9 +40,16 @@ def pod_template(
     labels: Mapping[str, str],
     patch: Mapping[str, Any] | None,
     path: str,
+    before: Sequence[Manifest] = (),
 ) -> Manifest:
-    """`container` in its pod; `patch` is the user's podTemplate, which stands at `path` in the pipeline."""
-    base = {"metadata": {"labels": dict(labels)}, "spec": _pod_spec(scene, workload, container, volumes)}
+    """`container` in its pod, after those that end before it starts.
+
+    `patch` is the user's podTemplate, which stands at `path` in the pipeline.
+    """
+    spec = _pod_spec(scene, workload, container, volumes)
+    if before:
+        spec["initContainers"] = list(before)
+    base = {"metadata": {"labels": dict(labels)}, "spec": spec}
     template = overlay(base, patch or {}, path)
     check_template(template, path, container["name"])
     metadata = template.get("metadata", {})
@@ -106,7 +113,7 @@ def container_of(
             *mounts,
             *credentials(scene).mounts,
         ],
-        "securityContext": _LOCKED,
+        "securityContext": LOCKED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return found | (_probes(workload) if workload.probe else {})

@@ -7,9 +7,10 @@ start anew. Groups get a headless Service each, so that rank 0 has a name before
 
 from __future__ import annotations
 
-from dynamo.operator.api.v1alpha1 import Component, Engine
+from dynamo.operator.api.v1alpha1 import Engine
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.files import WorkerFiles, worker_files
+from dynamo.operator.resources.loading import loaders, variables
 from dynamo.operator.resources.pod import CACHE, container_of, environment, literal, pod_template, resources_of
 from dynamo.operator.resources.site import Manifest, Scene
 from dynamo.operator.workload import Placement, Workload, resolve
@@ -90,7 +91,7 @@ def _template(scene: Scene, workload: Workload, labels: naming.Labels, group: in
         scene.site.worker_image(component.engine),
         argv,
         ports,
-        _environment(scene, workload, component),
+        _environment(scene, workload),
         mounts,
         resources_of(
             component.resources,
@@ -102,7 +103,8 @@ def _template(scene: Scene, workload: Workload, labels: naming.Labels, group: in
         container["envFrom"] = list(component.env_from)
     index = scene.pipeline.spec.components.index(component)
     path = f"spec.components[{index}].podTemplate"
-    return pod_template(scene, workload, container, volumes, labels, component.pod_template, path)
+    before = loaders(scene, workload)
+    return pod_template(scene, workload, container, volumes, labels, component.pod_template, path, before)
 
 
 def _leader(scene: Scene, workload: Workload, group: int | None) -> str:
@@ -112,26 +114,14 @@ def _leader(scene: Scene, workload: Workload, group: int | None) -> str:
     return f"{name}-0.{name}.{scene.kubernetes_namespace}.svc:{LEADER_PORT}"
 
 
-def _environment(scene: Scene, workload: Workload, component: Component) -> list[Manifest]:
+def _environment(scene: Scene, workload: Workload) -> list[Manifest]:
     """The plan's and ours first, then the user's own in their order."""
-    theirs = {variable.name for variable in component.env}
-    values = {name: value for name, value in workload.environment if name not in theirs}
-    values |= {
-        "DYN_CACHE_DIR": CACHE,
-        "HF_HOME": f"{CACHE}/huggingface",
-        "HOME": "/tmp",  # the container's own
-    }
+    values = {**dict(workload.environment), "DYN_CACHE_DIR": CACHE}
     own: list[Manifest] = []
     if workload.nodes > 1:
         field = {"fieldPath": f"metadata.labels['{naming.POD_INDEX}']"}
         own.append({"name": _RANK, "valueFrom": {"fieldRef": field}})
-    for secret in workload.secrets:
-        if secret.variable not in theirs:
-            reference = {"name": secret.secret, "key": secret.key}
-            own.append({"name": secret.variable, "valueFrom": {"secretKeyRef": reference}})
-    for variable in component.env:
-        given = {"value": variable.value or ""} if variable.value_from is None else {"valueFrom": variable.value_from}
-        own.append({"name": variable.name, **given})
+    own += variables(scene, workload)
     return environment(scene, values, own)
 
 

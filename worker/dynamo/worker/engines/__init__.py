@@ -20,6 +20,8 @@ BUILT: Final = {
     "mocker": "dynamo.worker.engines.mocker:Mocker",
 }
 LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
+"""Engines that only pretend: of a model they need its tokenizer."""
 TEXT_ENGINES: Final = ("echo_full",)
 """Engines that take text; their models have no tokenizer on the frontend."""
 
