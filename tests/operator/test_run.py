@@ -15,6 +15,7 @@ from dynamo.operator import lease, watching
 from dynamo.operator.dirty import Key
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
+from dynamo.operator.lag import Lag
 from dynamo.operator.metrics import Metrics
 from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile import Outcome
@@ -87,11 +88,14 @@ def test_our_own_status_is_not_urgent() -> None:
     marks: list[tuple[Key, bool]] = []
     handlers = Handlers(lambda key, urgent: marks.append((key, urgent)))
     found = body(SMALLEST)
+    found["metadata"]["resourceVersion"] = "7"
     handlers.pipeline(found, False)
+    assert handlers.heard() == {Key("serving", "llama"): 7}
     handlers.pipeline({**found, "status": {"x": 1}}, False)
     handlers.pipeline({**found, "metadata": {**found["metadata"], "generation": 2}}, False)
     handlers.pipeline(found, True)
     assert [urgent for _, urgent in marks] == [True, False, True, True]
+    assert handlers.heard() == {}
 
 
 def test_one_of_two_leads_and_the_other_follows() -> None:
@@ -141,9 +145,31 @@ def test_probes_tell_dead_watches() -> None:
             health.read()
             health.oldest = lambda: 301.0
             assert await healthz() == (503, "a pipeline has been waiting for 301 s")
+            health.oldest, health.silent = lambda: 0.0, lambda: 181.0
+            assert await healthz() == (503, "a watch of children is dead: not heard of for 181 s")
+            health.silent, health.late = lambda: 0.0, lambda: 151.0
+            assert (await healthz())[0] == 503
+            health.late = lambda: 149.0
+            assert await healthz() == (200, "ok")
         await probes.stop()
 
     asyncio.run(main())
+
+
+def test_what_is_listed_must_be_heard_of() -> None:
+    """The first listed version counts, however often the object changes; what is heard of or gone doesn't."""
+    a, b, lag = Key("x", "a"), Key("x", "b"), Lag()
+    lag.listed({a: 5, b: 6}, {a: 5}, 0.0)
+    assert lag.late({a: 5}, 10.0) == {b: 10.0}
+    assert lag.late({a: 5, b: 7}, 10.0) == {}
+    lag.listed({a: 9, b: 8}, {a: 5, b: 7}, 60.0)
+    lag.listed({a: 20, b: 8}, {a: 5, b: 9}, 120.0)
+    assert lag.late({a: 5, b: 9}, 130.0) == {a: 70.0}
+    assert lag.late({a: 9, b: 9}, 130.0) == {}
+    lag.listed({a: 21}, {a: 9}, 180.0)
+    assert lag.late({a: 9}, 180.0) == {a: 0.0}
+    lag.listed({}, {}, 240.0)
+    assert lag.late({}, 300.0) == {}
 
 
 def test_a_defect_in_one_look_ends_nothing() -> None:

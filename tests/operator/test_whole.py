@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +22,8 @@ from tests.operator.pipelines import SMALLEST, body
 from tests.operator.test_reconcile import SETTINGS
 from tests.operator.test_run import run, until
 
-from dynamo.operator import watching
+from dynamo.operator import probes, watching
+from dynamo.operator import run as run_module
 from dynamo.operator.kinds import PIPELINES
 from dynamo.operator.login import Find, Login
 from dynamo.operator.run import operate
@@ -50,6 +53,13 @@ class Operator:
         return next(
             int(line[len(name) :]) for line in (await self.get("/metrics")).splitlines() if line.startswith(name)
         )
+
+    async def shows(self, path: str, text: str) -> None:
+        """Waits until a probe says so (a regular expression)."""
+        end = time.monotonic() + HANG
+        while not re.search(text, found := await self.get(path)):
+            assert time.monotonic() < end, found
+            await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
         """As a signal does; raises what the operator raised."""
@@ -143,6 +153,43 @@ def test_a_broken_watch_loses_nothing(how: str) -> None:
             assert await operator.restarts() == restarts
             server.remove("Deployment", server.names("Deployment")[0])
             await until(lambda: len(server.names("Deployment")) == 2, HANG)
+
+    run(case)
+
+
+def test_a_watch_that_tells_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the sweep lists and nobody tells is looked at all the same, and new watches come."""
+    monkeypatch.setattr(run_module, "SWEEP_SECONDS", 0.5)
+    monkeypatch.setattr(run_module, "PATIENCE_SECONDS", 0.4)
+
+    async def case(server: ApiServer) -> None:
+        server.put(body(SMALLEST))
+        async with operating(server) as operator:
+            await until(lambda: ready(server), HANG)
+            server.mute.add(PIPELINES.kind)
+            spec = {"components": [{"engine": "mocker", "replicas": 3}]}
+            server.put({**server.one("DynamoPipeline", "llama"), "spec": spec})
+            (workers,) = server.names("StatefulSet")
+            await until(lambda: server.one("StatefulSet", workers)["spec"]["replicas"] == 3, HANG)
+            await operator.shows("/metrics", r"watch_restarts_total [1-9]")
+            server.mute.clear()
+            await operator.shows("/healthz", "^ok$")
+
+    run(case)
+
+
+def test_a_dead_watch_is_sick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf hangs, also when it is started anew: the sweep finds the pipeline, but the probe fails."""
+    monkeypatch.setattr(run_module, "SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr(probes, "LATE_SECONDS", 1.0)
+    monkeypatch.setattr(watching, "live", lambda registry, settings, namespaces, enough: enough.wait())
+
+    async def case(server: ApiServer) -> None:
+        server.put(body(SMALLEST))
+        operator = Operator(server)
+        await until(lambda: server.names("Deployment"), HANG)
+        await operator.shows("/healthz", "the watch of pipelines is dead")
+        await operator.stop()
 
     run(case)
 

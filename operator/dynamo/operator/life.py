@@ -29,15 +29,25 @@ _IDENTITY: Any = "dynamo-operator"
 Mark = Callable[[Key, bool], None]
 
 
-async def live(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, namespaces: tuple[str, ...]) -> None:
-    """Until cancelled or until kopf ends; raises what ended it."""
+async def live(
+    registry: kopf.OperatorRegistry,
+    settings: kopf.OperatorSettings,
+    namespaces: tuple[str, ...],
+    enough: asyncio.Event,
+) -> None:
+    """Until cancelled, until `enough` is set or until kopf ends; raises what ended it."""
     life = _Life(asyncio.get_running_loop())
     threading.Thread(target=life.main, args=(registry, settings, namespaces), name="kopf", daemon=True).start()
+    waiting = asyncio.create_task(enough.wait())
     try:
-        await asyncio.shield(life.ended)
-    except asyncio.CancelledError:
-        await life.stop()
-        raise
+        first: tuple[asyncio.Future[Any], ...] = (life.ended, waiting)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if life.ended.done():
+            life.ended.result()
+    finally:
+        waiting.cancel()
+        if not life.ended.done():
+            await life.stop()
 
 
 class Relay:

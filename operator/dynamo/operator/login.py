@@ -40,7 +40,7 @@ class Login:
     def info(self, fresh: float = FRESH_SECONDS) -> kopf.ConnectionInfo:
         """At most `fresh` seconds old, or older where they can't be read any more; raises `LoginError`."""
         kept = self._kept
-        if kept is not None and self._clock() - kept[1] <= fresh:
+        if kept is not None and self._clock() - kept[1] < fresh:
             return kept[0]
         try:
             found = self._read()

@@ -1,18 +1,23 @@
 """What the kubelet and Prometheus ask: `/healthz`, `/readyz` and `/metrics`.
 
 kopf's own probe stays green while its watches are dead, and bookmarks never reach handlers;
-so health is judged by our own periodic list of the pipelines and by how long work waits.
+so health is judged by our own periodic list of the pipelines, by what of it the watches
+haven't told, by when our own watches were heard of, and by how long work waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
 STALE_SECONDS = 180.0
 STUCK_SECONDS = 300.0
+LATE_SECONDS = 150.0
+"""Two sweeps and as many new watches haven't helped."""
+SILENT_SECONDS = 180.0
+"""The server sends a bookmark every minute."""
 
 
 class ProbesError(Exception):
@@ -26,6 +31,8 @@ class Health:
         self._clock = clock
         self._read = clock()
         self.oldest: Callable[[], float] = lambda: 0.0
+        self.late: Callable[[], float] = lambda: 0.0
+        self.silent: Callable[[], float] = lambda: 0.0
 
     def read(self) -> None:
         """The API server answered."""
@@ -36,8 +43,12 @@ class Health:
         silent = self._clock() - self._read
         if silent > STALE_SECONDS:
             return f"the API server was last read {silent:.0f} s ago"
-        waiting = self.oldest()
-        return f"a pipeline has been waiting for {waiting:.0f} s" if waiting > STUCK_SECONDS else ""
+        return next((text.format(f"{seconds:.0f}") for text, seconds, most in self._waits() if seconds > most), "")
+
+    def _waits(self) -> Iterator[tuple[str, float, float]]:
+        yield "a pipeline has been waiting for {} s", self.oldest(), STUCK_SECONDS
+        yield "the watch of pipelines is dead: what was listed {} s ago hasn't been told", self.late(), LATE_SECONDS
+        yield "a watch of children is dead: not heard of for {} s", self.silent(), SILENT_SECONDS
 
 
 class Probes:

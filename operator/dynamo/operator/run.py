@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dynamo.operator.answers import ApiError
@@ -16,6 +17,7 @@ from dynamo.operator.credentials.access import Access
 from dynamo.operator.dirty import Key
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
+from dynamo.operator.lag import Lag
 from dynamo.operator.life import Relay
 from dynamo.operator.login import Login
 from dynamo.operator.metrics import Metrics
@@ -28,6 +30,10 @@ from dynamo.operator.watching import Handlers, watch
 from dynamo.operator.work import SWEEP_SECONDS, Work, sweep
 
 log = logging.getLogger(__name__)
+
+
+PATIENCE_SECONDS = 45.0
+"""A version that the last sweep but one has listed must have been told by now."""
 
 
 class LeaseLostError(Exception):
@@ -45,9 +51,11 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
     probes = Probes(health, work.report, *probes_at)
     try:
         await probes.start()
-        await _elected(
-            api, settings, metrics, health, _duties(api, login, settings, work, metrics, health, mirror, access)
-        )
+
+        async def duties() -> None:
+            await _Duties(api, login, settings, metrics, health, work, mirror).run(access)
+
+        await _elected(api, settings, metrics, health, duties)
     finally:
         await probes.stop()
         await access.close()
@@ -55,23 +63,22 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
 
 
 async def _elected(
-    api: Api, settings: Settings, metrics: Metrics, health: Health, duties: Coroutine[Any, Any, None]
+    api: Api, settings: Settings, metrics: Metrics, health: Health, duties: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     if settings.lease is None:
         metrics.leading = True
-        await duties
+        await duties()
         return
     election = Election(api, settings.own_namespace, settings.lease, settings.identity)
     try:
         await _beside(_pulse(health), election.lead())
         log.info("leading")
         metrics.leading = True
-        await _beside(duties, election.keep())
+        await _beside(duties(), election.keep())
         raise LeaseLostError(
             f"the lease {settings.lease} could not be renewed in time, or another replica has it: ending, to begin anew"
         )
     finally:
-        duties.close()
         await election.release()
 
 
@@ -95,38 +102,58 @@ async def _pulse(health: Health) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def _duties(
-    api: Api,
-    login: Login,
-    settings: Settings,
-    work: Work,
-    metrics: Metrics,
-    health: Health,
-    mirror: Mirror,
-    access: Access,
-) -> None:
-    mirroring = Mirroring(api, mirror, work.mark, settings.namespaces)
-    handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
+class _Duties:
+    """What only the leader does."""
 
-    async def swept() -> None:
-        try:
-            await sweep(api, settings.namespaces, work, metrics)
-            health.read()
-        except ApiError as error:
-            log.warning("the pipelines could not be listed: %s", error)
+    def __init__(
+        self, api: Api, login: Login, settings: Settings, metrics: Metrics, health: Health, work: Work, mirror: Mirror
+    ) -> None:
+        self._api, self._login, self._where, self._metrics = api, login, settings.namespaces, metrics
+        self._health, self._work = health, work
+        self._mirroring = Mirroring(api, mirror, work.mark, settings.namespaces)
+        self._handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
+        self._lag, self._again = Lag(), asyncio.Event()
+        health.silent = self._mirroring.silent
+        health.late = lambda: max(self._late().values(), default=0.0)
 
-    async def sweeping() -> None:
+    async def run(self, access: Access) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(access.keep(lambda owner: self._work.mark(Key(*owner))), name="credentials")
+            group.create_task(self._mirroring.run(), name="mirror")
+            group.create_task(self._working(), name="work")
+            group.create_task(self._sweeping(), name="sweep")
+            watching = watch(
+                self._api, self._login, self._where, self._handlers, self._metrics, self._sweep, self._again
+            )
+            group.create_task(watching, name="watch")
+
+    async def _working(self) -> None:
+        await self._mirroring.settled()
+        await self._work.run()
+
+    async def _sweeping(self) -> None:
         while True:
-            await swept()
+            await self._sweep()
             await asyncio.sleep(SWEEP_SECONDS)
 
-    async def working() -> None:
-        await mirroring.settled()
-        await work.run()
+    async def _sweep(self) -> None:
+        try:
+            found = await sweep(self._api, self._where, self._work, self._metrics)
+        except ApiError as error:
+            log.warning("the pipelines could not be listed: %s", error)
+            if error.code in (403, 404):
+                # An answer, too: nothing here can cure it.
+                self._health.read()
+            return
+        self._health.read()
+        self._lag.listed(found, self._handlers.heard(), time.monotonic())
+        late = self._late()
+        for key in late:
+            self._work.mark(key)
+        if max(late.values(), default=0.0) > PATIENCE_SECONDS:
+            log.warning("the watch of pipelines hasn't told of %s; starting it again", min(late))
+            self._again.set()
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(access.keep(lambda owner: work.mark(Key(*owner))), name="credentials")
-        group.create_task(mirroring.run(), name="mirror")
-        group.create_task(working(), name="work")
-        group.create_task(sweeping(), name="sweep")
-        group.create_task(watch(api, login, settings.namespaces, handlers, metrics, swept), name="watch")
+    def _late(self) -> dict[Key, float]:
+        return self._lag.late(self._handlers.heard(), time.monotonic())

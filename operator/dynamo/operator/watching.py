@@ -19,7 +19,7 @@ from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
 from dynamo.operator.kube import Api
 from dynamo.operator.life import Mark, live
-from dynamo.operator.login import RETRY_SECONDS, Login
+from dynamo.operator.login import Login
 from dynamo.operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,11 @@ class Handlers:
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
         self._seen: dict[Key, tuple[Any, ...]] = {}
+        self._heard: dict[Key, int] = {}
+
+    def heard(self) -> dict[Key, int]:
+        """The latest version of each pipeline that was delivered by this life of kopf; from any thread."""
+        return self._heard.copy()
 
     def pipeline(self, body: Mapping[str, Any], deleted: bool) -> None:
         """A new spec is urgent; our own status comes back as an event too, and isn't."""
@@ -45,19 +50,23 @@ class Handlers:
         urgent = self._seen.get(key) != mark
         if deleted:
             self._seen.pop(key, None)
+            self._heard.pop(key, None)
         else:
             self._seen[key] = mark
+            self._heard[key] = int(metadata["resourceVersion"])
         self._mark(key, urgent)
 
     def registry(self, login: Login) -> kopf.OperatorRegistry:
-        """For `kopf.operator`; nothing is registered globally."""
+        """For a new life of kopf, which begins with a LIST; nothing is registered globally."""
+        self._heard = {}
         registry = kopf.OperatorRegistry()
 
         async def on_pipeline(event: Any, body: Any, **_: Any) -> None:
             self.pipeline(body, event["type"] == "DELETED")
 
         async def on_login(**_: Any) -> kopf.ConnectionInfo:
-            return login.info(RETRY_SECONDS)
+            # Asked at its start and after a 401: what was read before is worth nothing.
+            return login.info(0.0)
 
         kopf.on.login(registry=registry)(on_login)
         kopf.on.event(*_selector(PIPELINES), registry=registry, id="pipeline")(on_pipeline)
@@ -99,13 +108,15 @@ async def watch(
     handlers: Handlers,
     metrics: Metrics,
     after: Callable[[], Awaitable[None]],
+    again: asyncio.Event,
     pause: float = PAUSE_SECONDS,
 ) -> None:
-    """Runs kopf until cancelled; `after` is awaited when the watches are about to start again."""
+    """Runs kopf until cancelled, anew whenever it ends or `again` is set; `after` is awaited when it is about to."""
     while True:
         await wait_for_kinds(api, namespaces, pause)
+        again.clear()
         try:
-            await live(handlers.registry(login), kopf_settings(), namespaces)
+            await live(handlers.registry(login), kopf_settings(), namespaces, again)
             log.warning("the watches ended; starting them again")
         except Exception as error:
             # Whatever ends kopf is survived: the pipelines' state is in the cluster, not here.

@@ -119,12 +119,14 @@ class Work:
         self._metrics.reconciled("error" if outcome.failed else later, seconds)
 
 
-async def sweep(api: Api, namespaces: tuple[str, ...], work: Work, metrics: Metrics) -> None:
-    """Marks pipelines that are new to us, and those that we know and that aren't there any more."""
-    found: set[Key] = set()
+async def sweep(api: Api, namespaces: tuple[str, ...], work: Work, metrics: Metrics) -> dict[Key, int]:
+    """Marks pipelines that are new to us, and those that we know and that aren't there any more; all versions."""
+    found: dict[Key, int] = {}
     for namespace in namespaces or (None,):
         for item in await api.items(PIPELINES, namespace, heads_only=True):
-            found.add(Key(item["metadata"]["namespace"], item["metadata"]["name"]))
-    for key in found ^ work.queue.known:
+            metadata = item["metadata"]
+            found[Key(metadata["namespace"], metadata["name"])] = int(metadata["resourceVersion"])
+    for key in found.keys() ^ work.queue.known:
         work.mark(key, urgent=True)
     metrics.sweeps += 1
+    return found
