@@ -35,6 +35,32 @@ def test_marks_coalesce() -> None:
     assert queue.take(2.25) == A
 
 
+def test_a_backoff_is_no_waiting() -> None:
+    """Whoever asks how long work waits doesn't count the time that it is meant to wait."""
+    queue = Dirty(Pace(first_retry=100, last_retry=100))
+    queue.mark(A, 0.0)
+    assert queue.oldest(3.0) == 3.0
+    queue.take(3.0)
+    queue.failed(A, 3.0, 1.0)
+    queue.mark(A, 4.0)
+    assert queue.oldest(50.0) == 0.0
+    assert queue.oldest(110.0) == pytest.approx(7.0)
+
+
+def test_a_thousand_marks_leave_no_trace() -> None:
+    """The order of the dues is kept, whatever was due before, and what no longer holds is thrown away."""
+    queue = Dirty(Pace(spacing=0.0, resync=600))
+    for step in range(1000):
+        queue.mark(A, float(step))
+        queue.mark(B, float(step))
+        assert {queue.take(float(step)), queue.take(float(step))} == {A, B}
+        assert queue.take(float(step)) is None
+        queue.succeeded(A, float(step), 0.5)
+        queue.succeeded(B, float(step), 0.5, 1000.0)
+    assert len(queue._heap) < 100
+    assert queue.next_due() == 999.0 + 600.0
+
+
 def test_the_resync_comes_by_itself() -> None:
     """Give or take a tenth."""
     queue = Dirty(Pace(resync=100))

@@ -8,6 +8,7 @@ success is looked at again after the resync. The reconciler's loop drives it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 
@@ -52,6 +53,8 @@ class Dirty:
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
         self._entries: dict[Key, _Entry] = {}
+        self._heap: list[tuple[float, Key]] = []
+        """Every time at which a pipeline became due anew; those that no longer hold are passed over."""
 
     def __len__(self) -> int:
         return sum(e.marked is not None for e in self._entries.values())
@@ -68,13 +71,14 @@ class Dirty:
         entry.failures = 0 if urgent else entry.failures
         if not entry.failures:
             entry.due = min(entry.due, max(now, entry.ended + self.pace.spacing))
+        self._queue(key, entry)
 
     def take(self, now: float) -> Key | None:
         """The one that is due longest, now being worked on; None where none is."""
-        due = [(e.due, key) for key, e in self._entries.items() if not e.running and e.due <= now]
-        if not due:
+        due = self.next_due()
+        if due is None or due > now:
             return None
-        _, key = min(due)
+        _, key = heappop(self._heap)
         entry = self._entries[key]
         entry.running, entry.marked, entry.due = True, None, float("inf")
         return key
@@ -97,14 +101,19 @@ class Dirty:
             del self._entries[key]
         elif entry is not None:
             entry.running, entry.failures, entry.due = False, 0, now
+            self._queue(key, entry)
 
     def next_due(self) -> float | None:
         """When the next one can be taken."""
-        return min((e.due for e in self._entries.values() if not e.running), default=None)
+        while self._heap and not self._is_current(*self._heap[0]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
 
     def oldest(self, now: float) -> float:
-        """How long the one that waits longest has been waiting."""
-        return max((now - e.marked for e in self._entries.values() if e.marked is not None), default=0.0)
+        """How long the one that waits longest has been waiting since it was due; a backoff is no waiting."""
+        marked = ((e, e.marked) for e in self._entries.values() if e.marked is not None)
+        since = (at if e.running else max(at, e.due) for e, at in marked)
+        return max((now - begun for begun in since if begun <= now), default=0.0)
 
     def _ended(self, key: Key, now: float, wait: float, failures: int) -> None:
         entry = self._entries.get(key)
@@ -113,3 +122,16 @@ class Dirty:
         entry.running, entry.failures, entry.ended = False, failures, now
         soon = now + self.pace.spacing if entry.marked is not None and not failures else float("inf")
         entry.due = min(soon, now + wait)
+        self._queue(key, entry)
+
+    def _queue(self, key: Key, entry: _Entry) -> None:
+        if entry.running or entry.due == float("inf"):
+            return
+        heappush(self._heap, (entry.due, key))
+        if len(self._heap) > 4 * len(self._entries) + 64:
+            self._heap = [(e.due, k) for k, e in self._entries.items() if not e.running]
+            heapify(self._heap)
+
+    def _is_current(self, due: float, key: Key) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and not entry.running and entry.due == due
