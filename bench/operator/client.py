@@ -97,7 +97,7 @@ class Client:
 
 
 @asynccontextmanager
-async def opened(plane: Plane) -> AsyncIterator[Client]:
+async def opened(plane: Plane, kind: type[Client] | None = None) -> AsyncIterator[Client]:
     """A client that watches; its namespaces are there."""
     trust = ssl.create_default_context(cafile=str(plane.authority))
     connector = aiohttp.TCPConnector(ssl=trust, limit=0)
@@ -106,7 +106,7 @@ async def opened(plane: Plane) -> AsyncIterator[Client]:
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, timeout=timeout, read_bufsize=1 << 20, trust_env=False
     ) as session:
-        client = Client(session, plane.url)
+        client = (kind or Client)(session, plane.url)
         watching = asyncio.create_task(client.watch())
         try:
             yield client

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from bench.figures import percentile
 from bench.operator import subject
 from bench.operator.audit import delays, reads, requests, writes
+from bench.operator.bare import Bare
 from bench.operator.client import CHILDREN, NAMESPACES, Client, key_of, mocker, opened
 from bench.operator.plane import CLIENT, OPERATOR, Plane
 from bench.processes import BenchError, cpu_seconds
@@ -49,6 +50,16 @@ class Sizes:
     def scaled(cls, factor: float) -> Sizes:
         """Smaller runs, for trying things."""
         return cls(*(max(10, round(n * factor)) for n in (cls.paced, cls.burst, cls.noisy)))
+
+
+async def floor(plane: Plane, sizes: Sizes) -> list[Figure]:
+    """The same pace without an operator: what the API server and the machine allow at best."""
+    plane.namespaces(NAMESPACES)
+    numbers = range(sizes.paced)
+    async with opened(plane, Bare) as client:
+        await client.paced(numbers, sizes.rate)
+        await asyncio.sleep(SETTLE_SECONDS)
+    return [*_delays(plane, sizes.paced, user=CLIENT), *_plane_costs(plane, sizes.paced)]
 
 
 async def paced(plane: Plane, sizes: Sizes) -> list[Figure]:
@@ -188,8 +199,10 @@ async def _started(plane: Plane, *, elected: bool = False) -> subject.Operator:
     return operator
 
 
-def _delays(plane: Plane, number: int, p50: float | None = None, p99: float | None = None) -> list[Figure]:
-    came = sorted(delays(requests(plane.audit), OPERATOR, CLIENT, CHILDREN).values())
+def _delays(
+    plane: Plane, number: int, p50: float | None = None, p99: float | None = None, user: str = OPERATOR
+) -> list[Figure]:
+    came = sorted(delays(requests(plane.audit), user, CLIENT, CHILDREN).values())
     if len(came) != number:
         raise BenchError(f"{len(came)} of {number} pipelines have {CHILDREN} children in the audit log")
     return [
@@ -213,7 +226,19 @@ async def _costs(plane: Plane, operator: subject.Operator, number: int, memory: 
         Figure("looks per pipeline", subject.looks(metrics) / number, "looks"),
         Figure("CPU per pipeline", 1000 * used / number, "ms"),
     ]
-    return [*figures, Figure("RSS of the operator", plane.rss(operator.role), "MB", memory)]
+    return [
+        *figures,
+        *_plane_costs(plane, number),
+        Figure("RSS of the operator", plane.rss(operator.role), "MB", memory),
+    ]
+
+
+def _plane_costs(plane: Plane, number: int) -> list[Figure]:
+    """Where the rest of the CPU goes; with what the processes need to start."""
+    return [
+        Figure(f"CPU per pipeline: {role}", 1000 * cpu_seconds(plane.servers.pids(role)) / number, "ms")
+        for role in ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok")
+    ]
 
 
 def _written(plane: Plane, since: float) -> int:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.operator.plane import ROOT, Plane
-from bench.operator.scenarios import Figure, Sizes, burst, failover, noisy, paced
+from bench.operator.scenarios import Figure, Sizes, burst, failover, floor, noisy, paced
 from bench.processes import BenchError, busy_seconds
 
 Scenario = Callable[[Plane, Sizes], Coroutine[Any, Any, list[Figure]]]
-SCENARIOS: dict[str, Scenario] = {"paced": paced, "burst": burst, "failover": failover, "noisy": noisy}
+SCENARIOS: dict[str, Scenario] = {"floor": floor, "paced": paced, "burst": burst, "failover": failover, "noisy": noisy}
 
 
 def main() -> None:
