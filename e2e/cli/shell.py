@@ -24,7 +24,7 @@ from dynamo.operator.kinds import PIPELINES
 
 CRD = REPOSITORY / "crds" / "dynamo.dev_dynamopipelines.yaml"
 PORTIONS = ("sdk", "operator", "frontend", "worker", "cli")
-SECONDS = 100
+SECONDS = 180
 
 
 def kubeconfig(plane: Plane, token: str, namespace: str) -> Path:
@@ -49,14 +49,49 @@ def install_crd(plane: Plane) -> None:
     until("pipelines are served", lambda: plane.admin.code("GET", PIPELINES.path()) == 200)
 
 
-@dataclass(frozen=True)
-class Shell:
-    """`dynamo` as a user of one namespace runs it; `code` is where its packages lie."""
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """`dynamo` with a kubeconfig; `code` is where its packages lie."""
+
+    config: Path
+    home: Path
+    code: tuple[Path, ...] = tuple(REPOSITORY / portion for portion in PORTIONS)
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Nothing of whoever runs the tests but the interpreter's needs."""
+        programs = [str(Places.of(os.environ).bin), *os.environ["PATH"].split(os.pathsep)]
+        return {
+            "PATH": os.pathsep.join(programs), "HOME": str(self.home), "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, self.code)), "KUBECONFIG": str(self.config), "NO_PROXY": "*",
+            "COLUMNS": "200", **(more or {}),
+        }  # fmt: skip
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """One that goes on."""
+        return subprocess.Popen(
+            self._command(words), env=self.environment(), text=True, cwd=self.home,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(
+        self, *words: str, text: str = "", environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """One that ends."""
+        return subprocess.run(
+            self._command(words), env=self.environment(environment), text=True, input=text, cwd=self.home,
+            capture_output=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    def _command(self, words: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "dynamo.cli", *words]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell(Terminal):
+    """The same for a user of one namespace of a control plane."""
 
     plane: Plane
     namespace: str
-    config: Path
-    code: tuple[Path, ...] = tuple(REPOSITORY / portion for portion in PORTIONS)
 
     @classmethod
     def fresh(cls, plane: Plane) -> Shell:
@@ -64,7 +99,8 @@ class Shell:
         namespace = f"t-{uuid.uuid4().hex[:8]}"
         plane.kubectl("create", "namespace", namespace)
         plane.kubectl("-n", namespace, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
-        return cls(plane, namespace, kubeconfig(plane, plane.admin_token, namespace))
+        config = kubeconfig(plane, plane.admin_token, namespace)
+        return cls(plane=plane, namespace=namespace, config=config, home=plane.folder)
 
     def with_token(self, token: str) -> Shell:
         """The same place with other credentials."""
@@ -74,34 +110,6 @@ class Shell:
         """A user who is known and may do nothing."""
         self.kubectl("create", "serviceaccount", "nobody")
         return self.with_token(self.kubectl("create", "token", "nobody").strip())
-
-    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Nothing of whoever runs the tests but the interpreter's needs."""
-        programs = [str(Places.of(os.environ).bin), *os.environ["PATH"].split(os.pathsep)]
-        return {
-            "PATH": os.pathsep.join(programs), "HOME": str(self.plane.folder), "PYTHONSAFEPATH": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, self.code)), "KUBECONFIG": str(self.config), "NO_PROXY": "*",
-            "COLUMNS": "200", **(more or {}),
-        }  # fmt: skip
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """One that goes on."""
-        return subprocess.Popen(
-            self._command(words), env=self.environment(), text=True, cwd=self.plane.folder,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def run(
-        self, *words: str, text: str = "", environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """One that ends."""
-        return subprocess.run(
-            self._command(words), env=self.environment(environment), text=True, input=text, cwd=self.plane.folder,
-            capture_output=True, timeout=SECONDS, check=False,
-        )  # fmt: skip
-
-    def _command(self, words: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "dynamo.cli", *words]
 
     def kubectl(self, *words: str, text: str = "") -> str:
         """As an administrator, in this namespace."""

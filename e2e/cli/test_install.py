@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,7 +211,7 @@ def _on_a_terminal(shell: Shell, words: list[str], answer: bytes) -> tuple[str, 
     here, there = pty.openpty()
     command = [sys.executable, "-m", "dynamo.cli", *words]
     process = subprocess.Popen(
-        command, env=shell.environment(), stdin=there, stdout=there, stderr=there, cwd=shell.plane.folder
+        command, env=shell.environment(), stdin=there, stdout=there, stderr=there, cwd=shell.home
     )
     os.close(there)
     said, answered, end = b"", False, time.monotonic() + 100
@@ -230,7 +231,7 @@ def _on_a_terminal(shell: Shell, words: list[str], answer: bytes) -> tuple[str, 
 
 def test_the_wheel_brings_the_chart(shell: Shell, code: Path) -> None:
     """Who has no source tree installs the same."""
-    from_wheel = Shell(shell.plane, shell.namespace, shell.config, (code,))
+    from_wheel = replace(shell, code=(code,))
     place = ("-n", shell.namespace, "--dry-run")
     theirs, ours = from_wheel.run("install", *place), shell.run("install", *place)
     assert theirs.returncode == 0, theirs.stderr
