@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.images import buildah, docker, pip_settings, programs
+from e2e.images import audit, buildah, docker, pip_settings, programs
 from e2e.images.context import digest_of, snapshot
 from e2e.images.recipes import Catalogue, Program, Recipe, default_base, digest, read
 from e2e.kind.places import REPOSITORY, Places
@@ -90,7 +90,14 @@ def _recipe(workshop: Workshop, recipe: Recipe, parent: Made | None) -> Made:
     with _writing(made) as part:
         if part:
             workshop.tool.build(recipe, workshop.context, workshop.settings, part, given)
+            _check(made, part, pip_settings.hosts(workshop.settings.read_text()))
     return made
+
+
+def _check(made: Made, archive: Path, hosts: Iterable[str]) -> None:
+    found = audit.problems(archive, hosts)
+    if found:
+        raise StepError(f"image {made.name} breaks what images/README.md promises: {'; '.join(found)}")
 
 
 def _program(workshop: Workshop, program: Program) -> Made:

@@ -29,6 +29,11 @@ def as_file(listed: str) -> str:
     return "[global]\n" + "".join(f"{key} = {value}\n" for key, value in sorted(found.items()))
 
 
+def hosts(settings: str) -> set[str]:
+    """The hosts that a pip.conf names; no image may tell of them."""
+    return set(re.findall(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", settings))
+
+
 def _rank(match: re.Match[str]) -> int:
     """Later wins: files, what they say for `install` alone, variables."""
     return {"global": 0, ":env:": 2}.get(match["level"], 1)
