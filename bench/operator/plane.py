@@ -18,6 +18,9 @@ from pathlib import Path
 
 import yaml
 from bench.processes import BenchError, Servers, free_port, rss_mb
+from e2e.kind.binaries import BENCH_TOOLS, build_all, require_go
+from e2e.kind.places import Places
+from e2e.kind.steps import StepError
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kubectl")
@@ -28,16 +31,17 @@ CLIENT = "bench-client"
 
 
 def binaries() -> dict[str, str]:
-    """Paths of the Kubernetes binaries; raises `BenchError` that says how to get them."""
-    given = os.environ.get("DYNAMO_E2E_BIN", "~/.cache/dynamo-pipelines/bin")
-    folder = Path(given).expanduser()
-    missing = [name for name in BINARIES if not os.access(folder / name, os.X_OK)]
+    """Paths of the Kubernetes binaries, built where they are missing; raises `BenchError` that says what to do."""
+    places = Places.of(os.environ)
+    missing = [name for name in BINARIES if not os.access(places.bin / name, os.X_OK)]
     if missing:
-        raise BenchError(
-            f"{folder} lacks {', '.join(missing)}: build them as docs/benchmarks-operator.md says (Go is needed), "
-            "or point DYNAMO_E2E_BIN to a folder that has them"
-        )
-    return {name: str(folder / name) for name in BINARIES}
+        print(f"{places.bin} lacks {', '.join(missing)}: building them once, as make e2e does", flush=True)
+        try:
+            require_go()
+            build_all(places, BENCH_TOOLS)
+        except StepError as error:
+            raise BenchError(f"{error}; or point DYNAMO_E2E_BIN to a folder that has {', '.join(BINARIES)}") from error
+    return {name: str(places.bin / name) for name in BINARIES}
 
 
 class Plane:
