@@ -17,7 +17,8 @@ from e2e.cluster import Cluster, program, wait_for
 PIPELINE = "dynamo.dev/v1alpha1/DynamoPipeline"
 # Every pod of ours must pass it, so every namespace asks for it.
 POD_SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
-FORWARD_SECONDS = 20
+READY_SECONDS = 240
+FORWARD_SECONDS = 60
 GONE_SECONDS = 60
 
 
@@ -68,7 +69,7 @@ class Namespace:
             return {}
         return next((found for found in status.get("conditions", []) if found["type"] == kind), {})
 
-    def wait_ready(self, name: str, seconds: float = 60) -> dict[str, Any]:
+    def wait_ready(self, name: str, seconds: float = READY_SECONDS) -> dict[str, Any]:
         """Wait until a pipeline is Ready; the pipeline."""
 
         def ready() -> dict[str, Any] | None:
@@ -78,8 +79,8 @@ class Namespace:
 
     @contextmanager
     def reach(self, service: str, port: int | str) -> Iterator[str]:
-        """An http:// URL on loopback that leads to one pod of a Service while the block runs."""
-        target = [f"service/{service}", f":{port}"]
+        """An http:// URL on loopback that leads to one pod of a Service (or `pod/NAME`) while the block runs."""
+        target = [service if "/" in service else f"service/{service}", f":{port}"]
         command = [
             program("kubectl"),
             "--kubeconfig",

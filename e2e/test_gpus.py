@@ -1,0 +1,85 @@
+"""Devices: requests and limits, a place on nodes that have them, and the scheduler's words where none has."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from e2e.cluster import Cluster, wait_for
+from e2e.namespace import Namespace
+from e2e.pipelines import Object, asking, pipeline, say, workers
+
+NAME = "devices"
+GPU = "nvidia.com/gpu"
+SAY_SECONDS = 180
+
+
+@pytest.fixture(autouse=True)
+def gpus(cluster: Cluster) -> None:
+    """kind's nodes are told to have GPUs; on another cluster there must be some."""
+    found = [int(node["status"]["allocatable"].get(GPU, 0)) for node in cluster.list("v1/Node")]
+    assert sum(found) >= 8, f"these scenarios need nodes with {GPU} together 8 at least; there are {found}"
+
+
+def test_gpus(namespace: Namespace) -> None:
+    """tensorParallelSize asks for as many GPUs per worker, and the workers land where these are."""
+    namespace.apply(pipeline(NAME, {"engine": "mocker", "tensorParallelSize": 2, "accelerator": {"count": 2}}))
+    namespace.wait_ready(NAME)
+    (pod,) = workers(namespace, NAME)
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert resources["requests"][GPU] == resources["limits"][GPU] == "2"
+    node = namespace.cluster.get("v1/Node", pod["spec"]["nodeName"])
+    assert node is not None
+    assert int(node["status"]["allocatable"][GPU]) >= 2
+    assert "--tensor-parallel-size" in " ".join(pod["spec"]["containers"][0]["args"])
+    with asking(namespace, NAME) as client:
+        assert say(client, NAME)
+
+
+def test_a_gpu_engine_asks_without_being_told(namespace: Namespace) -> None:
+    """vLLM with tensorParallelSize 4: four GPUs of one node, and shared memory for them."""
+    worker: Object = {"engine": "vllm", "tensorParallelSize": 4}
+    namespace.apply(pipeline(NAME, worker, model={"source": "hf://org/repo", "name": "m"}))
+    (pod,) = wait_for("a worker's pod", lambda: workers(namespace, NAME), SAY_SECONDS)
+    container = pod["spec"]["containers"][0]
+    assert container["resources"]["limits"][GPU] == "4"
+    assert "/dev/shm" in [mount["mountPath"] for mount in container["volumeMounts"]]
+    wait_for("a node takes it", lambda: workers(namespace, NAME)[0]["spec"].get("nodeName"), SAY_SECONDS)
+
+
+def test_unschedulable(namespace: Namespace) -> None:
+    """No node has the devices: the condition has the scheduler's text; when one gets them, the worker starts."""
+    resource = f"e2e-{secrets.token_hex(4)}.example.com/gpu"
+    namespace.apply(pipeline(NAME, {"engine": "mocker", "accelerator": {"resource": resource, "count": 3}}))
+    condition = wait_for("it says why", lambda: _unschedulable(namespace), SAY_SECONDS)
+    (pod,) = workers(namespace, NAME)
+    assert f"Insufficient {resource}" in condition["message"]
+    assert pod["metadata"]["name"] in condition["message"]
+    assert namespace.kubectl("get", "dp", NAME, "--no-headers").split()[1:3] == ["False", "Unschedulable"]
+    with _capacity(namespace.cluster, resource, 3):
+        namespace.wait_ready(NAME)
+        (same,) = workers(namespace, NAME)
+        assert same["metadata"]["uid"] == pod["metadata"]["uid"]
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+def _unschedulable(namespace: Namespace) -> dict[str, str] | None:
+    condition = namespace.condition(NAME)
+    return condition if condition.get("reason") == "Unschedulable" else None
+
+
+@contextmanager
+def _capacity(cluster: Cluster, resource: str, count: int) -> Iterator[None]:
+    """A node has so many of a device while the block runs."""
+    nodes = [node for node in cluster.list("v1/Node") if not node["spec"].get("taints")]
+    patch = ["patch", "node", nodes[0]["metadata"]["name"], "--subresource=status", "--type=json"]
+    paths = [f"/status/{part}/{resource.replace('/', '~1')}" for part in ("capacity", "allocatable")]
+    add = ",".join(f'{{"op":"add","path":"{path}","value":"{count}"}}' for path in paths)
+    cluster.kubectl(*patch, f"-p=[{add}]")
+    try:
+        yield
+    finally:
+        remove = ",".join(f'{{"op":"remove","path":"{path}"}}' for path in paths)
+        cluster.kubectl(*patch, f"-p=[{remove}]")
