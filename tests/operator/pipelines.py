@@ -33,6 +33,7 @@ SMALLEST: Spec = {"components": [{"engine": "mocker"}]}
 FULL: Spec = {
     "namespace": "shared",
     "restart": "2026-11-21",
+    "graceSeconds": 900,
     "model": {
         "source": "hf://org/repo@v1",
         "name": "llama",

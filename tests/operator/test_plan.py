@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.plan import Environment, model_name, plan
+from dynamo.operator.plan import GRACE_SECONDS, Environment, model_name, plan
 from dynamo.operator.workload import Placement, Plan, Rollout, SecretRef, Workload, resolve
 from dynamo.runtime.settings import parse
 
@@ -160,11 +160,13 @@ def test_any_value_reaches_the_parsers_as_it_is(spec: dict[str, Any]) -> None:
     assert frontend.hold_seconds == pytest.approx(loaded.spec.frontend.hold_seconds)
 
 
-@pytest.mark.parametrize(("environment", "seconds"), [(CLUSTER, 600), (replace(LOCAL, grace_seconds=7), 7)])
+@pytest.mark.parametrize(("environment", "seconds"), [(CLUSTER, GRACE_SECONDS), (replace(LOCAL, grace_seconds=7), 7)])
 def test_every_process_knows_how_long_streams_may_go_on(environment: Environment, seconds: int) -> None:
     """In its argv, and the executor that would end it knows it too."""
     for workload in plan(pipeline(), environment).workloads:
         assert settings_of(workload).grace_seconds == workload.grace_seconds == seconds
+    for workload in plan(pipeline("  graceSeconds: 3600\n  components: [{engine: mocker}]"), environment).workloads:
+        assert settings_of(workload).grace_seconds == workload.grace_seconds == 3600
 
 
 def test_environment_and_secrets() -> None:

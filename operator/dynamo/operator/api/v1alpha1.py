@@ -240,6 +240,13 @@ class PipelineSpec(Fields):
     frontend: FrontendSpec = Field(default=FrontendSpec(), description="The OpenAI-compatible HTTP servers.")
     components: tuple[Component, ...] = Field(min_length=1, max_length=16, description="The workers.")
     runtime: RuntimeSpec = Field(default=RuntimeSpec(), description="What the parts talk over: etcd and NATS.")
+    grace_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=86400,
+        description="How long running streams may go on when their pod is told to end: longer than the longest; "
+        "default: the platform's, on a laptop 30.",
+    )
     restart: str | None = Field(
         default=None,
         max_length=253,
