@@ -12,7 +12,7 @@ import pytest
 from e2e import dump, installation
 from e2e.cluster import Cluster
 from e2e.installation import Platform
-from e2e.namespace import Namespace
+from e2e.namespace import RUN_LABEL, Namespace
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 600
@@ -55,9 +55,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """On a cluster that stays, take the platform away again that we brought."""
+    """On a cluster that stays, take away what an interrupted scenario left, and the platform that we brought."""
     if hasattr(session.config, "workerinput") or os.environ.get("E2E_CLUSTER_GOES"):
         return
+    if "E2E_RUN" in os.environ and "E2E_KUBECONFIG" in os.environ:
+        ours = ["-l", f"{RUN_LABEL}={os.environ['E2E_RUN']}"]
+        _cluster().kubectl("delete", "namespace", *ours, "--wait=false", "--ignore-not-found")
     factory = getattr(session.config, "_tmp_path_factory", None)
     if factory is not None and installation.marker(factory.getbasetemp()).exists():
         installation.uninstall(_cluster())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -17,6 +18,8 @@ from e2e.cluster import Cluster, program, wait_for
 PIPELINE = "dynamo.dev/v1alpha1/DynamoPipeline"
 # Every pod of ours must pass it, so every namespace asks for it.
 POD_SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
+# By which a run that is interrupted finds its namespaces.
+RUN_LABEL = "e2e.dynamo.dev/run"
 READY_SECONDS = 240
 FORWARD_SECONDS = 60
 GONE_SECONDS = 60
@@ -31,7 +34,8 @@ class Namespace:
 
     def create(self) -> None:
         """Make it, with the pod security standard that our pods promise to pass."""
-        metadata = {"name": self.name, "labels": POD_SECURITY}
+        labels = {**POD_SECURITY, RUN_LABEL: os.environ.get("E2E_RUN", "by-hand")}
+        metadata = {"name": self.name, "labels": labels}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
     def delete(self) -> None:

@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from e2e.images.make import make_images
 from e2e.kind import binaries, cluster
@@ -20,12 +22,16 @@ from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError, say
 
 WORKERS = "2"
+SAME_SECONDS = 3
+END_SECONDS = 60
 
 
 def main(words: Sequence[str]) -> int:
     """Carry out one verb; the exit status (pytest's own for `test`, 130 when interrupted)."""
     places = Places.of(os.environ)
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt = _Interrupt()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
+        signal.signal(number, interrupt)
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # of commands that only root needs
     try:
         match words:
@@ -52,8 +58,20 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+class _Interrupt:
+    """The first signal ends what runs, and we clean up. One that follows at once is the same: make and timeout repeat it.
+
+    One that comes later ends the cleaning too; the next run does the rest.
+    """
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        now = time.monotonic()
+        self._first = now if self._first is None else self._first
+        if self._first == now or now - self._first > SAME_SECONDS:
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -122,13 +140,20 @@ def _pytest(enter: Sequence[str], env: dict[str, str], words: Sequence[str]) -> 
     paths = [] if any(not word.startswith("-") and os.path.exists(word.split("::")[0]) for word in given) else ["e2e"]
     chosen = [] if full else ["-m", "not full"]
     command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "loadfile", *chosen, *paths, *given]
-    process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL)
+    # A session of its own: a terminal's Ctrl-C reaches it once, through us; the second would cut its cleaning short.
+    env = {**env, "E2E_RUN": uuid.uuid4().hex[:8]}
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         return process.wait()
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
         raise
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 if __name__ == "__main__":
