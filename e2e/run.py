@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class _Interrupt:
-    """The first signal ends what runs, and we clean up. One that follows at once is the same: make and timeout repeat it.
+    """The first signal ends what runs, and we clean up. One at once is the same again: make and timeout repeat it.
 
     One that comes later ends the cleaning too; the next run does the rest.
     """
