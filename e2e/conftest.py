@@ -21,7 +21,7 @@ NAMESPACES = pytest.StashKey[list[Namespace]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Markers of ours."""
-    config.addinivalue_line("markers", "alone: stops or changes the platform, so no other scenario may run beside it")
+    config.addinivalue_line("markers", "alone: changes the platform, or measures: no other scenario beside it")
     config.addinivalue_line("markers", "full: takes long; only `make e2e-full` runs it")
 
 

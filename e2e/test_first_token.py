@@ -6,22 +6,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from e2e.cluster import wait_for
 from e2e.namespace import Namespace
 from openai import OpenAI, OpenAIError
 
 EXAMPLE = Path("examples/mocker.yaml")
 PIPELINE, SERVICE, PORT, MODEL = "mocker", "mocker-frontend", 8000, "mock-model"
-BAR_SECONDS = 15
+# The bar is 15 s on a quiet machine and is read from the figure; here is only where we stop waiting.
+DEADLINE_SECONDS = 60
 
 
+@pytest.mark.alone
 def test_first_token(namespace: Namespace, record_property: Callable[[str, object], None]) -> None:
-    """A pipeline that is applied streams its first token within the bar, and ends its answer as the protocol says."""
+    """A pipeline that is applied streams its first token in seconds, and ends its answer as the protocol says."""
     began = time.monotonic()
     namespace.apply(EXAMPLE)
-    wait_for("the frontend's pod is Ready", lambda: _endpoints(namespace), BAR_SECONDS)
+    wait_for("the frontend's pod is Ready", lambda: _endpoints(namespace), DEADLINE_SECONDS)
     with namespace.reach(SERVICE, PORT) as url, OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        wait_for("a token comes", lambda: _first_token(client), began + BAR_SECONDS - time.monotonic())
+        wait_for("a token comes", lambda: _first_token(client), began + DEADLINE_SECONDS - time.monotonic())
         record_property("first_token_seconds", round(time.monotonic() - began, 1))
         stream = client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "Count."}], max_tokens=8, stream=True
