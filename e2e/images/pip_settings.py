@@ -30,8 +30,8 @@ def as_file(listed: str) -> str:
 
 
 def hosts(settings: str) -> set[str]:
-    """The hosts that a pip.conf names; no image may tell of them."""
-    return set(re.findall(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", settings))
+    """The hosts that a pip.conf names, without the public index, which packages speak of; no image may tell of them."""
+    return set(re.findall(r"https?://(?:[^/@\s]*@)?([^/:\s]+)", settings)) - {"pypi.org"}
 
 
 def _rank(match: re.Match[str]) -> int:

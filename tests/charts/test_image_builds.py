@@ -114,7 +114,8 @@ global.extra-index-url='\\nhttps://user:word@one.example/a\\nhttps://two.example
     assert "cert = /etc/ssl/certs/ca-certificates.crt" in written
     assert "/some/folder" not in written
     assert hosts(written) == {"index.example", "one.example", "two.example"}
-    assert "cert" not in as_file("global.cert='/home/me/ca.pem'")
+    assert "cert" not in as_file("global.cert='/some/ca.pem'")
+    assert hosts("[global]\nindex-url = https://pypi.org/x\n") == set()
 
 
 def archive(tmp_path: Path, *layers: dict[str, str], **config: object) -> Path:
