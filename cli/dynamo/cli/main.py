@@ -43,6 +43,13 @@ Examples:
   dynamo logs worker-0 -f                 what one part writes
   dynamo validate pipeline.yaml           check a file
   dynamo run model.gguf                   chat with one model (also: dynamo-run)
+
+\b
+On a Kubernetes cluster:
+  dynamo install                          operator, CRD, etcd and NATS
+  dynamo apply pipeline.yaml --wait       until it serves
+  dynamo status -A                        what is there
+  dynamo get-url NAME --port-forward      a port of this machine
 """
 
 

@@ -57,6 +57,10 @@ OTHERS: Final = {
     "DYN_SDK_DISABLE_ANSI_LOGGING": ("", "1: log lines without colours."),
     "DYN_CACHE_DIR": ("~/.cache/dynamo", "Where model files that came from workers are kept, by digest."),
     "DYN_TOKEN_ECHO_DELAY_MS": ("10", "Pause of the echo engines between two tokens."),
+    "KUBECONFIG": (
+        "~/.kube/config",
+        "Files with clusters and credentials, joined by `:`; for the commands of a cluster.",
+    ),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
     "DYN_NODE_RANK": ("", "Set in the pods of a group of several nodes; not for users."),
     "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
