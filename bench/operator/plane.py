@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -110,11 +110,11 @@ class Plane:
     def _start(self) -> None:
         self._files()
         self._store_and_server()
-        self._until_ready()
+        self._until("the API server is ready", lambda: self._answers("/readyz"))
         self._controllers()
         for path in sorted((ROOT / "crds").glob("*.yaml")):
             self.kubectl("apply", "--server-side", "-f", str(path))
-        self.kubectl("wait", "--for=condition=Established", "crd/dynamopipelines.dynamo.dev", "--timeout=30s")
+        self._until("pipelines are served", lambda: self._answers("/apis/dynamo.dev/v1alpha1/dynamopipelines"))
         self.kubectl("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all([*_rights(), *_nodes()]))
         self.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
 
@@ -151,19 +151,19 @@ class Plane:
         ]  # fmt: skip
         self.start("kube-apiserver", server, os.environ)
 
-    def _until_ready(self) -> None:
+    def _until(self, what: str, holds: Callable[[], bool]) -> None:
         end = time.monotonic() + START_SECONDS
-        while not self._ready():
+        while not holds():
             self.servers.check()
             if time.monotonic() > end:
-                raise BenchError(f"the API server was not ready after {START_SECONDS:.0f} s; see {self.folder}/logs")
+                raise BenchError(f"after {START_SECONDS:.0f} s it isn't so that {what}; see {self.folder}/logs")
             time.sleep(0.2)
 
-    def _ready(self) -> bool:
+    def _answers(self, path: str) -> bool:
         if not self.authority.exists():
             return False
         request = urllib.request.Request(
-            f"{self.url}/readyz", headers={"Authorization": f"Bearer {self.tokens['admin']}"}
+            f"{self.url}{path}", headers={"Authorization": f"Bearer {self.tokens['admin']}"}
         )
         trust = ssl.create_default_context(cafile=str(self.authority))
         opener = urllib.request.build_opener(

@@ -182,9 +182,9 @@ NEVER_PATH = f"/apis/dynamo.dev/v1alpha1/namespaces/{NAMESPACES[0]}/dynamopipeli
 
 
 def _never(prefix: str) -> dict[str, object]:
-    """A template that the schema of Pods refuses: server-side apply answers with an internal error, each time."""
+    """What the API server refuses in a StatefulSet each time, while the other children are written."""
     _, body = mocker(0)
-    container = {"name": "main", "env": [{"name": "A", "value": "1"}], "securityContext": {"runAsUser": -7}}
+    container = {"name": "worker", "securityContext": {"runAsUser": -7}}
     component = {"engine": "mocker", "podTemplate": {"spec": {"containers": [container]}}}
     return {**body, "metadata": {"name": f"never-{prefix}"}, "spec": {"components": [component]}}
 
