@@ -10,7 +10,7 @@ from dynamo.cli.cluster.addresses import Address, addresses, http_port, inside, 
 from dynamo.cli.cluster.client import Target
 from dynamo.cli.cluster.finding import nothing_answers
 from dynamo.cli.cluster.greeting import lines
-from dynamo.cli.cluster.locate import Location
+from dynamo.cli.cluster.locate import Location, named_outside
 from dynamo.cli.cluster.progress import Phase, Progress
 from dynamo.cli.local.greeting import Served
 
@@ -110,6 +110,13 @@ def test_where_to_connect() -> None:
     """Host and port, the scheme's own where none is said."""
     assert Address("https://llm.example.com/llama", "").host_and_port == ("llm.example.com", 443)
     assert Address("http://[2001:db8::1]:8000", "").host_and_port == ("2001:db8::1", 8000)
+
+
+def test_a_name_that_the_status_knows_is_tried() -> None:
+    """An HTTPRoute's host; the Service's own name is no address from outside."""
+    assert [a.url for a in named_outside("https://llm.example.com/")] == ["https://llm.example.com"]
+    assert named_outside("http://llama-frontend.serving.svc:8000") == []
+    assert named_outside("") == []
 
 
 def test_a_service_without_names_has_its_first_port() -> None:

@@ -207,6 +207,15 @@ def test_a_part_that_goes_back_is_shown_again() -> None:
     assert display.moving[1] == ["w x"]
 
 
+def test_what_is_gone_is_not_shown_and_what_has_no_part_is() -> None:
+    """A component that was removed; a quota that keeps every part from being there."""
+    display = Recorder()
+    tracker = Tracker(display)
+    for parts in ((Part("old", False, "x"), Part("w", False, "y")), (Part("w", False, "y"),), ()):
+        tracker.show([seen(Phase.WAITING, *parts)], 0.0)
+    assert display.moving == [["old x", "w y"], ["w y"], ["pipeline Why: because"]]
+
+
 def test_several_pipelines_are_told_apart() -> None:
     """By their names."""
     display = Recorder()

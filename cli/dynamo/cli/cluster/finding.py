@@ -13,9 +13,9 @@ from dynamo.cli.cluster.trouble import ClusterError
 def located(cluster: Cluster, name: str) -> Location:
     """Where a pipeline is; raises where it isn't there, or has nothing that could answer yet."""
     live = one(cluster, cluster.namespace, name)
-    found = locate(cluster, name, cluster.namespace)
+    said = progress(live)
+    found = locate(cluster, name, cluster.namespace, said.url)
     if found is None:
-        said = progress(live)
         why = f"{said.reason}: {said.message}" if said.reason else "no operator has looked at it"
         raise ClusterError(f"{cluster.namespace}/{name} has no Service yet ({why}): see dynamo status {name}")
     return found

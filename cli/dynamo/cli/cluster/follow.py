@@ -55,15 +55,16 @@ class Tracker:
     def show(self, found: Sequence[Progress], seconds: float) -> None:
         """One look."""
         several = len(found) > 1
+        shown: dict[str, Row] = {}
         for each in found:
-            if each.phase is not Phase.UNSEEN:
-                self._rows.pop(f"{each.namespace}/{each.name}/", None)
-            for key, part in _lines(each):
-                self._update(each, key, f"{each.name}/{part.name}" if several else part.name, part, seconds)
+            for part in _lines(each):
+                key, label = f"{each.namespace}/{each.name}/{part.name}", part.name
+                shown[key] = self._rows.get(key) or Row(f"{each.name}/{label}" if several else label)
+                self._update(shown[key], part, seconds)
+        self._rows = shown
         self._display.parts([row for row in self._rows.values() if row.state is State.STARTING])
 
-    def _update(self, each: Progress, key: str, label: str, part: Part, seconds: float) -> None:
-        row = self._rows.setdefault(f"{each.namespace}/{each.name}/{key}", Row(label))
+    def _update(self, row: Row, part: Part, seconds: float) -> None:
         before = row.state
         row.state = State.READY if part.done else State.STARTING
         if row.state is not before or row.state is State.STARTING:
@@ -73,11 +74,13 @@ class Tracker:
             self._display.changed(row)
 
 
-def _lines(found: Progress) -> Iterator[tuple[str, Part]]:
+def _lines(found: Progress) -> Iterator[Part]:
+    """Its parts, and whatever else it waits for."""
     if found.phase is Phase.UNSEEN:
-        yield "", Part("operator", False, "hasn't looked at it yet")
-    for part in found.parts:
-        yield part.name, part
+        yield Part("operator", False, "hasn't looked at it yet")
+    yield from found.parts
+    if found.phase is Phase.WAITING and all(part.done for part in found.parts):
+        yield Part("pipeline", False, f"{found.reason}: {found.message}")
 
 
 def follow(

@@ -31,8 +31,8 @@ class Location(NamedTuple):
         return inside(self.service)
 
 
-def locate(cluster: Cluster, name: str, namespace: str) -> Location | None:
-    """None where the pipeline has no Service yet."""
+def locate(cluster: Cluster, name: str, namespace: str, said: str = "") -> Location | None:
+    """None where the pipeline has no Service yet. `said` is the URL of its status: a name that an HTTPRoute gave it."""
     service = cluster.find(SERVICES.path(namespace, naming.part_name(name, naming.FRONTEND)))
     if service is None:
         return None
@@ -41,8 +41,15 @@ def locate(cluster: Cluster, name: str, namespace: str) -> Location | None:
     nodes = cluster.visible(NODES, None) if outside else []
     if cluster.inside:
         return Location(service, inside(service), (), None)
-    candidates = addresses(service, ingresses, nodes)
+    candidates = [*named_outside(said), *addresses(service, ingresses, nodes)]
     return Location(service, _first_open(candidates), tuple(candidates), pending(service, ingresses))
+
+
+def named_outside(said: str) -> list[Address]:
+    """The status's URL, unless it is the Service's own."""
+    address = Address(said.rstrip("/"), "status")
+    host = address.host_and_port[0]
+    return [address] if host and not host.endswith(".svc") else []
 
 
 def _first_open(candidates: Iterable[Address]) -> Address | None:

@@ -43,7 +43,7 @@ def wait_and_greet(cluster: Cluster, wanted: Sequence[Wanted], seconds: float, t
 
 
 def _greet(cluster: Cluster, found: Progress, target: Target) -> None:
-    location = locate(cluster, found.name, found.namespace)
+    location = locate(cluster, found.name, found.namespace, found.url)
     if location is None:  # a pipeline of another operator: its status alone speaks
         click.echo(f"{found.namespace}/{found.name} is ready")
         return
