@@ -186,9 +186,9 @@ def test_at_rest_nothing_is_written_and_etcd_is_not_asked(
         calls: list[str] = []
         post = EtcdAuth._post
 
-        async def counted(self: EtcdAuth, url: str, body: Any) -> Any:
+        async def counted(self: EtcdAuth, url: str, body: Any, token: str) -> Any:
             calls.append(url)
-            return await post(self, url, body)
+            return await post(self, url, body, token)
 
         monkeypatch.setattr(EtcdAuth, "_post", counted)
         for _ in range(10):

@@ -69,6 +69,7 @@ class Access:
         self._etcd: tuple[Material, EtcdAuth] | None = None
         self._ready = False
         """etcd was seen to ask for sign-in."""
+        self._setting_up = asyncio.Lock()
         self._known: set[str] = set()
         """Users that are in etcd, as far as we know."""
         self._current: dict[Owner, str] = {}
@@ -223,9 +224,10 @@ class Access:
             self._etcd = (material, EtcdAuth(self._session, self._settings.etcd, material.etcd_admin, context))
             self._ready = False
         etcd = self._etcd[1]
-        if again or not self._ready:
-            await self._set_up(etcd)
-            self._ready = True
+        async with self._setting_up:
+            if again or not self._ready:
+                await self._set_up(etcd)
+                self._ready = True
         return etcd
 
     async def _set_up(self, etcd: EtcdAuth) -> None:

@@ -17,7 +17,7 @@ import aiohttp
 
 from dynamo.operator.credentials.rights import EPOCH, Keys
 
-TIMEOUT: Final = 5.0
+TIMEOUT: Final = 10.0
 ROOT: Final = "root"
 """The user and role that etcd wants before it asks anybody to sign in."""
 _UNAUTHENTICATED: Final = 16
@@ -136,31 +136,30 @@ class EtcdAuth:
     async def _call(self, path: str, body: Mapping[str, Any]) -> Answer:
         """Signed in where etcd asks for it; a token that it forgot is renewed once."""
         try:
-            return await self._ask(path, body)
+            return await self._ask(path, body, self._token)
         except EtcdError as error:
             if error.code != _UNAUTHENTICATED and not any(s in error.said for s in _STALE):
                 raise
         await self._sign_in()
-        return await self._ask(path, body)
+        return await self._ask(path, body, self._token)
 
     async def _sign_in(self) -> None:
-        self._token = ""
         login = {"name": self._admin.username, "password": self._admin.password}
-        self._token = str((await self._ask("auth/authenticate", login))["token"])
+        self._token = str((await self._ask("auth/authenticate", login, ""))["token"])
 
-    async def _ask(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _ask(self, path: str, body: Mapping[str, Any], token: str) -> Answer:
         """Of the endpoints in turn, until one answers."""
         failed = ""
         for endpoint in self._endpoints:
             try:
                 async with asyncio.timeout(TIMEOUT):
-                    return await self._post(f"{endpoint}/v3/{path}", body)
+                    return await self._post(f"{endpoint}/v3/{path}", body, token)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failed = f"etcd at {endpoint} does not answer: {type(error).__name__}"
+                failed = f"etcd at {_plain(endpoint)} does not answer: {type(error).__name__}"
         raise EtcdError(failed or "no etcd is named")
 
-    async def _post(self, url: str, body: Mapping[str, Any]) -> Answer:
-        headers = {"Authorization": self._token} if self._token else {}
+    async def _post(self, url: str, body: Mapping[str, Any], token: str) -> Answer:
+        headers = {"Authorization": token} if token else {}
         options: dict[str, Any] = {"ssl": self._tls} if self._tls is not None else {}
         async with self._session.post(url, json=body, headers=headers, **options) as answer:
             try:
@@ -179,7 +178,12 @@ def _refusal(url: str, status: int, found: Any) -> EtcdError:
     fields = found if isinstance(found, dict) else {}
     said = str(fields.get("message") or fields.get("error") or f"HTTP {status}")
     code = fields.get("code")
-    return EtcdError(f"{url} says: {said}", said, code if isinstance(code, int) else 0)
+    return EtcdError(f"etcd at {_plain(url)} says: {said}", said, code if isinstance(code, int) else 0)
+
+
+def _plain(url: str) -> str:
+    """Host and port, without a user or password in front of them."""
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
 def _permission(one: Keys) -> Answer:
