@@ -16,7 +16,7 @@ from dynamo.operator.kube import encoded
 Object = dict[str, Any]
 T = TypeVar("T")
 APPLY, MERGE, PLAIN = "application/apply-patch+yaml", "application/merge-patch+json", "application/json"
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Nothing takes so long that works."""
 
 

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 WATCHED = (PIPELINES, *CHILDREN, PODS)
 """By kopf and by `mirroring`."""
+BACKOFFS = (1.0, 1.0, 2.0, 3.0, 5.0)
+"""Between kopf's attempts at a request that failed."""
 PAUSE_SECONDS = 2.0
 """Between two starts of kopf, and between two looks whether a kind is there."""
 
@@ -82,6 +84,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout, settings.watching.client_timeout = 290, 310
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 30
+    # A server that comes back is asked within seconds, also after a long absence: kopf tries on after the last of them.
+    settings.networking.error_backoffs = BACKOFFS
     # Objects that came to rest needn't be waited for when kopf ends.
     settings.queueing.exit_timeout = 1.0
     # It would kill the process ten minutes after an error that we survive.
