@@ -80,7 +80,7 @@ class Election:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._given_back()
         except (ApiError, TimeoutError) as error:
-            log.warning("the lease %s could not be given back: %s", self._name, error or "no answer")
+            log.warning("the lease %s could not be given back: %s", self._name, str(error) or "no answer in time")
 
     async def _given_back(self) -> None:
         found = await self._api.get(LEASES, self._namespace, self._name)
