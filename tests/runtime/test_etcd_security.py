@@ -131,6 +131,35 @@ def test_a_new_password_in_the_files_needs_no_restart(guarded: EtcdServer, tmp_p
     asyncio.run(main())
 
 
+def test_an_etcd_that_lost_its_data_is_signed_in_to_again(guarded: EtcdServer) -> None:
+    """It has the same user, and a shorter history than the token that it gave before."""
+
+    def emptied() -> None:
+        guarded.kill()
+        guarded.start(empty=True)
+        guarded.wait()
+        _control(guarded, "user", "add", "root:secret")
+        _control(guarded, "user", "grant-role", "root", "root")
+        _control(guarded, "auth", "enable")
+
+    async def main() -> None:
+        store = EtcdStore(guarded.config(username="root", password="secret"))
+        try:
+            await store.connect()
+            for number in range(50):
+                await store.put("dynamo/k", str(number).encode())
+            signed_in = await store._cluster.use()
+            signed_in.metadata = None  # a token of now
+            await store.put("dynamo/k", b"v")
+            await asyncio.to_thread(emptied)
+            await store.connect()
+            await store.put("dynamo/k", b"w")
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["files before", "files after"])
 def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:  # noqa: F811
     """etcd asked for no password when the store connected, and does now."""

@@ -140,6 +140,9 @@ class Cluster:
         elif isinstance(found, InvalidArgument) and not connection.user and connection is self._connection:
             self._drop()  # who we are may stand in a file by now
         elif isinstance(found, CannotConnect):
+            if connection.user:
+                # A token names a place in etcd's history; an etcd that lost its data would wait for it with every call.
+                connection.metadata = None
             self.gone(connection)
         raise found from error
 

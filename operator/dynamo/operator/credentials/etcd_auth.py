@@ -138,12 +138,16 @@ class EtcdAuth:
         try:
             return await self._ask(path, body, self._token)
         except EtcdError as error:
+            if not error.said:
+                self._token = ""
             if error.code != _UNAUTHENTICATED and not any(s in error.said for s in _STALE):
                 raise
         await self._sign_in()
         return await self._ask(path, body, self._token)
 
     async def _sign_in(self) -> None:
+        """A token names a place in etcd's history: one of before its data was lost makes etcd wait for that, for ever."""
+        self._token = ""
         login = {"name": self._admin.username, "password": self._admin.password}
         self._token = str((await self._ask("auth/authenticate", login, ""))["token"])
 
