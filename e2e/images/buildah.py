@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e.images import debian
 from e2e.images.pip_settings import CERTIFICATES
 from e2e.images.recipes import Recipe
+from e2e.kind.mounts import unmount_below
 from e2e.kind.steps import StepError, run
 
 BUILD_SECONDS = 900
@@ -49,6 +50,14 @@ class Buildah:
             "push", "--quiet", recipe.reference, f"docker-archive:{file}:{recipe.reference}", seconds=COPY_SECONDS
         )
 
+    def clear(self) -> None:
+        """Remove the containers that a killed build left."""
+        self._run("rm", "--all", seconds=60)
+
+    def close(self) -> None:
+        """Leave nothing mounted: the store is a folder that its owner may delete."""
+        unmount_below(self.store)
+
     def _bring_in(self, reference: str, archive: Path) -> None:
         """Have an archive's image in the store, under its name, unless it is there."""
         wanted = debian.config_of(archive).removesuffix(".json")
@@ -67,7 +76,9 @@ def start(store: Path, folder: Path) -> Buildah:
             "neither a Docker daemon answers nor is buildah there: start Docker, or apt-get install buildah"
         )
     store.mkdir(parents=True, exist_ok=True)
-    return Buildah(store, debian.bases(folder))
+    builder = Buildah(store, debian.bases(folder))
+    builder.clear()
+    return builder
 
 
 def _build_arguments(arguments: Mapping[str, str]) -> list[str]:

@@ -47,6 +47,9 @@ class Docker:
         run(["docker", *build], seconds=BUILD_SECONDS, env={"DOCKER_BUILDKIT": "1", "SOURCE_DATE_EPOCH": "0"})
         self._run("save", "--output", str(file), recipe.reference, seconds=COPY_SECONDS)
 
+    def close(self) -> None:
+        """There is nothing to end: the daemon is the user's."""
+
     def pull(self, reference: str, file: Path) -> None:
         """Write an official image to `file`."""
         self._run("pull", "--quiet", reference, seconds=BUILD_SECONDS)

@@ -153,7 +153,10 @@ def _workshop(places: Places, tool: str) -> Iterator[Workshop]:
             (context / recipe.file).write_text((REPOSITORY / recipe.file).read_text())
         settings.touch(mode=0o600)
         settings.write_text(pip_settings.of_this_machine())
-        yield Workshop(places, chosen, context, settings, content)
+        try:
+            yield Workshop(places, chosen, context, settings, content)
+        finally:
+            chosen.close()
 
 
 def _tool(places: Places, tool: str) -> buildah.Buildah | docker.Docker:
