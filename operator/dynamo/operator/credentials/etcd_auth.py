@@ -146,7 +146,7 @@ class EtcdAuth:
         return await self._ask(path, body, self._token)
 
     async def _sign_in(self) -> None:
-        """A token names a place in etcd's history: one of before its data was lost makes etcd wait for that, for ever."""
+        """A token names a place in etcd's history: one of before its data was lost makes etcd wait for it."""
         self._token = ""
         login = {"name": self._admin.username, "password": self._admin.password}
         self._token = str((await self._ask("auth/authenticate", login, ""))["token"])
