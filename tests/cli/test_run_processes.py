@@ -163,7 +163,7 @@ def test_a_router_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """--router-mode kv is a usage error here as in the frontend."""
     done = piped("out=echo_full --router-mode kv", "hi\n", tmp_path)
     assert done.returncode == 2
-    assert "not there yet" in done.stderr
+    assert "--no-use-kv-events" in done.stderr
 
 
 def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:

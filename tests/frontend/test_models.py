@@ -69,16 +69,19 @@ def test_all_workers_get_requests(site: Any, engines: Any) -> None:
 def test_busy_worker_is_spared(make_site: Any, engines: Any, within: Any, mode: str) -> None:
     """Load-aware modes send new requests to the worker that has none."""
     site = make_site(router_mode=mode)
-    both = [engines(delay=0.05), engines(delay=0.05)]
+    both = [engines(), engines()]
     for engine in both:
+        engine.hold = asyncio.Event()
         site.worker(engine)
     long = threading.Thread(target=site.post, args=(TEXT, {**HELLO, "max_tokens": 20}))
     long.start()
     within("one is busy", lambda: sum(engine.running for engine in both) == 1)
     busy, idle = sorted(both, key=lambda engine: -engine.running)
+    idle.hold = None
     for _ in range(3):
         site.post(TEXT, {**HELLO, "max_tokens": 1})
     assert (len(busy.seen), len(idle.seen)) == (1, 3)
+    site.call(busy.hold.set)
     long.join(10)
 
 

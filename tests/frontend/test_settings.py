@@ -45,7 +45,8 @@ def test_environment_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"router_mode": "kv"}, "--router-mode kv is not there yet"),
+        ({"router_mode": "kv"}, "add --no-use-kv-events"),
+        ({"overlap_score_weight": -1.0}, "--overlap-score-weight"),
         ({"workers": 0}, "--workers"),
         ({"http_port": 70000}, "--http-port"),
         ({"migration_limit": -1}, "--migration-limit"),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dynamo.frontend.kv import Ticket
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.models import ModelSet, Seat
 from dynamo.frontend.retrying import Attempts, may_go_on, wait_before
@@ -83,8 +84,8 @@ class Choice:
 
     __slots__ = (
         "_attempts", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_emit", "_failing_since",
-        "_listener", "_logprobs", "_plain", "_produced", "_request", "_seat", "_stop_reason", "_timer", "_tried",
-        "cached", "finish_reason", "index", "prompt_tokens",
+        "_listener", "_logprobs", "_plain", "_produced", "_request", "_seat", "_stop_reason", "_ticket", "_timer",
+        "_tried", "cached", "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
@@ -94,6 +95,7 @@ class Choice:
         self._tried: set[InstanceKey] = set()
         self._call: Call | None = None
         self._seat: Seat | None = None
+        self._ticket: Ticket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._failing_since = 0.0
@@ -112,8 +114,6 @@ class Choice:
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
-            if not self._logprobs and not desk.migration_limit:
-                self._plain = self._detokenizer
 
     @property
     def tokens(self) -> int:
@@ -129,7 +129,10 @@ class Choice:
         """Open a stream on some instance; failures come through the listener."""
         self._timer = None
         try:
-            seat = self._desk.models.choose(self._tried)
+            self._ticket = self._desk.models.ticket(self._request)
+            seat = self._desk.models.choose(self._tried, self._ticket)
+            if self._ticket is None:
+                self._shorten()
             self._attempts.made += 1
             self._tried.add(_key(seat))
             self._seat = seat
@@ -205,9 +208,17 @@ class Choice:
         if self._logprobs:
             self._with_logprobs(detokenizer, ids, finish, extras)
             return
+        if self._ticket is not None and self._ticket.waits and ids:
+            self._ticket.prefilled()
+            self._shorten()
         text, self.finish_reason, _ = detokenizer.push(ids, finish)
         if text:
             self._emit(self, text)
+
+    def _shorten(self) -> None:
+        """From now on single tokens may take the shortest way: nothing else has to know of them."""
+        if not self._logprobs and not self._desk.migration_limit:
+            self._plain = self._detokenizer
 
     def _with_logprobs(
         self, detokenizer: Detokenizer, ids: list[int], finish: str | None, extras: dict[str, Any] | None
@@ -323,6 +334,9 @@ class Choice:
         return True
 
     def _leave(self) -> None:
+        if self._ticket is not None:
+            self._ticket.close()
+            self._ticket = None
         if self._seat is not None:
             self._seat.open_streams -= 1
             self._seat = None

@@ -17,10 +17,12 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from dynamo.frontend.errors import ApiError, model_not_found, unavailable
+from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.frontend.loading import LoadedModel, Loader
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.routing import SELECTORS, Candidate, Turn
+from dynamo.frontend.routing import SELECTORS, Candidate, Turn, least_loaded
 from dynamo.llm.card import ModelCard, card_from_dict
+from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
 from dynamo.runtime.names import EndpointPath, InstanceKey
 
@@ -30,6 +32,8 @@ REMEMBER_SECONDS: Final = 600.0
 """How long a model whose last worker left is answered 503 and not 404."""
 RETRY_LOAD_SECONDS: Final = 5.0
 MAX_REMEMBERED: Final = 1000
+DEFAULT_BLOCK_SIZE: Final = 16
+"""Tokens in a block where no worker says."""
 _FIGURES: Final = ("kv_cache_block_size", "total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -56,18 +60,21 @@ class Seat(Candidate):
 
     instance: Any = None
     key: InstanceKey | None = None
+    block_size: int = 0
+    """Tokens in a block of its KV cache; 0: unknown."""
 
     def figure(self, figures: dict[str, Any]) -> None:
         """Take over the figures that the instance published."""
         self.running = int(figures.get("running") or 0)
         self.waiting = int(figures.get("waiting") or 0)
         self.capacity = int(figures.get("max_num_seqs") or 0)
+        self.block_size = int(figures.get("kv_cache_block_size") or 0)
 
 
 class ModelSet:
     """The instances that serve one card."""
 
-    def __init__(self, card: ModelCard, view: View, mode: str, random: Random) -> None:
+    def __init__(self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None) -> None:
         self.card, self.name, self.digest = card, card.name, card.digest
         self.created = int(time.time())
         self.model: LoadedModel | None = None
@@ -75,7 +82,8 @@ class ModelSet:
         self.seats: dict[InstanceKey, Seat] = {}
         self.loading: asyncio.Task[None] | None = None
         self._view, self._random, self._turn = view, random, Turn()
-        self._select = SELECTORS[mode]
+        self._select = SELECTORS.get(mode, least_loaded)
+        self._kv_options, self._kv = kv, dict[int, KvRouting]()
         self._picked_version = -1
         self._candidates: list[Seat] = []
 
@@ -84,14 +92,27 @@ class ModelSet:
         """Requests can be answered."""
         return self.model is not None and bool(self.seats)
 
-    def choose(self, excluded: Iterable[InstanceKey] = ()) -> Seat:
-        """The instance for the next attempt; `NoInstances` where none is left."""
+    def ticket(self, request: PreprocessedRequest | TextRequest) -> Ticket | None:
+        """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
+        if self._kv_options is None or not isinstance(request, PreprocessedRequest):
+            return None
+        size = max((seat.block_size for seat in self.seats.values()), default=0) or DEFAULT_BLOCK_SIZE
+        routing = self._kv.get(size)
+        if routing is None:  # the first request, or workers that cut other blocks than those before them
+            self._kv = {size: KvRouting(self._kv_options, size, self._random, time.monotonic)}
+            routing = self._kv[size]
+        return routing.ticket(request)
+
+    def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | None = None) -> Seat:
+        """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
         candidates: list[Seat] = self._routable()
         if excluded:
             out = set(excluded)
             candidates = [seat for seat in candidates if seat.key not in out]
         if not candidates:
             raise NoInstances(f"no worker of model '{self.name}' can take the request now")
+        if ticket is not None:
+            return candidates[ticket.place([seat.id for seat in candidates])]
         if len(candidates) == 1:
             return candidates[0]
         chosen = self._select(candidates, self._turn, self._random)
@@ -110,13 +131,22 @@ class ModelSet:
         """An instance joined or left."""
         self._picked_version = -1
 
+    def left(self, key: InstanceKey) -> None:
+        """An instance is gone, and its cache with it."""
+        self.seats.pop(key, None)
+        for routing in self._kv.values():
+            routing.left(key)
+        self.changed()
+
 
 class ModelPool:
     """See the module. It is an `InstanceListener`."""
 
-    def __init__(self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random) -> None:
+    def __init__(
+        self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random, kv: KvOptions | None = None
+    ) -> None:
         self._view, self._loader, self._metrics = view, loader, metrics
-        self._mode, self._random = mode, random
+        self._mode, self._random, self._kv = mode, random, kv
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -166,7 +196,7 @@ class ModelPool:
         """Take an instance into its set."""
         found = self._sets.get((card.name, card.digest))
         if found is None:
-            found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random)
+            found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random, self._kv)
             self._by_name.setdefault(card.name, []).append(found)
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
         seat.figure(instance.figures)
@@ -197,8 +227,7 @@ class ModelPool:
         found = self._of.pop(key, None)
         if found is None:
             return
-        found.seats.pop(key, None)
-        found.changed()
+        found.left(key)
         if not found.seats:
             self._drop(found)
         self._gauges(found)

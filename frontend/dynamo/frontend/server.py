@@ -20,11 +20,12 @@ from typing import Any, Final, Literal, cast
 from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
+from dynamo.frontend.kv import KvOptions
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
-from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.settings import KV_MODE, FrontendSettings, problem
 from dynamo.frontend.stream import BatchWriter
 from dynamo.llm.files import FileCache
 from dynamo.runtime.errors import InvalidArgument
@@ -94,7 +95,11 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     metrics = Metrics()
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
-    pool = ModelPool(view, loader, metrics, mode=settings.router_mode, random=random.Random())
+    kv = KvOptions(settings.overlap_score_weight, settings.router_temperature)
+    pool = ModelPool(
+        view, loader, metrics, mode=settings.router_mode, random=random.Random(),
+        kv=kv if settings.router_mode == KV_MODE else None,
+    )  # fmt: skip
     services = Services(
         pool=pool,
         opener=runtime.caller,

@@ -201,7 +201,7 @@ class Inbox:
             if stream is None:
                 self._stray(item, now)
             elif item.end == MORE:
-                on_item = stream.on_item  # a function in a slot: as `stream.on_item(...)` CPython looks it up as a method
+                on_item = stream.on_item  # a function in a slot: called in one step, it is looked up as a method
                 try:
                     on_item(item.data, False)
                 except Exception as error:  # one reader's mistake must not lose the others' items

@@ -1,0 +1,91 @@
+"""The KV-aware choice: `KvRouter` puts names, index, activity and cost together. Pure; time comes as an argument.
+
+One router for the instances that serve one model. Whoever uses it says what happens to a request: `place` when it is
+sent, `prefilled` at its first token, `ended` however it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from dynamo.llm.kv.activity import Activity
+from dynamo.llm.kv.cost import Candidate, Weights, choose, costs
+from dynamo.llm.kv.hashing import SEED, block_hashes, sequence_hashes
+from dynamo.llm.kv.index import KvIndex, Rank
+from dynamo.llm.kv.predicted import Predicted
+
+EXPIRE_EVERY: Final = 1.0
+
+
+class Prompt(NamedTuple):
+    """A request as routing sees it."""
+
+    names: list[int]
+    """Of its beginnings, one per whole block."""
+    tokens: int
+
+
+class Decision(NamedTuple):
+    """Where a request goes, and why."""
+
+    rank: Rank
+    overlap_blocks: int
+    """How much of the prompt is probably cached there."""
+    cost: float
+
+
+class KvRouter:
+    """See the module."""
+
+    def __init__(
+        self, block_size: int, weights: Weights, temperature: float, draw: Callable[[], float], predict_seconds: float
+    ) -> None:
+        self.block_size = block_size
+        self.index, self.activity = KvIndex(), Activity()
+        self._weights, self._temperature, self._draw = weights, temperature, draw
+        self._predicted = Predicted(self.index, predict_seconds)
+        self._expired_at = 0.0
+
+    def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
+        """Names a prompt's blocks; raises `ValueError` for what isn't a token id."""
+        return Prompt(sequence_hashes(block_hashes(tokens, self.block_size, seed=seed)), len(tokens))
+
+    def place(self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float) -> Decision:
+        """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
+        self._expire(now)
+        decision = self._decide(prompt, ranks)
+        cached = decision.overlap_blocks * self.block_size
+        self.activity.add(request, decision.rank, prompt.names, max(0, prompt.tokens - cached))
+        self._predicted.sent(decision.rank, prompt.names, now)
+        return decision
+
+    def prefilled(self, request: str) -> None:
+        """Its first token came."""
+        self.activity.prefilled(request)
+
+    def ended(self, request: str) -> None:
+        """It is over; also where that was said already."""
+        self.activity.free(request)
+
+    def left(self, rank: Rank) -> None:
+        """A worker is gone, with its cache and with what it ran."""
+        self.activity.drop(rank)
+        self._predicted.drop(rank)
+
+    def _decide(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
+        overlaps, shared = self.index.depths(prompt.names), self.activity.shared(prompt.names)
+        candidates, blocks = [], len(prompt.names)
+        for rank in ranks:
+            load = self.activity.load(rank)
+            potential = load.blocks + blocks - shared.get(rank, 0)
+            candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
+        found = costs(candidates, prompt.tokens, self.block_size, self._weights)
+        chosen = choose(found, self._temperature, self._draw)
+        return Decision(ranks[chosen], candidates[chosen].overlap_blocks, found[chosen])
+
+    def _expire(self, now: float) -> None:
+        if now - self._expired_at >= EXPIRE_EVERY:
+            self._expired_at = now
+            self._predicted.expire(now)
+        self.index.sweep()

@@ -1,0 +1,116 @@
+"""KV-aware routing in a whole frontend: prompts go where their beginning was sent before, and nothing stays counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from dynamo.frontend import models
+from dynamo.frontend.kv import KvOptions, KvRouting
+from dynamo.llm.kv.activity import IDLE
+from dynamo.llm.kv.cost import Weights
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.runtime.names import EndpointPath, InstanceKey
+
+KV = {"router_mode": "kv", "use_kv_events": False}
+SYSTEM = "You answer in few words, and only with what you know for sure. " * 4
+
+
+def ask(site: Any, text: str, **options: Any) -> Any:
+    messages = [{"role": "system", "content": SYSTEM + text[:1] * 64}, {"role": "user", "content": text}]
+    return site.client().chat.completions.create(model="m", messages=messages, max_tokens=3, **options)
+
+
+def test_turns_of_a_chat_stay_with_their_worker(make_site: Any, engines: Any) -> None:
+    """Four chats, three turns each, on three workers: each chat has one worker, and all workers have some chat."""
+    site = make_site(**KV)
+    workers = [engines() for _ in range(3)]
+    for engine in workers:
+        site.worker(engine, figures={"kv_cache_block_size": 8})
+    where: dict[str, Counter[int]] = {}
+    for turn in range(3):
+        for chat in "abcd":
+            before = [len(engine.seen) for engine in workers]
+            ask(site, chat + " and then?" * turn, stream=False)
+            (now,) = [i for i, engine in enumerate(workers) if len(engine.seen) > before[i]]
+            where.setdefault(chat, Counter())[now] += 1
+    assert all(max(found.values()) == 3 for found in where.values())
+
+
+def test_a_worker_that_leaves_is_not_preferred_any_more(make_site: Any, engines: Any) -> None:
+    """The chat goes on elsewhere, also where its worker had all of it."""
+    site = make_site(**KV)
+    first, second = engines(), engines()
+    runtime = site.worker(first)
+    ask(site, "a")
+    site.worker(second)
+    site.stop_worker(runtime)
+    assert ask(site, "a").choices[0].finish_reason == "length"
+    assert len(second.seen) == 1
+
+
+def test_however_a_request_ends_it_is_not_counted_any_more(
+    make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, streamed, with several choices, cancelled by its client, or without any worker that takes it."""
+    routings: list[KvRouting] = []
+
+    class Recorded(KvRouting):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            routings.append(self)
+
+    monkeypatch.setattr(models, "KvRouting", Recorded)
+    site = make_site(**KV)
+    runtime = site.worker(engines(delay=0.01))
+    ask(site, "a", stream=False, n=2)
+    assert [c.choices[0].finish_reason for c in ask(site, "b", stream=True) if c.choices][-1] == "length"
+    with site.client().completions.create(model="m", prompt="x" * 900, stream=True, max_tokens=100) as stream:
+        next(iter(stream))
+        assert len(routings[0].router.activity) == 1
+    within("nothing runs", lambda: len(routings[0].router.activity) == 0)
+    site.stop_worker(runtime)
+    assert site.post("/v1/completions", {"model": "m", "prompt": "y", "max_tokens": 1}).status_code == 503
+    assert (len(routings), list(routings[0].router.index.ranks)) == (1, [])
+
+
+def request_of(tokens: list[int]) -> PreprocessedRequest:
+    return PreprocessedRequest(model="m", token_ids=tokens)
+
+
+def test_a_ticket_counts_until_it_is_closed() -> None:
+    """Load is there from the choice to the end; the prefill only until the first token."""
+    routing = KvRouting(KvOptions(), 4, Random(1), lambda: 0.0)
+    ticket = routing.ticket(request_of(list(range(10))))
+    assert ticket.place([7]) == 0
+    activity = routing.router.activity
+    assert activity.load(Rank(7)) == (10, 2, 1)
+    ticket.prefilled()
+    assert activity.load(Rank(7)) == (0, 2, 1)
+    ticket.close()
+    ticket.close()
+    assert activity.load(Rank(7)) == IDLE
+
+
+def test_what_was_sent_is_forgotten_after_a_while() -> None:
+    """Predictions last as long as they are told to; a prompt that comes again makes them younger."""
+    routing = KvRouting(KvOptions(predict_seconds=100.0), 4, Random(1), lambda: 0.0)
+
+    def overlap(at: float) -> int:
+        found = routing.router.place("x", routing.router.prompt(range(8)), [Rank(7)], at)
+        routing.router.ended("x")
+        return found.overlap_blocks
+
+    assert [overlap(at) for at in (0.0, 90.0, 180.0, 281.0)] == [0, 2, 2, 0]
+    routing.left(InstanceKey(EndpointPath("a", "b", "c"), 7))
+    assert overlap(282.0) == 0
+
+
+def test_weight_0_takes_the_credit_for_caches_too() -> None:
+    """As the original reads its older flag: load alone decides then."""
+    assert KvOptions(overlap_score_weight=0.0).weights() == Weights(overlap_credit=0.0, prefill_load_scale=0.0)
+    assert KvOptions(overlap_score_weight=2.0).weights() == Weights(prefill_load_scale=2.0)
