@@ -35,8 +35,8 @@ from dynamo.operator.workload import (
 ENDPOINT = "generate"
 SYSTEM_PORT = 9090
 GRACE_SECONDS = 60
-"""In a cluster, where neither pipeline nor platform says more. A pod without streams ends at once, but the deletion of a
-namespace waits for half of the longest grace in it, whatever its pods do."""
+"""In a cluster, where neither pipeline nor platform says more. A pod without streams ends at once, but the deletion
+of a namespace waits for half of the longest grace in it, whatever its pods do."""
 LOCAL_GRACE_SECONDS = 30
 REVISION_DIGITS = 8
 KEPT = {"resources", "pod_template", "env", "env_from", "accelerator", "shared_memory"}
