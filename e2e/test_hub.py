@@ -35,7 +35,8 @@ def test_hub(namespace: Namespace, platform: Platform) -> None:
     namespace.kubectl("delete", "pod", workers(namespace, NAME)[0]["metadata"]["name"])
     namespace.wait_ready(NAME, START_SECONDS)
     assert _downloads(namespace)["tokenizer.json"] == 1
-    assert TOKEN not in namespace.kubectl("get", "dp,sts,deploy,cm,pod,events", "-o", "yaml")
+    ours = namespace.kubectl("get", "pod,sts,deploy,cm", "-l", f"dynamo.dev/pipeline={NAME}", "-o", "yaml")
+    assert TOKEN not in ours + namespace.kubectl("get", "dp,events", "-o", "yaml")
 
 
 def test_a_gated_model_without_a_token(namespace: Namespace, platform: Platform) -> None:
