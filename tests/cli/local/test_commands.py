@@ -96,15 +96,3 @@ def test_a_reader_that_leaves_is_no_error(place: Workplace) -> None:
         capture_output=True, text=True, env=place.environment, timeout=30, check=True,
     )  # fmt: skip
     assert done.stderr == ""
-
-
-def test_the_operator_says_that_it_is_not_built(place: Workplace) -> None:
-    """One sentence and exit code 1, no stub that pretends."""
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-m", "dynamo.operator"],
-        capture_output=True, text=True, env=place.environment, timeout=30, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "not built yet" in done.stderr

@@ -95,7 +95,8 @@ class LlamaCpp:
         try:
             import xllamacpp
         except ImportError as error:
-            raise InvalidArgument("engine llamacpp needs: pip install 'dynamo-pipelines[llamacpp]'") from error
+            hint = "pip install 'dynamo-pipelines[llamacpp]', and the system's libgomp1"
+            raise InvalidArgument(f"engine llamacpp can't be loaded ({error}); it needs: {hint}") from error
         params = xllamacpp.CommonParams()
         params.model.path = str(self._path)
         params.n_parallel = self._given["n_parallel"]
