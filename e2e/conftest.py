@@ -90,7 +90,7 @@ def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_
 def new_namespace(
     request: pytest.FixtureRequest, cluster: Cluster, platform: Platform
 ) -> Iterator[Callable[[], Namespace]]:
-    """Make a namespace; all are deleted at the end, and waited for."""
+    """Make a namespace; all are deleted at the end."""
     made = request.node.stash.setdefault(NAMESPACES, [])
 
     def make() -> Namespace:
@@ -103,7 +103,7 @@ def new_namespace(
     with platform.held(alone=request.node.get_closest_marker("alone") is not None):
         yield make
         for namespace in made:
-            namespace.delete()
+            namespace.leave()
 
 
 @pytest.fixture

@@ -38,9 +38,13 @@ class Namespace:
         metadata = {"name": self.name, "labels": labels}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
+    def leave(self) -> None:
+        """Have it deleted with all that it holds; that takes a while, for which no scenario has to wait."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+
     def delete(self) -> None:
         """Delete it with all that it holds, and wait until it is gone."""
-        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+        self.leave()
         wait_for(
             f"namespace {self.name} is gone", lambda: self.cluster.get("Namespace", self.name) is None, GONE_SECONDS
         )
