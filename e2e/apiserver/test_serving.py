@@ -9,7 +9,7 @@ from e2e.apiserver.client import until
 from e2e.apiserver.operators import Operator
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import CHILDREN, PODS, Resource, resource_of
+from dynamo.operator.kinds import CHILDREN, Resource, resource_of
 from dynamo.operator.kube import MANAGER
 
 
@@ -106,8 +106,8 @@ def looked(operator: Operator) -> None:
 
 
 def nudged(world: World, operator: Operator) -> None:
-    """Somebody annotates a pod: the watch tells, it is looked at, and there is nothing to do."""
-    looks = operator.looks()
-    pod = world.admin.items(PODS, world.namespace)[0]["metadata"]["name"]
-    world.admin.merge(PODS, world.namespace, pod, {"metadata": {"annotations": {"nudge": str(looks)}}})
+    """Somebody annotates a Service of ours: the watch tells, it is looked at, and there is nothing to do."""
+    looks, services = operator.looks(), resource_of("Service")
+    name = next(name for kind, name in world.children() if kind == services.kind)
+    world.admin.merge(services, world.namespace, name, {"metadata": {"annotations": {"nudge": str(looks)}}})
     until("it looked", lambda: operator.looks() > looks)
