@@ -12,12 +12,14 @@ from openai import OpenAI
 
 NAME, MODEL = "gemma", "gemma-3-270m"
 LOAD_SECONDS = 300
-QUESTION = "What is the capital of France? Answer with one word."
+# It is a base model: it goes on with a text, and learns from it what is asked.
+PROMPT = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
+TOKENS = 8
 
 
 @pytest.mark.timeout(900)
 def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
-    """It knows the capital of France, streams what it says whole, counts tokens, and is the same with one seed."""
+    """It knows the capital of Germany, counts its tokens, and streams what it says whole."""
     worker = {
         "engine": "llamacpp",
         "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}},
@@ -26,14 +28,13 @@ def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
     namespace.apply(pipeline(NAME, worker, model={"source": "file:///models/gemma.gguf", "name": MODEL}))
     namespace.wait_ready(NAME, LOAD_SECONDS)
     with asking(namespace, NAME) as client:
-        answer = client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": QUESTION}], max_tokens=16, temperature=0
-        )
-        text = answer.choices[0].message.content or ""
-        assert "Paris" in text
-        assert answer.choices[0].finish_reason == "stop"
+        answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=TOKENS, temperature=0)
+        text = answer.choices[0].text
+        assert "Berlin" in text
+        assert answer.choices[0].finish_reason == "length"
         assert answer.usage is not None
-        assert answer.usage.prompt_tokens > len(QUESTION.split())
+        assert answer.usage.prompt_tokens > len(PROMPT.split())
+        assert answer.usage.completion_tokens == TOKENS
         assert _streamed(client) == text
 
 
@@ -46,7 +47,5 @@ def _image_with_model(platform: Platform) -> str:
 
 
 def _streamed(client: OpenAI) -> str:
-    stream = client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": QUESTION}], max_tokens=16, temperature=0, stream=True
-    )
-    return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+    stream = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True)
+    return "".join(choice.text for chunk in stream for choice in chunk.choices)
