@@ -10,6 +10,7 @@ from e2e.installation import Platform
 from e2e.namespace import Namespace
 
 STOP_SECONDS = 240
+LEAD_SECONDS = 60
 
 
 def home(platform: Platform) -> Namespace:
@@ -20,6 +21,18 @@ def home(platform: Platform) -> Namespace:
 def operator_selector(platform: Platform) -> str:
     """Of its pods, and of what belongs to them."""
     return f"app.kubernetes.io/instance={platform.release},app.kubernetes.io/component=operator"
+
+
+def wait_for_leader(platform: Platform) -> None:
+    """Until an operator that runs holds the lease: after an earlier one went without giving it back, that takes 15 s."""
+    here, selector = home(platform), operator_selector(platform)
+
+    def leads() -> bool:
+        pods = {pod["metadata"]["name"] for pod in here.list("v1/Pod", selector)}
+        leases = here.list("coordination.k8s.io/v1/Lease")
+        return any(lease["spec"].get("holderIdentity") in pods for lease in leases)
+
+    wait_for("an operator leads", leads, LEAD_SECONDS)
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import wait_for
+from e2e.installation import Platform
 from e2e.namespace import Namespace
+from e2e.outage import wait_for_leader
 from openai import OpenAI, OpenAIError
 
 EXAMPLE = Path("examples/mocker.yaml")
@@ -18,8 +20,9 @@ DEADLINE_SECONDS = 60
 
 
 @pytest.mark.alone
-def test_first_token(namespace: Namespace, record_property: Callable[[str, object], None]) -> None:
+def test_first_token(namespace: Namespace, platform: Platform, record_property: Callable[[str, object], None]) -> None:
     """A pipeline that is applied streams its first token in seconds, and ends its answer as the protocol says."""
+    wait_for_leader(platform)
     began = time.monotonic()
     namespace.apply(EXAMPLE)
     wait_for("the frontend's pod is Ready", lambda: _endpoints(namespace), DEADLINE_SECONDS)
