@@ -24,7 +24,7 @@ def operator_selector(platform: Platform) -> str:
 
 
 def wait_for_leader(platform: Platform) -> None:
-    """Until an operator that runs holds the lease: after an earlier one went without giving it back, that takes 15 s."""
+    """Until an operator that runs holds the lease; where an earlier one didn't give it back, that takes 15 s."""
     here, selector = home(platform), operator_selector(platform)
 
     def leads() -> bool:
