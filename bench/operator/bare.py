@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from bench.operator.client import PIPELINES, Client, Object
 from bench.operator.subject import IMAGE
 
@@ -31,7 +33,7 @@ class Bare(Client):
 
 
 def _children(made: Object) -> list[Object]:
-    pipeline = DynamoPipeline.model_validate({k: v for k, v in made.items() if k != "status"})
+    pipeline = DynamoPipeline.model_validate_json(json.dumps({k: v for k, v in made.items() if k != "status"}))
     environment = Environment(
         ("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace=made["metadata"]["namespace"]
     )
