@@ -78,6 +78,32 @@ def test_however_a_request_ends_it_is_not_counted_any_more(
     assert (len(routings), list(routings[0].router.index.ranks)) == (1, [])
 
 
+def test_log_probabilities_do_not_keep_the_prefill_counted(
+    make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first token ends a prefill on every way that a token can take."""
+    routings: list[KvRouting] = []
+    monkeypatch.setattr(models, "KvRouting", lambda *given: routings.append(KvRouting(*given)) or routings[-1])
+    site = make_site(**KV)
+    runtime = site.worker(engines(delay=0.05))
+    options = {"model": "m", "prompt": "x" * 200, "max_tokens": 100, "stream": True, "logprobs": 1}
+    with site.client().completions.create(**options) as stream:
+        next(iter(stream))
+        load = routings[0].router.activity.load(Rank(runtime.id))
+        assert (load.requests, load.prefill_tokens) == (1, 0)
+    within("nothing runs", lambda: len(routings[0].router.activity) == 0)
+
+
+@pytest.mark.parametrize("prompt", [[-1], [2**32], [2**70]])
+def test_what_is_no_token_is_refused_and_nothing_stays(make_site: Any, engines: Any, prompt: list[int]) -> None:
+    """A client's own token ids: a clear 400, and the next request is answered."""
+    site = make_site(**KV)
+    site.worker(engines())
+    answer = site.post("/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": 1})
+    assert answer.status_code == 400, answer.text
+    assert ask(site, "a").choices[0].finish_reason == "length"
+
+
 def request_of(tokens: list[int]) -> PreprocessedRequest:
     return PreprocessedRequest(model="m", token_ids=tokens)
 

@@ -205,12 +205,12 @@ class Choice:
             self._produced += ids
         if extras:
             self.cached = extras.get(CACHED_TOKENS, self.cached)
-        if self._logprobs:
-            self._with_logprobs(detokenizer, ids, finish, extras)
-            return
         if self._ticket is not None and self._ticket.waits and ids:
             self._ticket.prefilled()
             self._shorten()
+        if self._logprobs:
+            self._with_logprobs(detokenizer, ids, finish, extras)
+            return
         text, self.finish_reason, _ = detokenizer.push(ids, finish)
         if text:
             self._emit(self, text)

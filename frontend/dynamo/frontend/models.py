@@ -20,7 +20,7 @@ from dynamo.frontend.errors import ApiError, model_not_found, unavailable
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.frontend.loading import LoadedModel, Loader
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.routing import SELECTORS, Candidate, Turn, least_loaded
+from dynamo.frontend.routing import SELECTORS, Candidate, Turn
 from dynamo.llm.card import ModelCard, card_from_dict
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
@@ -82,8 +82,9 @@ class ModelSet:
         self.seats: dict[InstanceKey, Seat] = {}
         self.loading: asyncio.Task[None] | None = None
         self._view, self._random, self._turn = view, random, Turn()
-        self._select = SELECTORS.get(mode, least_loaded)
-        self._kv_options, self._kv = kv, dict[int, KvRouting]()
+        self._select = SELECTORS[mode]
+        self._kv_options = kv
+        self._kv: KvRouting | None = None
         self._picked_version = -1
         self._candidates: list[Seat] = []
 
@@ -97,11 +98,9 @@ class ModelSet:
         if self._kv_options is None or not isinstance(request, PreprocessedRequest):
             return None
         size = max((seat.block_size for seat in self.seats.values()), default=0) or DEFAULT_BLOCK_SIZE
-        routing = self._kv.get(size)
-        if routing is None:  # the first request, or workers that cut other blocks than those before them
-            self._kv = {size: KvRouting(self._kv_options, size, self._random, time.monotonic)}
-            routing = self._kv[size]
-        return routing.ticket(request)
+        if self._kv is None or self._kv.router.block_size != size:  # or workers that cut other blocks than before
+            self._kv = KvRouting(self._kv_options, size, self._random, time.monotonic)
+        return self._kv.ticket(request)
 
     def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | None = None) -> Seat:
         """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
@@ -134,8 +133,8 @@ class ModelSet:
     def left(self, key: InstanceKey) -> None:
         """An instance is gone, and its cache with it."""
         self.seats.pop(key, None)
-        for routing in self._kv.values():
-            routing.left(key)
+        if self._kv is not None:
+            self._kv.left(key)
         self.changed()
 
 

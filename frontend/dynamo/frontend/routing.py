@@ -71,4 +71,5 @@ SELECTORS: Final[dict[str, Selector]] = {
     "random": uniform,
     "least-loaded": least_loaded,
     "power-of-two": power_of_two,
+    "kv": least_loaded,  # for requests without tokens; the others have a ticket (`kv.py`)
 }
