@@ -25,6 +25,19 @@ def ask(site: Any, text: str, **options: Any) -> Any:
     return site.client().chat.completions.create(model="m", messages=messages, max_tokens=3, **options)
 
 
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[KvRouting]:
+    """Every routing that a frontend makes from now on."""
+    routings: list[KvRouting] = []
+
+    class Recorded(KvRouting):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            routings.append(self)
+
+    monkeypatch.setattr(models, "KvRouting", Recorded)
+    return routings
+
+
 def test_turns_of_a_chat_stay_with_their_worker(make_site: Any, engines: Any) -> None:
     """Four chats, three turns each, on three workers: each chat has one worker, and all workers have some chat."""
     site = make_site(**KV)
@@ -57,14 +70,7 @@ def test_however_a_request_ends_it_is_not_counted_any_more(
     make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole, streamed, with several choices, cancelled by its client, or without any worker that takes it."""
-    routings: list[KvRouting] = []
-
-    class Recorded(KvRouting):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            routings.append(self)
-
-    monkeypatch.setattr(models, "KvRouting", Recorded)
+    routings = recorded(monkeypatch)
     site = make_site(**KV)
     runtime = site.worker(engines(delay=0.01))
     ask(site, "a", stream=False, n=2)
@@ -82,8 +88,7 @@ def test_log_probabilities_do_not_keep_the_prefill_counted(
     make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first token ends a prefill on every way that a token can take."""
-    routings: list[KvRouting] = []
-    monkeypatch.setattr(models, "KvRouting", lambda *given: routings.append(KvRouting(*given)) or routings[-1])
+    routings = recorded(monkeypatch)
     site = make_site(**KV)
     runtime = site.worker(engines(delay=0.05))
     options = {"model": "m", "prompt": "x" * 200, "max_tokens": 100, "stream": True, "logprobs": 1}
