@@ -6,9 +6,13 @@ import json
 import random
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import CHILDREN, PODS, resource_of
 from dynamo.operator.mirror import Mirror, trimmed
+from dynamo.operator.observe import is_ready, why
 from dynamo.operator.resources import naming
 
 SETS, CONFIGS = resource_of("StatefulSet"), resource_of("ConfigMap")
@@ -95,15 +99,81 @@ def test_only_a_live_watch_answers() -> None:
 
 def test_a_pod_is_kept_without_its_spec() -> None:
     """Its conditions and containers tell why it waits."""
-    condition = {"type": "Ready", "status": "False", "lastProbeTime": None, "lastTransitionTime": "now"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "now"}
     container = {"name": "main", "ready": False, "imageID": "x", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     status = {"phase": "Pending", "podIP": "1", "conditions": [condition], "containerStatuses": [container]}
     found = trimmed(PODS, child(spec={"containers": []}, status=status))
     assert "spec" not in found
     assert found["status"] == {
-        "phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}],
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
         "containerStatuses": [{k: v for k, v in container.items() if k != "imageID"}],
     }  # fmt: skip
+
+
+REASONS = st.sampled_from(["ContainerCreating", "PodInitializing", "CrashLoopBackOff", "ImagePullBackOff", ""])
+ENDED = st.fixed_dictionaries(
+    {"exitCode": st.integers(0, 2), "reason": REASONS}, optional={"message": st.just("oh\nno")}
+)
+STATES = st.one_of(
+    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({"reason": REASONS}, optional={"message": st.just("m")})}),
+    st.just({"running": {"startedAt": "now"}}),
+    st.fixed_dictionaries({"terminated": ENDED}),
+)
+LAST: st.SearchStrategy[dict[str, Any]] = st.one_of(st.just({}), st.fixed_dictionaries({"terminated": ENDED}))
+CONTAINERS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.just("c"), "ready": st.booleans()}, optional={"state": STATES, "lastState": LAST}
+    ),
+    max_size=2,
+)
+CONDITIONS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["Ready", "PodScheduled", "Initialized"]),
+            "status": st.sampled_from(["True", "False"]),
+        },
+        optional={"reason": st.just("Unschedulable"), "message": st.just("no node")},
+    ),
+    max_size=3,
+    unique_by=lambda c: c["type"],
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"phase": st.sampled_from(["Pending", "Running", "Failed"])},
+        optional={
+            "conditions": CONDITIONS, "containerStatuses": CONTAINERS, "initContainerStatuses": CONTAINERS,
+            "reason": st.just("Evicted"), "message": st.just("no room"),
+        },
+    ),
+    st.booleans(),
+)  # fmt: skip
+def test_what_is_left_out_of_a_pod_decides_nothing(status: dict[str, Any], ends: bool) -> None:
+    """Whether it serves, and why it doesn't, is the same with and without it."""
+    pod = child(status=status)
+    if ends:
+        pod["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    kept = trimmed(PODS, pod)
+    assert (is_ready(kept), why(kept)) == (is_ready(pod), why(pod))
+
+
+def test_a_pod_on_its_way_is_no_news() -> None:
+    """Created, and then ready: two looks; bound, pulled and started in between: none."""
+    mirror = opened()
+    running = {"type": "Initialized", "status": "True"}
+    on_its_way: list[dict[str, Any]] = [
+        {"phase": "Pending"},
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+        {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+        },
+        {"phase": "Running", "conditions": [running], "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
+        {"phase": "Running", "conditions": [running, {"type": "Ready", "status": "True"}]},
+    ]
+    news = [mirror.take(PODS, child(version=n, status=one)) for n, one in enumerate(on_its_way)]
+    assert news == [{KEY}, set(), set(), set(), {KEY}]
 
 
 def test_any_order_of_events_ends_with_the_truth() -> None:

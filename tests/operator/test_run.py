@@ -131,7 +131,7 @@ def test_probes_tell_dead_watches() -> None:
     async def main() -> None:
         now = [0.0]
         health = Health(lambda: now[0])
-        probes = Probes(health, Metrics().render(0, 0.0, 0).__str__, "127.0.0.1", 0)
+        probes = Probes(health, Metrics().render, "127.0.0.1", 0)
         port = await probes.start()
         async with aiohttp.ClientSession() as session:
 

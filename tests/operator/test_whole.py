@@ -194,6 +194,31 @@ def test_a_dead_watch_is_sick(monkeypatch: pytest.MonkeyPatch) -> None:
     run(case)
 
 
+def test_a_lost_lease_is_waited_for_in_the_same_process() -> None:
+    """Another replica has it: nothing is written. It comes back: what happened meanwhile is served, too."""
+
+    async def case(server: ApiServer) -> None:
+        server.put(body(SMALLEST))
+        async with operating(server) as operator:
+            await until(lambda: ready(server), HANG)
+            lease = server.one("Lease", "dynamo-operator", "default")
+            server.put({**lease, "spec": {**lease["spec"], "holderIdentity": "another"}}, "default")
+            await operator.shows("/metrics", "leader_election_master_status{.*} 0")
+            written = len(server.writes)
+            server.put(body(SMALLEST, "second"))
+            server.remove("Deployment", server.names("Deployment")[0])
+            await asyncio.sleep(0.5)
+            assert len(server.writes) == written
+            assert await operator.get("/healthz") == "ok"
+            lease = server.one("Lease", "dynamo-operator", "default")
+            server.put({**lease, "spec": {**lease["spec"], "holderIdentity": ""}}, "default")
+            await until(lambda: len(server.names("Deployment")) == 2, HANG)
+            await operator.shows("/metrics", "leader_election_master_status{.*} 1")
+            assert not operator.task.done()
+
+    run(case)
+
+
 def count(server: ApiServer) -> int:
     """How often the pipelines' kind was asked for by name."""
     return server.requests.count(("GET", PIPELINES.path()))

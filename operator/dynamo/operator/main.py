@@ -47,7 +47,7 @@ async def _until_signalled(settings: Settings, host: str, port: int) -> None:
     try:
         from dynamo.operator.login import Login, LoginError
         from dynamo.operator.probes import ProbesError
-        from dynamo.operator.run import LeaseLostError, operate
+        from dynamo.operator.run import operate
     except ImportError as error:
         _fail(f"{error}: install the operator with `pip install 'dynamo-pipelines[operator]'`")
     task = asyncio.create_task(operate(settings, Login(), (host, port)))
@@ -63,7 +63,7 @@ async def _until_signalled(settings: Settings, host: str, port: int) -> None:
         await task
     except asyncio.CancelledError:
         return
-    except (LeaseLostError, LoginError, ProbesError) as error:
+    except (LoginError, ProbesError) as error:
         _fail(str(error))
 
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 CONTROLLER = "dynamopipeline"
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Backlog(NamedTuple):
+    """What waits to be looked at."""
+
+    depth: int = 0
+    oldest: float = 0.0
+    """Seconds that the longest waiting pipeline waits."""
+    pipelines: int = 0
+    """All that are known."""
 
 
 class Metrics:
@@ -19,6 +30,7 @@ class Metrics:
         self.watch_restarts = 0
         self.sweeps = 0
         self.leading = False
+        self.backlog: Callable[[], Backlog] = Backlog
         self._buckets = [0] * (len(BOUNDS) + 1)
         self._seconds = 0.0
 
@@ -32,11 +44,11 @@ class Metrics:
         """One request was answered; 0 says that it wasn't."""
         self.requests[method, code] += 1
 
-    def render(self, depth: int, oldest: float, pipelines: int) -> str:
+    def render(self) -> str:
         """In the text format 0.0.4."""
-        return "\n".join([*self._lines(depth, oldest, pipelines), ""])
+        return "\n".join([*self._lines(self.backlog()), ""])
 
-    def _lines(self, depth: int, oldest: float, pipelines: int) -> Iterator[str]:
+    def _lines(self, backlog: Backlog) -> Iterator[str]:
         label = f'controller="{CONTROLLER}"'
         yield "# TYPE controller_runtime_reconcile_total counter"
         for result in ("success", "error", "requeue_after"):
@@ -51,10 +63,10 @@ class Metrics:
         yield "# TYPE rest_client_requests_total counter"
         for (method, code), count in sorted(self.requests.items()):
             yield f'rest_client_requests_total{{method="{method}",code="{code or "<error>"}"}} {count}'
-        yield from _gauge("workqueue_depth", depth, f'name="{CONTROLLER}"')
-        yield from _gauge("workqueue_longest_waiting_seconds", round(oldest, 3), f'name="{CONTROLLER}"')
+        yield from _gauge("workqueue_depth", backlog.depth, f'name="{CONTROLLER}"')
+        yield from _gauge("workqueue_longest_waiting_seconds", round(backlog.oldest, 3), f'name="{CONTROLLER}"')
         yield from _gauge("leader_election_master_status", int(self.leading), 'name="dynamo-operator"')
-        yield from _gauge("dynamo_operator_pipelines", pipelines)
+        yield from _gauge("dynamo_operator_pipelines", backlog.pipelines)
         yield "# TYPE dynamo_operator_watch_restarts_total counter"
         yield f"dynamo_operator_watch_restarts_total {self.watch_restarts}"
         yield "# TYPE dynamo_operator_sweeps_total counter"

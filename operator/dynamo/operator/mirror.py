@@ -15,6 +15,7 @@ from typing import Any
 
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import Resource
+from dynamo.operator.observe import MERELY_STARTING
 from dynamo.operator.resources import naming
 
 Object = Mapping[str, Any]
@@ -128,12 +129,27 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
     for name in _STATUS.get(resource.kind, ()):
         if name not in status:
             continue
+        value = status[name]
         if name.endswith("Statuses"):
-            yield name, [{k: c[k] for k in _CONTAINER if k in c} for c in status[name]]
+            value = [{k: c[k] for k in _CONTAINER if k in c} for c in value if _says_why(c)]
         elif name == "conditions":
-            yield name, [{k: v for k, v in c.items() if not k.startswith("last")} for c in status[name]]
-        else:
-            yield name, status[name]
+            value = [{k: v for k, v in c.items() if not k.startswith("last")} for c in value if _counts(c)]
+        elif name == "phase" and value != "Failed":
+            continue
+        if value != []:
+            yield name, value
+
+
+def _counts(condition: Object) -> bool:
+    """A pod has a dozen changes of its conditions on its way, and serves or not."""
+    return (condition["type"], condition["status"]) in (("Ready", "True"), ("PodScheduled", "False"))
+
+
+def _says_why(container: Object) -> bool:
+    """Whether its state tells why the pod doesn't serve: one that runs, or merely starts, says nothing."""
+    state, last = container.get("state") or {}, container.get("lastState") or {}
+    waiting = (state.get("waiting") or {}).get("reason", MERELY_STARTING[0])
+    return "terminated" in state or "terminated" in last or waiting not in MERELY_STARTING
 
 
 def _text(resource: Resource, found: Object) -> str:

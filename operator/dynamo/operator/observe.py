@@ -18,6 +18,8 @@ Live = Mapping[str, Any]
 OVERDUE_SECONDS = 60
 """After this long beyond its grace, a pod that still ends hangs on a dead node."""
 
+MERELY_STARTING = ("ContainerCreating", "PodInitializing")
+
 
 class Waiting(NamedTuple):
     """Why a pod doesn't serve."""
@@ -160,7 +162,7 @@ def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
     if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not status.get("ready")):
         worst = "OOMKilled" if ended.get("reason") == "OOMKilled" else "CrashLoopBackOff"
         return Waiting(pod, worst, _last_words(ended) or waiting.get("message", ""))
-    if reason and reason not in ("ContainerCreating", "PodInitializing"):
+    if reason and reason not in MERELY_STARTING:
         return Waiting(pod, reason, waiting.get("message", ""))
     return None
 

@@ -27,6 +27,7 @@ from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import PIPELINES, PODS, ROUTES, resource_of
 from dynamo.operator.kube import Api, Object
+from dynamo.operator.latest import Latest
 from dynamo.operator.mirror import Mirror
 from dynamo.operator.observe import Observed, observe
 from dynamo.operator.plan import plan
@@ -63,6 +64,10 @@ class _TakenError(_AgainError):
     """Something is there already under a name of what was to be created."""
 
 
+class _UnsureError(Exception):
+    """What the watches told isn't enough to write by."""
+
+
 class Reconciler:
     """Holds what all looks share; `reconcile` may run for different pipelines at the same time."""
 
@@ -73,23 +78,36 @@ class Reconciler:
         clock: Callable[[], datetime] | None = None,
         access: Access | None = None,
         mirror: Mirror | None = None,
+        latest: Latest | None = None,
     ) -> None:
         self._api, self._settings = api, settings
-        self._reading, self._voice = Reading(api, mirror), Voice(api, settings.identity)
+        self._latest = latest if latest is not None else Latest()
+        self._reading, self._voice = Reading(api, mirror), Voice(api, settings.identity, self._latest.wrote)
         self._clock = clock or (lambda: datetime.now(UTC))
         self._access = access or Access(api, settings)
 
     async def reconcile(self, key: Key) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
+        body = self._latest.of(key)
+        if body is not None:
+            with suppress(_UnsureError):
+                outcome = await self._look(body, is_told=True)
+                if outcome.failed:
+                    self._latest.gone(key)  # perhaps because it is old
+                return outcome
         body = await self._api.get(PIPELINES, key.namespace, key.name)
         if body is None:
+            self._latest.gone(key)
             self._access.gone(Owner(key.namespace, key.name))
             self._voice.gone(key)
             return Outcome(gone=True)
+        return await self._look(body, is_told=False)
+
+    async def _look(self, body: Object, is_told: bool) -> Outcome:
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
         return await _Look(
-            self._api, self._settings, self._reading, self._voice, self._access, body, self._clock()
+            self._api, self._settings, self._reading, self._voice, self._access, body, self._clock(), is_told
         ).run()
 
 
@@ -135,9 +153,12 @@ class _Look:
         access: Access,
         body: Object,
         now: datetime,
+        is_told: bool,
     ) -> None:
         self._api, self._settings, self._reading = api, settings, reading
         self._voice, self._access, self._body, self._now = voice, access, body, now
+        self._is_told = is_told
+        """The body comes from the watch, and may be old."""
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
         self._key = Key(self._namespace, self._name)
@@ -179,6 +200,8 @@ class _Look:
             if all(is_creation(change) for change in seen.todo):
                 with suppress(_TakenError):
                     return await self._settled(pipeline, seen)
+            if self._is_told:
+                raise _UnsureError
             return await self._settled(pipeline, await self._compared_anew(pipeline))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
@@ -187,10 +210,12 @@ class _Look:
         """Writes what there is to write, and says how it stands."""
         scene = Scene.of(pipeline, seen.wanted, self._settings.site)
         told = partial(status, pipeline, seen.wanted, seen.observed, now=self._text, url=url_of(scene))
-        if not self._status.get("conditions"):
-            # Before any work: without a condition, kstatus and Argo CD would take the object for done.
-            await self._say(told(previous=self._status))
-        trouble = await self._admitted(scene) or await self._write(seen.todo)
+        if self._status.get("conditions"):
+            trouble = await self._work_off(scene, seen.todo)
+        else:
+            # Not after the work: without a condition, kstatus and Argo CD would take the object for done.
+            first = self._say(told(previous=self._status))
+            trouble, _ = await gathered([self._work_off(scene, seen.todo), first])
         found = told(previous=self._status, trouble=trouble)
         await self._say(found)
         if trouble is None and self._wait is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
@@ -212,6 +237,9 @@ class _Look:
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
         return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
+
+    async def _work_off(self, scene: Scene, todo: Sequence[Change]) -> Trouble | None:
+        return await self._admitted(scene) or await self._write(todo)
 
     async def _admitted(self, scene: Scene) -> Trouble | None:
         """The pipeline's own credentials come before everything that needs them."""

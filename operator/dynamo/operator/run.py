@@ -1,7 +1,7 @@
 """The operator as a whole: `operate(settings, login)` composes probes, election, watches, sweep and work.
 
 Called by `main`. A replica that doesn't lead answers probes and waits; one that loses the
-lease ends, and the kubelet starts it anew.
+lease forgets all that it knew and waits for it again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from dynamo.operator.dirty import Key
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
 from dynamo.operator.lag import Lag
+from dynamo.operator.latest import Latest
 from dynamo.operator.life import Relay
 from dynamo.operator.login import Login
-from dynamo.operator.metrics import Metrics
+from dynamo.operator.metrics import Backlog, Metrics
 from dynamo.operator.mirror import Mirror
 from dynamo.operator.mirroring import Mirroring
 from dynamo.operator.probes import Health, Probes
@@ -36,48 +37,33 @@ PATIENCE_SECONDS = 45.0
 """A version that the last sweep but one has listed must have been told by now."""
 
 
-class LeaseLostError(Exception):
-    """Another replica leads, or we couldn't say in time that we do."""
-
-
 async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) -> None:
-    """Until cancelled; raises `LeaseLostError`, `LoginError`, `ProbesError`."""
+    """Until cancelled; raises `LoginError`, `ProbesError`."""
     metrics, health = Metrics(), Health()
     api = login.api(metrics.requested)
-    mirror = Mirror()
-    access = Access(api, settings)
-    work = Work(Reconciler(api, settings, access=access, mirror=mirror), metrics)
-    health.oldest = work.oldest
-    probes = Probes(health, work.report, *probes_at)
+    probes = Probes(health, metrics.render, *probes_at)
+
+    async def lead() -> None:
+        await _Duties(api, login, settings, metrics, health).run()
+
     try:
         await probes.start()
-
-        async def duties() -> None:
-            await _Duties(api, login, settings, metrics, health, work, mirror).run(access)
-
-        await _elected(api, settings, metrics, health, duties)
+        if settings.lease is None:
+            return await lead()
+        while True:
+            await _term(Election(api, settings.own_namespace, settings.lease, settings.identity), health, lead)
+            log.warning("the lease %s could not be renewed, or another replica has it: waiting for it", settings.lease)
     finally:
         await probes.stop()
-        await access.close()
         await api.close()
 
 
-async def _elected(
-    api: Api, settings: Settings, metrics: Metrics, health: Health, duties: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
-    if settings.lease is None:
-        metrics.leading = True
-        await duties()
-        return
-    election = Election(api, settings.own_namespace, settings.lease, settings.identity)
+async def _term(election: Election, health: Health, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Waits for the lease, and leads as long as it is ours; what was under way then has been cut off."""
     try:
         await _beside(_pulse(health), election.lead())
         log.info("leading")
-        metrics.leading = True
-        await _beside(duties(), election.keep())
-        raise LeaseLostError(
-            f"the lease {settings.lease} could not be renewed in time, or another replica has it: ending, to begin anew"
-        )
+        await _beside(lead(), election.keep())
     finally:
         await election.release()
 
@@ -103,23 +89,34 @@ async def _pulse(health: Health) -> None:
 
 
 class _Duties:
-    """What only the leader does."""
+    """What only the leader does, and what it knows: another term begins with nothing."""
 
-    def __init__(
-        self, api: Api, login: Login, settings: Settings, metrics: Metrics, health: Health, work: Work, mirror: Mirror
-    ) -> None:
-        self._api, self._login, self._where, self._metrics = api, login, settings.namespaces, metrics
-        self._health, self._work = health, work
-        self._mirroring = Mirroring(api, mirror, work.mark, settings.namespaces)
-        self._handlers = Handlers(Relay(lambda key, urgent: work.mark(key, urgent=urgent)))
+    def __init__(self, api: Api, login: Login, settings: Settings, metrics: Metrics, health: Health) -> None:
+        self._api, self._login, self._where = api, login, settings.namespaces
+        self._metrics, self._health = metrics, health
+        mirror, self._latest, self._access = Mirror(), Latest(), Access(api, settings)
+        looks = Reconciler(api, settings, access=self._access, mirror=mirror, latest=self._latest)
+        self._work = Work(looks, metrics)
+        self._mirroring = Mirroring(api, mirror, self._work.mark, settings.namespaces)
+        marks = Relay(lambda key, urgent: self._work.mark(key, urgent=urgent))
+        self._handlers = Handlers(marks, self._latest)
         self._lag, self._again = Lag(), asyncio.Event()
-        health.silent = self._mirroring.silent
-        health.late = lambda: max(self._late().values(), default=0.0)
 
-    async def run(self, access: Access) -> None:
+    async def run(self) -> None:
         """Until cancelled."""
+        self._health.oldest, self._health.silent = self._work.oldest, self._mirroring.silent
+        self._health.late = lambda: max(self._late().values(), default=0.0)
+        self._metrics.backlog, self._metrics.leading = self._work.backlog, True
+        try:
+            await self._all()
+        finally:
+            self._health.rest()
+            self._metrics.backlog, self._metrics.leading = Backlog, False
+            await self._access.close()
+
+    async def _all(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(access.keep(lambda owner: self._work.mark(Key(*owner))), name="credentials")
+            group.create_task(self._access.keep(lambda owner: self._work.mark(Key(*owner))), name="credentials")
             group.create_task(self._mirroring.run(), name="mirror")
             group.create_task(self._working(), name="work")
             group.create_task(self._sweeping(), name="sweep")
@@ -147,6 +144,7 @@ class _Duties:
                 self._health.read()
             return
         self._health.read()
+        self._latest.listed(found)
         self._lag.listed(found, self._handlers.heard(), time.monotonic())
         late = self._late()
         for key in late:

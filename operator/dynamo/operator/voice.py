@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,8 +23,8 @@ WORDS_SECONDS: Final = 5.0
 class Voice:
     """All looks share it. What it remembers only saves writes: without it each is due at once."""
 
-    def __init__(self, api: Api, instance: str) -> None:
-        self._api, self._instance = api, instance
+    def __init__(self, api: Api, instance: str, wrote: Callable[[Object], None] = lambda body: None) -> None:
+        self._api, self._instance, self._wrote = api, instance, wrote
         self._quiet = Quiet()
         self._last: dict[Key, datetime] = {}
 
@@ -39,7 +39,7 @@ class Voice:
         """Writes the status and, on a transition, an Event; raises `ApiError` of the former."""
         metadata = body["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        await self._api.write_status(namespace, name, metadata["uid"], before, after)
+        self._wrote(await self._api.write_status(namespace, name, metadata["uid"], before, after))
         self._last[Key(namespace, name)] = now
         found = told(before, after)
         if found is None or not self._quiet.may(metadata["uid"], found.reason, now):

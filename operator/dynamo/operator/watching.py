@@ -18,6 +18,7 @@ from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
 from dynamo.operator.kube import Api
+from dynamo.operator.latest import Latest
 from dynamo.operator.life import Mark, live
 from dynamo.operator.login import Login
 from dynamo.operator.metrics import Metrics
@@ -35,8 +36,9 @@ PAUSE_SECONDS = 2.0
 class Handlers:
     """What kopf calls; of pipelines only: `mirroring` tells what becomes of their children."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: Mark, latest: Latest | None = None) -> None:
         self._mark = mark
+        self._latest = latest if latest is not None else Latest()
         self._seen: dict[Key, tuple[Any, ...]] = {}
         self._heard: dict[Key, int] = {}
 
@@ -53,10 +55,16 @@ class Handlers:
         if deleted:
             self._seen.pop(key, None)
             self._heard.pop(key, None)
+            self._latest.gone(key)
         else:
+            self._latest.told(body)
             self._seen[key] = mark
             self._heard[key] = int(metadata["resourceVersion"])
         self._mark(key, urgent)
+
+    def ended(self) -> None:
+        """kopf tells no more: what it told isn't to be believed."""
+        self._latest.clear()
 
     def registry(self, login: Login) -> kopf.OperatorRegistry:
         """For a new life of kopf, which begins with a LIST; nothing is registered globally."""
@@ -125,6 +133,7 @@ async def watch(
         except Exception as error:
             # Whatever ends kopf is survived: the pipelines' state is in the cluster, not here.
             log.warning("the watches failed (%s: %s); starting them again", type(error).__name__, error)
+        handlers.ended()
         metrics.watch_restarts += 1
         await asyncio.sleep(pause)
         await after()

@@ -17,7 +17,7 @@ from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Dirty, Key
 from dynamo.operator.kinds import PIPELINES
 from dynamo.operator.kube import Api
-from dynamo.operator.metrics import Metrics
+from dynamo.operator.metrics import Backlog, Metrics
 from dynamo.operator.reconcile import Outcome
 
 log = logging.getLogger(__name__)
@@ -56,9 +56,9 @@ class Work:
         self.queue.mark(key, self._clock(), urgent=urgent)
         self._woken.set()
 
-    def report(self) -> str:
-        """The metrics' text."""
-        return self._metrics.render(len(self.queue), self.oldest(), len(self.queue.known))
+    def backlog(self) -> Backlog:
+        """For the metrics."""
+        return Backlog(len(self.queue), self.oldest(), len(self.queue.known))
 
     def oldest(self) -> float:
         """How long the longest waiting pipeline waits."""

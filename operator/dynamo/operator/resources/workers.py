@@ -32,12 +32,12 @@ def worker_sets(scene: Scene, workload: Workload, replicas: int) -> list[Manifes
 
 
 def headless_services(scene: Scene, workload: Workload, replicas: int) -> list[Manifest]:
-    """One for the component, or one per group of the revision."""
-    name = scene.pipeline.name
+    """One per group of the revision; nobody asks for a single pod by name, and each Service costs ten writes of
+    Kubernetes' own for its endpoints.
+    """
     if workload.nodes == 1:
-        labels = naming.part_labels(name, workload.component)
-        selector = naming.part_selector(name, workload.component)
-        return [_headless(scene, workload, naming.part_name(name, workload.component), labels, selector)]
+        return []
+    name = scene.pipeline.name
     labels = naming.revision_labels(name, workload)
     return [
         _headless(
@@ -65,6 +65,7 @@ def _stateful_set(scene: Scene, workload: Workload, pods: int, group: int | None
         labels |= {naming.GROUP: str(group)}
     spec: Manifest = {
         "replicas": pods,
+        # Required by older schemas, and never to be changed; only a group's Service exists.
         "serviceName": name if group is not None else naming.part_name(pipeline, workload.component),
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
