@@ -38,7 +38,7 @@ lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's boun
 e2e: $(VENV)/.dev ## scenarios on a real cluster: kind with three nodes, made for it; E2E_KUBECONFIG names another
 	@$(E2E) test $(ARGS)
 
-e2e-full: $(VENV)/.dev ## make e2e with the scenarios that take long
+e2e-full: $(VENV)/.dev ## make e2e with the scenarios that take long, on a platform that asks for sign-in
 	@$(E2E) test --full $(ARGS)
 
 e2e-up: $(VENV)/.dev ## a kind cluster that stays, which make e2e then uses

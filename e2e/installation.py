@@ -81,10 +81,11 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, release: str = RELEA
     asyncio.run(helm(cluster).uninstall_release(release, namespace=namespace, wait=True, timeout="120s"))
 
 
-def values_of_user() -> dict[str, Any]:
-    """Values for a cluster of one's own (where its images lie, say): the file that E2E_VALUES names."""
-    file = os.environ.get("E2E_VALUES")
-    return dict(yaml.safe_load(Path(file).read_text())) if file else {}
+def values_of_run() -> dict[str, Any]:
+    """Sign-in where E2E_SIGN_IN is set; for a cluster of one's own (where its images lie, say) the file E2E_VALUES."""
+    if file := os.environ.get("E2E_VALUES"):
+        return dict(yaml.safe_load(Path(file).read_text()))
+    return {part: {"auth": {"enabled": True}} for part in ("etcd", "nats")} if os.environ.get("E2E_SIGN_IN") else {}
 
 
 def once(folder: Path, cluster: Cluster) -> Platform:
@@ -92,7 +93,7 @@ def once(folder: Path, cluster: Cluster) -> Platform:
     with (folder / "install.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not marker(folder).exists():
-            install(cluster, values_of_user())
+            install(cluster, values_of_run())
             marker(folder).touch()
     return Platform(cluster, NAMESPACE, RELEASE, folder / "platform.lock")
 

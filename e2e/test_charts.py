@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 from e2e.cluster import RefusedError, program
-from e2e.installation import CHART, Platform, values_of_user
+from e2e.installation import CHART, Platform, values_of_run
 from e2e.kind.places import REPOSITORY
 from e2e.namespace import Namespace
 from e2e.outage import operator_down
@@ -47,7 +47,7 @@ def _merged(one: Object, other: Object) -> Object:
 
 
 def _install(namespace: Namespace, *words: str) -> str:
-    values = _merged(values_of_user(), OWN)
+    values = _merged(values_of_run(), OWN)
     return _helm(
         namespace, "upgrade", "--install", RELEASE, str(CHART), "--wait", "--timeout=240s", *words, values=values
     )
@@ -100,7 +100,7 @@ def _pipeline_by_chart(namespace: Namespace) -> None:
 def test_what_is_there_already_is_not_taken(namespace: Namespace, platform: Platform) -> None:
     """The CRD belongs to the platform's release: a second one is refused, and says by whom it is held."""
     with pytest.raises(RefusedError) as refused:
-        _helm(namespace, "install", RELEASE, str(CHART), values=values_of_user())
+        _helm(namespace, "install", RELEASE, str(CHART), values=values_of_run())
     assert "dynamopipelines.dynamo.dev" in str(refused.value)
     assert f'current value is "{platform.release}"' in str(refused.value)
     assert namespace.list("apps/v1/Deployment") == []
