@@ -1,0 +1,110 @@
+"""Streams beside a scenario: so many requests a second through the Service, each with a known number of tokens.
+
+`with traffic(namespace, name) as seen: …`; afterwards `seen.failures` says what was refused, broken or short. The SDK
+tries nothing again, so that every error is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from e2e.namespace import Namespace
+from openai import AsyncOpenAI, OpenAIError
+
+RATE = 20.0
+TOKENS = 40
+ANSWER_SECONDS = 60.0
+
+
+@dataclass
+class Seen:
+    """What became of the requests so far."""
+
+    sent: int = 0
+    complete: int = 0
+    failures: list[str] = field(default_factory=list)
+    """One line each, with the seconds since the traffic began."""
+    longest_gap: float = 0.0
+    """Seconds between two pieces of one stream, or before its first."""
+
+    def __str__(self) -> str:
+        return f"{self.complete} of {self.sent} streams complete, longest gap {self.longest_gap:.2f} s"
+
+
+def outside(namespace: Namespace, service: str) -> str:
+    """The http:// URL of a Service of type NodePort: it leads to any of its pods, as users' requests do."""
+    found = namespace.get("v1/Service", service)
+    assert found is not None
+    (port,) = (p["nodePort"] for p in found["spec"]["ports"])
+    node = namespace.cluster.list("v1/Node")[0]
+    address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    return f"http://{address}:{port}"
+
+
+@contextmanager
+def traffic(
+    namespace: Namespace, name: str, model: str | None = None, rate: float = RATE, tokens: int = TOKENS
+) -> Iterator[Seen]:
+    """Requests to a pipeline whose Service is of type NodePort, while the block runs; then the last are waited for."""
+    seen, ended = Seen(), threading.Event()
+    driver = _Driver(outside(namespace, f"{name}-frontend"), model or name, tokens, seen)
+    thread = threading.Thread(target=lambda: asyncio.run(driver.run(rate, ended)), name="traffic")
+    thread.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Driver:
+    def __init__(self, url: str, model: str, tokens: int, seen: Seen) -> None:
+        self._url, self._model, self._tokens, self._seen = url, model, tokens, seen
+        self._begun = time.monotonic()
+
+    async def run(self, rate: float, ended: threading.Event) -> None:
+        async with (
+            AsyncOpenAI(base_url=f"{self._url}/v1", api_key="none", max_retries=0, timeout=ANSWER_SECONDS) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            while not ended.is_set():
+                self._seen.sent += 1
+                group.create_task(self._one(client))
+                await asyncio.sleep(max(0.0, self._begun + self._seen.sent / rate - time.monotonic()))
+
+    async def _one(self, client: AsyncOpenAI) -> None:
+        begun = time.monotonic()
+        try:
+            wrong = await self._streamed(client)
+        except OpenAIError as error:
+            wrong = repr(error)
+        if wrong:
+            now = time.monotonic()
+            self._seen.failures.append(f"at {begun - self._begun:.1f} s, after {now - begun:.2f} s: {wrong}")
+        else:
+            self._seen.complete += 1
+
+    async def _streamed(self, client: AsyncOpenAI) -> str:
+        """What is wrong with the stream; empty if nothing is."""
+        began = time.monotonic()
+        stream = await client.chat.completions.create(
+            model=self._model,
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            max_tokens=self._tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+        last, reason, counted = began, None, None
+        async for chunk in stream:
+            now = time.monotonic()
+            self._seen.longest_gap, last = max(self._seen.longest_gap, now - last), now
+            reason = chunk.choices[0].finish_reason or reason if chunk.choices else reason
+            counted = chunk.usage.completion_tokens if chunk.usage else counted
+        right = (reason, counted) == ("length", self._tokens)
+        return "" if right else f"ended with {reason} after {counted} of {self._tokens} tokens"
