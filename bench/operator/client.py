@@ -18,7 +18,7 @@ PIPELINES = "/apis/dynamo.dev/v1alpha1/namespaces/{}/dynamopipelines"
 EVERYWHERE = "/apis/dynamo.dev/v1alpha1/dynamopipelines"
 NAMESPACES = tuple(f"team-{i}" for i in range(10))
 AT_ONCE = 32
-CHILDREN = 8
+CHILDREN = 7
 """Objects of one mocker pipeline."""
 
 Object = dict[str, Any]
@@ -116,7 +116,7 @@ async def opened(plane: Plane, kind: type[Client] | None = None) -> AsyncIterato
 
 
 def mocker(number: int, prefix: str = "p") -> tuple[str, Object]:
-    """Namespace and body of a pipeline with one frontend and two workers: eight objects, three pods."""
+    """Namespace and body of a pipeline with one frontend and two workers: seven objects, three pods."""
     body = {
         "apiVersion": "dynamo.dev/v1alpha1",
         "kind": "DynamoPipeline",

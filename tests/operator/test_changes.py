@@ -100,13 +100,28 @@ def test_back_to_the_old_revision() -> None:
 def test_scaling_is_one_write() -> None:
     """Up and down: the StatefulSet alone changes, and its pods' template doesn't."""
     cluster = Cluster()
-    cluster.settle(mocker(replicas=1))
-    for number in (5, 2):
+    cluster.settle(mocker(replicas=2))
+    for number in (5, 3):
         (change,) = cluster.wanted_changes(mocker(replicas=number))
         assert isinstance(change, Apply)
         assert change.manifest["spec"]["replicas"] == number
         assert change.because == ("spec.replicas",)
         cluster.settle(mocker(replicas=number))
+
+
+def test_a_budget_is_for_several() -> None:
+    """It comes with the second pod and goes with it: for a single one it would allow everything."""
+    cluster = Cluster()
+    cluster.settle(mocker(replicas=1))
+    budgets = {
+        number: [c for c in cluster.wanted_changes(mocker(replicas=number)) if isinstance(c, Apply | Delete)]
+        for number in (1, 2)
+    }
+    assert budgets[1] == []
+    assert [c.manifest["kind"] for c in budgets[2] if isinstance(c, Apply)] == ["PodDisruptionBudget", "StatefulSet"]
+    cluster.settle(mocker(replicas=2))
+    gone = [c.target.kind for c in cluster.wanted_changes(mocker(replicas=1)) if isinstance(c, Delete)]
+    assert gone == ["PodDisruptionBudget"]
 
 
 def test_groups_come_and_go_whole() -> None:

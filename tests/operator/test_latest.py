@@ -97,7 +97,7 @@ def test_creation_and_rest_ask_nothing() -> None:
     async def case(_: ApiServer) -> None:
         async with informed() as (sight, _latest):
             outcome, asked = await sight.look()
-            assert outcome.writes == 9
+            assert outcome.writes == 7
             assert {path for method, path in of_serving(asked) if method == "GET"} <= {ROUTES.path("serving")}
             assert (await sight.look())[0].writes == 0
             await sight.settle()

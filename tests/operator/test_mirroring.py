@@ -100,7 +100,7 @@ def test_creation_asks_for_the_pipeline_only() -> None:
 
     async def case(sight: Sight) -> None:
         outcome, asked = await sight.look()
-        assert outcome.writes == 9
+        assert outcome.writes == 7
         gets = [path for method, path in asked if method == "GET" and "/namespaces/serving/" in path]
         assert [path for path in gets if not path.endswith("/httproutes")] == [PIPELINES.path("serving", "llama")]
 

@@ -38,7 +38,7 @@ def manifests(
     scene, counts = Scene.of(pipeline, plan, site), replicas or {}
     found = [service_account(scene), *model_cache(scene), *network_policies(scene)]
     found += [frontend_service(scene), *entrance(scene)]
-    found += [disruption_budget(scene, workload.component) for workload in plan.workloads]
+    found += [budget for workload in plan.workloads for budget in disruption_budget(scene, workload)]
     for workload in plan.workers:
         found += _worker(scene, workload, counts.get(workload.component, workload.replicas))
     return [_signed(manifest) for manifest in (*found, frontend_deployment(scene))]

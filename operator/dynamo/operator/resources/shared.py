@@ -5,6 +5,7 @@ from __future__ import annotations
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.frontend import frontend_ports
 from dynamo.operator.resources.site import Manifest, Scene
+from dynamo.operator.workload import Workload
 
 
 def service_account(scene: Scene) -> Manifest:
@@ -29,9 +30,14 @@ def model_cache(scene: Scene) -> list[Manifest]:
     return [{**head, "spec": spec}]
 
 
-def disruption_budget(scene: Scene, component: str) -> Manifest:
-    """One pod of a component at a time, over all its revisions; a broken pod never blocks a drain."""
-    name = scene.pipeline.name
+def disruption_budget(scene: Scene, workload: Workload) -> list[Manifest]:
+    """One pod of a component at a time, over all its revisions; a broken pod never blocks a drain.
+
+    For a single pod it would allow everything, and Kubernetes writes its status at each of the pod's changes.
+    """
+    if workload.replicas * workload.nodes < 2:
+        return []
+    name, component = scene.pipeline.name, workload.component
     head = naming.child(
         scene,
         "policy/v1",
@@ -44,7 +50,7 @@ def disruption_budget(scene: Scene, component: str) -> Manifest:
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": naming.part_selector(name, component)},
     }
-    return {**head, "spec": spec}
+    return [{**head, "spec": spec}]
 
 
 def network_policies(scene: Scene) -> list[Manifest]:
