@@ -142,6 +142,7 @@ class Plane:
         key = str(self.folder / "sa.key")
         server = [
             self.bin["kube-apiserver"], "--etcd-servers", store, "--bind-address", "127.0.0.1",
+            "--advertise-address", "192.0.2.1",  # never asked; without one it needs a route out
             "--secure-port", str(self.port), "--cert-dir", str(self.folder / "pki"),
             "--token-auth-file", str(self.folder / "tokens.csv"), "--authorization-mode", "RBAC",
             "--service-account-issuer", "https://bench", "--service-account-key-file", key,

@@ -123,6 +123,8 @@ class Plane:
         key = self.folder / "sa.key"
         return [
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", "--bind-address=127.0.0.1",
+            # It takes no loopback address, and finds no other where there is no route out (`make e2e`'s own network).
+            "--advertise-address=192.0.2.1",
             f"--secure-port={self.port}", f"--cert-dir={self.folder / 'certs'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}", "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}",
