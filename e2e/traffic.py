@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import httpx
+from e2e.cluster import wait_for
 from e2e.namespace import Namespace
 from openai import AsyncOpenAI, OpenAIError
 
 RATE = 20.0
 TOKENS = 40
 ANSWER_SECONDS = 60.0
+OPEN_SECONDS = 30.0
 
 
 @dataclass
@@ -52,7 +55,10 @@ def traffic(
 ) -> Iterator[Seen]:
     """Requests to a pipeline whose Service is of type NodePort, while the block runs; then the last are waited for."""
     seen, ended = Seen(), threading.Event()
-    driver = _Driver(outside(namespace, f"{name}-frontend"), model or name, tokens, seen)
+    url = outside(namespace, f"{name}-frontend")
+    # Kubernetes calls a pod Ready some time before every node sends its requests there.
+    wait_for("the Service leads to a frontend", lambda: _answers(url), OPEN_SECONDS)
+    driver = _Driver(url, model or name, tokens, seen)
     thread = threading.Thread(target=lambda: asyncio.run(driver.run(rate, ended)), name="traffic")
     thread.start()
     try:
@@ -60,6 +66,13 @@ def traffic(
     finally:
         ended.set()
         thread.join()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/v1/models", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 class _Driver:

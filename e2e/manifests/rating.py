@@ -50,8 +50,8 @@ EXEMPTIONS = (
     ),
     Exemption(
         "statefulset-has-servicename", ".*",
-        "nobody asks for a worker by a name of its own: they are found through etcd and reached over NATS; the pods of "
-        "a group, which do ask for rank 0, have their Service",
+        "nobody asks for a pod by a name of its own: workers are found through etcd and reached over NATS, the chart's "
+        "servers through their Services; the pods of a group, which do ask for rank 0, have a Service",
     ),
 )  # fmt: skip
 

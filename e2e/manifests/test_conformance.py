@@ -35,11 +35,6 @@ CHARTS = (
         "everything.values.yaml gives a short constraint of a user's own",
     ),
     Exemption(
-        "statefulset-has-servicename",
-        ".*-(etcd|nats)",
-        "one pod, reached by its Service: nobody asks for the pod's name",
-    ),
-    Exemption(
         "pod-probes-identical",
         ".*-nats",
         "NATS has one health check; liveness asks it with more patience than readiness",
