@@ -196,6 +196,31 @@ def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pyte
     asyncio.run(main())
 
 
+def test_long_segments_are_kept_when_they_come_again(byte_level_file: Path) -> None:
+    """With fastokens; short ones at once, and with the slow library all of them."""
+    text = "The quick brown fox. " * 300
+    for mode, kept in (("fastokens", [0, 1, 1]), ("default", [1, 1, 1])):
+        tokenizer = open_hf_tokenizer(byte_level_file, "fastokens" if mode == "fastokens" else "default")
+        first = tokenizer.encode(text)
+        seen = [tokenizer.cache.bytes > 0]
+        for _ in range(2):
+            assert tokenizer.encode(text) == first
+            seen.append(tokenizer.cache.bytes > 0)
+        assert seen == list(map(bool, kept))
+        tokenizer.encode("short")
+        before = tokenizer.cache.hits
+        tokenizer.encode("short")
+        assert tokenizer.cache.hits == before + 1
+
+
+def test_many_places_that_look_like_markers(byte_level_file: Path) -> None:
+    """A text full of the markers' first character is cut as well, and where one really stands."""
+    tokenizer, native = open_hf_tokenizer(byte_level_file, "default"), Native.from_file(str(byte_level_file))
+    text = "<a> < b <| " * 400 + "<|im_end|>" + "<" * 50 + "<|im_end|> end"
+    assert tokenizer.cuts
+    assert tokenizer.encode(text) == native.encode(text).ids
+
+
 def test_the_cache_is_bounded_by_bytes() -> None:
     """The least recently used segment goes first; one that is too large isn't kept."""
     cache = SegmentCache(limit=4000)

@@ -49,7 +49,8 @@ class HfTokenizer:
         self.vocab_size = len(tokens)
         self.longest_token = max((len(token) for token in tokens if token), default=1)
         self.uses_fastokens = fast is not None
-        self.cache = SegmentCache()
+        self._hesitate_from = INLINE_CHARACTERS if fast else None
+        self.cache = SegmentCache(hesitate_from=self._hesitate_from)
         self._affixes: tuple[list[int], list[int]] | None = affixes(native)
         self._cut: Cut = cutter_for(layout) or whole
         self._settle_for_what_is_exact(layout)
@@ -125,9 +126,15 @@ class HfTokenizer:
         for part in parts:
             if isinstance(part, int):
                 ids.append(part)
+            elif isinstance(part, str) and len(learned[part]) > len(ids) and parts.count(part) == 1:
+                # What comes before a long text goes in front of it: copying the long one would cost ten times that.
+                found = learned[part]
+                found[:0] = ids
+                ids = found
             else:
                 ids += learned[part] if isinstance(part, str) else part
-        return ids + suffix if suffix else ids
+        ids += suffix
+        return ids
 
     def _encode_native(self, texts: list[str]) -> list[list[int]]:
         return encode_batch(self._native, texts, add_special=False)
@@ -141,7 +148,7 @@ class HfTokenizer:
         self.cache = SegmentCache()
         if self._probe(probes) != expected:
             self._affixes = None
-        self.cache = SegmentCache()
+        self.cache = SegmentCache(hesitate_from=self._hesitate_from)
 
     def _probe(self, probes: list[str]) -> list[list[int]]:
         return [self.encode(text) for text in probes]
