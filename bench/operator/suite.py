@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-operator", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(SCENARIOS), help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of pipelines")
+    parser.add_argument("--rate", type=float, default=Sizes.rate, help="pipelines a second where they come at a pace")
     given = parser.parse_args()
     given.only = [name for name in given.only.split(",") if name]
     unknown = [name for name in given.only if name not in SCENARIOS]
     if unknown:
         parser.error(f"there is no {unknown[0]}; there are {', '.join(SCENARIOS)}")
-    given.sizes = Sizes.scaled(given.scale)
+    given.sizes = replace(Sizes.scaled(given.scale), rate=given.rate)
     return given
 
 
