@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -100,14 +101,21 @@ class Api:
             query = {**query, "continue": token}
 
     async def watch(
-        self, resource: Resource, namespace: str | None, selector: str, version: str
+        self,
+        resource: Resource,
+        namespace: str | None,
+        selector: str,
+        version: str,
+        seconds: float = WATCH_SECONDS,
     ) -> AsyncIterator[Object]:
-        """Events after a resourceVersion, bookmarks too, until the server ends the stream or is silent for too long.
+        """Events after a resourceVersion, bookmarks too, until the server ends the stream
+        (after `seconds`, WATCH_SECONDS at most) or is silent for too long.
 
         Raises `ApiError`; with 410 the version is too old.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
-        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": selector} if selector else {})
+        query |= {"timeoutSeconds": str(math.ceil(min(seconds, WATCH_SECONDS)))}
+        query |= {"labelSelector": selector} if selector else {}
         await asyncio.sleep(self._budget.take(time.monotonic()))
         answer = await self._opened(resource.path(namespace), query)
         try:
