@@ -197,7 +197,7 @@ class _Look:
         """By what the mirror shows, as long as that can do no harm; else by what the server says now."""
         try:
             seen = self._compared(pipeline, await self._reading.known(self._key, self._now))
-            if all(is_creation(change) for change in seen.todo):
+            if self._may_write(seen.todo):
                 with suppress(_TakenError):
                     return await self._settled(pipeline, seen)
             if self._is_told:
@@ -205,6 +205,14 @@ class _Look:
             return await self._settled(pipeline, await self._compared_anew(pipeline))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
+
+    def _may_write(self, todo: Sequence[Change]) -> bool:
+        """Whether it can do no harm that the sight is old: what has the name already can't be created.
+
+        But what a pipeline that we know lacks may have been collected with it, before its own end was told.
+        """
+        is_new = not self._status.get("conditions")
+        return not todo or (all(is_creation(change) for change in todo) and (is_new or not self._is_told))
 
     async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
         """Writes what there is to write, and says how it stands."""
