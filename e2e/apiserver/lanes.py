@@ -76,6 +76,10 @@ class Lanes(Sequence[Lane]):
         for lane in self._lanes:
             World(self._world.plane, self._world.operators, lane.namespace).pipeline(spec=spec)
 
+    def play(self) -> None:
+        """The kubelets."""
+        self._admin.play(None)
+
     def delete(self) -> None:
         """The pipeline."""
         for lane in self._lanes:
@@ -100,7 +104,7 @@ class Lanes(Sequence[Lane]):
         begun, took = time.monotonic(), dict.fromkeys(self.namespaces, 0.0)
 
         def all_ready() -> bool:
-            self._admin.play(None)
+            self.play()
             unready, now = self.unready(), time.monotonic() - begun
             took.update(dict.fromkeys(unready, now))
             return not unready

@@ -189,7 +189,7 @@ class ApiServer:
         if request.method == "PUT" and found and seen != found["metadata"]["resourceVersion"]:
             return refusal(409, "the object has been modified", "Conflict")
         applies = request.content_type == "application/apply-patch+yaml"
-        if applies and found and seen not in (None, found["metadata"]["resourceVersion"]):
+        if request.method == "PATCH" and found and seen not in (None, found["metadata"]["resourceVersion"]):
             return refusal(409, "the object has been modified", "Conflict")
         if not found and (wanted_uid or (request.method == "PATCH" and not applies)):
             return _missing(key)

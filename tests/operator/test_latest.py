@@ -171,3 +171,28 @@ def test_nothing_is_made_anew_for_a_pipeline_whose_end_is_not_yet_told() -> None
             assert not sight.server.objects
 
     run(case)
+
+
+def test_what_is_found_out_of_an_old_pipeline_is_not_told_of_the_new_one() -> None:
+    """The edit's event is late, and a pod ends: the status of the edited pipeline doesn't go back to the old one's."""
+
+    async def case(_: ApiServer) -> None:
+        async with informed() as (sight, latest):
+            await sight.settle()
+            found = sight.server.one(PIPELINES.kind, "llama")
+            metadata = {**found["metadata"], "generation": 2}
+            new = sight.server.put(
+                {**found, "metadata": metadata, "status": {**found["status"], "observedGeneration": 2}}
+            )
+            sight.server.remove("Pod", sight.server.names("Pod")[0])
+            await sight.seen()
+            assert (await sight.look())[0].failed
+            assert sight.server.one(PIPELINES.kind, "llama") == new
+            assert latest.of(KEY) is None
+            await sight.look()
+            (ready,) = (
+                c for c in sight.server.one(PIPELINES.kind, "llama")["status"]["conditions"] if c["type"] == "Ready"
+            )
+            assert (ready["status"], ready["observedGeneration"]) == ("False", 2)
+
+    run(case)

@@ -155,11 +155,16 @@ class Api:
             if error.code != 404:
                 raise
 
-    async def write_status(self, namespace: str, name: str, uid: str, before: Object, after: Object) -> Object:
-        """Makes the status `after`; fields that it doesn't have any more go."""
+    async def write_status(self, pipeline: Object, before: Object, after: Object) -> Object:
+        """Makes the status `after`; fields that it doesn't have any more go.
+
+        A pipeline that has changed since it was read answers 409: what was found out of an old one isn't told of it.
+        """
+        metadata = pipeline["metadata"]
         changed = {k: v for k, v in after.items() if before.get(k) != v}
-        body = {"metadata": {"uid": uid}, "status": changed | {k: None for k in before if k not in after}}
-        path = PIPELINES.path(namespace, name, "status")
+        which = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": which, "status": changed | {k: None for k in before if k not in after}}
+        path = PIPELINES.path(metadata["namespace"], metadata["name"], "status")
         return await self._send("PATCH", path, {"fieldManager": MANAGER}, body, MERGE)
 
     async def create(self, resource: Resource, namespace: str, body: Object) -> Object:

@@ -322,7 +322,7 @@ class _Look:
             self._wait = min(wait, self._wait or wait)
             return
         try:
-            await self._voice.say(self._body, self._status, found, self._now)
+            self._body = await self._voice.say(self._body, self._status, found, self._now)
         except ApiError as error:
             if error.code in (404, 409):
                 raise _AgainError from error
