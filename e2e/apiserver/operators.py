@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -74,6 +75,10 @@ class Operator:
     def said(self) -> str:
         """Its log."""
         return self.log.read_text()
+
+    def defects(self) -> list[str]:
+        """What its log says of errors that nobody expected; kopf writes tracebacks of others, too."""
+        return [line for line in self.said().splitlines() if re.search("the look failed|watching .* failed", line)]
 
     def end(self, seconds: float = 20.0) -> int:
         """SIGTERM; its exit status."""

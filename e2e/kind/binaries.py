@@ -69,6 +69,18 @@ def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
         _install_tool(places, tool)
 
 
+def build_kstatus(places: Places) -> Path:
+    """A program that prints what kstatus makes of files; wants Go 1.26, as kstatus does."""
+    places.bin.mkdir(parents=True, exist_ok=True)
+    _build_module(places, "kstatus", ((".",),), "-s -w")
+    return places.bin / "kstatus"
+
+
+def folder_of(module: str) -> Path:
+    """Where the source of a `module@version` lies that nothing of ours requires, downloaded if need be."""
+    return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=HERE))["Dir"])
+
+
 def _kubernetes_flags() -> str:
     """Linker flags by which Kubernetes' binaries know their version: they refuse to work together without."""
     version = version_of("k8s.io/kubernetes")
