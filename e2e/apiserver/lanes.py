@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from e2e.apiserver.alike import normal
+from e2e.apiserver.alike import normal, unlike
 from e2e.apiserver.client import Object, until
 from e2e.apiserver.faults import Faults, Script
 from e2e.apiserver.operators import NAMESPACES
@@ -98,6 +98,11 @@ class Lanes(Sequence[Lane]):
     def normal(self) -> dict[str, dict[str, Any]]:
         """How each stands, comparable with the others, by namespace."""
         return {namespace: normal(objects, namespace) for namespace, objects in self.objects().items()}
+
+    def is_like(self, lane: Lane, wanted: dict[str, Any]) -> bool:
+        """Whether it stands so, after kubelets have done their part."""
+        self.play()
+        return unlike(self.normal()[lane.namespace], wanted) == []
 
     def until_ready(self, seconds: float = DONE_SECONDS) -> list[float]:
         """Each Ready for what is wanted of it, and nothing is written any more; the seconds that each took."""

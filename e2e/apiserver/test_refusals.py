@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from e2e.apiserver.alike import unlike
 from e2e.apiserver.client import until
 from e2e.apiserver.faults import REFUSALS, Refusal
-from e2e.apiserver.lanes import Lane, Lanes
+from e2e.apiserver.lanes import Lanes
 from e2e.apiserver.lives import OFTEN
 from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.story import Story, lived
@@ -83,12 +82,6 @@ def test_watches_that_end_with_an_error(world: World, proxy: Proxy, whole: Story
     finally:
         proxy.faults.shut = {}
     until("the gone one is forgotten", lambda: operator.metric("dynamo_operator_pipelines") == 1)
-    until("all is back", lambda: as_before(lanes, edited, whole))
+    until("all is back", lambda: lanes.is_like(edited, whole.ends[-1][0]))
     assert operator.process.poll() is None
     assert operator.defects() == []
-
-
-def as_before(lanes: Lanes, lane: Lane, whole: Story) -> bool:
-    """Whether it stands as if nothing had happened, after kubelets have done their part."""
-    lanes.play()
-    return unlike(lanes.normal()[lane.namespace], whole.ends[-1][0]) == []

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from dynamo.operator.answers import ApiError, Gone, Refused, verdict
 from dynamo.operator.api import explain, rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
-from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, changes, with_live_replicas
+from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, belongs, changes, with_live_replicas
 from dynamo.operator.conditions import Reason
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
@@ -241,7 +241,9 @@ class _Look:
         """With what bears our label and, under the names that we need, `others`; raises `RenderError`."""
         site = self._settings.site
         wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
-        observed = observe(live, self._now)
+        # One whose label somebody took away runs all the same: to start it anew would end its workers.
+        known = [one for one in others if belongs(one, self._name, self._uid)]
+        observed = observe([*live, *known], self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
         return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
