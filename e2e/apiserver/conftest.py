@@ -13,7 +13,7 @@ from e2e.apiserver.lanes import Lanes
 from e2e.apiserver.lives import reconcilers
 from e2e.apiserver.operators import NAMESPACES, Operators
 from e2e.apiserver.plane import Plane
-from e2e.apiserver.proxy import Proxy
+from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story, lived
 from e2e.apiserver.world import Note, World
 from e2e.kind.places import Places
@@ -54,12 +54,8 @@ def new_world(plane: Plane, name: str) -> Iterator[World]:
 @pytest.fixture(scope="session")
 def proxy(plane: Plane) -> Iterator[Proxy]:
     """Between operators and the API server; each test has its own namespaces, and puts right what it broke for all."""
-    found = Proxy(plane.server)
-    found.start()
-    try:
+    with serving(plane.server) as found:
         yield found
-    finally:
-        found.stop()
 
 
 @pytest.fixture(scope="session")

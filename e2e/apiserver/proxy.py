@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
@@ -134,6 +135,17 @@ class Proxy:
         if seconds is not None:
             await asyncio.sleep(seconds)
             await stream.write(line)
+
+
+@contextmanager
+def serving(server: str) -> Iterator[Proxy]:
+    """A proxy before this server."""
+    found = Proxy(server)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.stop()
 
 
 async def _next(source: aiohttp.StreamReader, broken: asyncio.Future[Refusal]) -> bytes | None:

@@ -40,36 +40,37 @@ def crashing(lanes: Lanes, numbers: Sequence[int]) -> Story:
 
 
 def test_a_crash_after_every_write(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
-    """Of a creation and of an edit: the same is there in the end, ten looks later too, and goes with its pipeline."""
+    """Of a creation and of an edit: the same is there in the end, ten looks later too, and goes with its pipeline.
+
+    One that is deleted with the operator still down leaves nothing either.
+    """
     numbers = range(1, max(whole.writes) + 1)
     lanes = Lanes(world, proxy.faults, map(str, numbers))
     with in_process(world, proxy, lanes) as lives:
         assert crashing(lanes, numbers).unlike(whole) == []
         written = lanes.written()
         time.sleep(LOOKS_AT_REST * NUDGE_SECONDS)
-        assert lanes.since(written) == []
         lanes.delete()
         lanes.until_gone()
-    assert lanes.since(written) == [], "a deletion takes no write"
-    note("writes of a creation and of an edit; crashes", (*whole.writes, lives.crashes.total()))
-    assert lives.crashes.total() >= sum(whole.writes) - 2 * len(whole.writes), "some were never interrupted"
+        assert lanes.since(written) == [], "neither rest nor a deletion takes a write"
+        crashes = lives.crashes.total()
+        deleted_after_a_crash(lanes, lives)
+    note("writes of a creation and of an edit; crashes", (*whole.writes, crashes))
+    assert crashes >= sum(whole.writes) - 2 * len(whole.writes), "some were never interrupted"
 
 
-def test_deleted_after_a_crash_in_its_creation(world: World, proxy: Proxy, whole: Story) -> None:
-    """Whatever was there goes with it, with the operator still down; the next one writes nothing."""
-    numbers = range(1, whole.writes[0])
-    lanes = Lanes(world, proxy.faults, map(str, numbers))
-    for lane, number in zip(lanes, numbers, strict=True):
-        lane.script.cut_at(number)
-    with in_process(world, proxy, lanes) as lives:
-        lives.stays_down = True
-        lanes.apply(FIRST)
-        until("all have crashed", lambda: lives.crashes.total() == len(lanes))
-        lanes.delete()
-        written, lives.stays_down = lanes.written(), False
-        lanes.until_gone()
-        lanes.until_rest()
-        assert lanes.since(written) == []
+def deleted_after_a_crash(lanes: Lanes, lives: Lives) -> None:
+    """In a creation, after each write that makes something."""
+    crashes, lives.stays_down = lives.crashes.total(), True
+    for number, lane in enumerate(lanes):
+        lane.script.cut_at(max(1, number))
+    lanes.apply(FIRST)
+    until("all have crashed", lambda: lives.crashes.total() == crashes + len(lanes))
+    lanes.delete()
+    written, lives.stays_down = lanes.written(), False
+    lanes.until_gone()
+    lanes.until_rest()
+    assert lanes.since(written) == []
 
 
 def test_processes_that_are_killed(world: World, proxy: Proxy, whole: Story, note: Note) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from e2e.apiserver.client import until
 from e2e.apiserver.faults import REFUSALS, Refusal
-from e2e.apiserver.lanes import Lanes
+from e2e.apiserver.lanes import Lane, Lanes
 from e2e.apiserver.lives import OFTEN
+from e2e.apiserver.operators import Operator
 from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.story import Story, lived
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS
+from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, resource_of
 
 AT_ONCE = 30
 AWAY_SECONDS = 2.0
+WATCHED = tuple(one for one in REFUSALS if one.code in (410, 429, 500))
+KINDS_WATCHED = [kind.plural for kind in (PIPELINES, *CHILDREN, PODS)]
 Fault = tuple[int, Refusal | None]
 """A write's number, and how it is refused; None: it is carried out, and nobody hears."""
 KINDS: tuple[Refusal | None, ...] = (*REFUSALS, None)
@@ -61,27 +64,38 @@ def befallen(world: World, proxy: Proxy, whole: Story, faults: Sequence[Fault], 
     assert operator.end() == 0
 
 
-@pytest.mark.parametrize("refusal", [one for one in REFUSALS if one.code in (410, 429, 500)], ids=lambda one: one.code)
-def test_watches_that_end_with_an_error(world: World, proxy: Proxy, whole: Story, refusal: Refusal) -> None:
-    """Of all kinds at once; what is edited, deleted and made until they are back is found out."""
-    lanes = Lanes(world, proxy.faults, ["edited", "gone"])
-    edited, gone = lanes
+def test_watches_that_end_with_an_error(world: World, proxy: Proxy, whole: Story) -> None:
+    """With 410, 429 or 500, of all kinds at once; what happens until they are back is found out."""
+    lanes = Lanes(world, proxy.faults, ["edited", *(str(refusal.code) for refusal in WATCHED)])
     operator = world.operators.through(proxy.url, "operator", OFTEN)
     lived(lanes)
-    kinds = [kind.plural for kind in (PIPELINES, *CHILDREN, PODS)]
-    proxy.faults.shut = dict.fromkeys(kinds, refusal)
-    try:
-        until("each was watched", lambda: all(proxy.break_watches(kind, refusal) for kind in ("pods", "services")))
-        for kind in kinds:
-            proxy.break_watches(kind, refusal)
-        world.admin.delete(PIPELINES, gone.namespace, "llama")
-        for kind, name in World(world.plane, world.operators, edited.namespace).children():
-            resource = next(one for one in CHILDREN if one.kind == kind)
-            world.admin.delete(resource, edited.namespace, name)
-        time.sleep(AWAY_SECONDS)
-    finally:
-        proxy.faults.shut = {}
-    until("the gone one is forgotten", lambda: operator.metric("dynamo_operator_pipelines") == 1)
-    until("all is back", lambda: lanes.is_like(edited, whole.ends[-1][0]))
+    for left, (gone, refusal) in zip((3, 2, 1), zip(lanes[1:], WATCHED, strict=True), strict=True):
+        broken(proxy, refusal)
+        try:
+            world.admin.delete(PIPELINES, gone.namespace, "llama")
+            without_children(world, lanes[0])
+            time.sleep(AWAY_SECONDS)
+        finally:
+            proxy.faults.shut = {}
+        until("the gone one is forgotten", forgotten(operator, left))
+        until("all is back", lambda: lanes.is_like(lanes[0], whole.ends[-1][0]))
     assert operator.process.poll() is None
     assert operator.defects() == []
+
+
+def broken(proxy: Proxy, refusal: Refusal) -> None:
+    """Every watch ends with it, and can't be begun anew."""
+    proxy.faults.shut = dict.fromkeys(KINDS_WATCHED, refusal)
+    found = [proxy.break_watches(kind, refusal) for kind in KINDS_WATCHED]
+    assert all(found), found
+
+
+def without_children(world: World, lane: Lane) -> None:
+    """Somebody deletes them all."""
+    for kind, name in World(world.plane, world.operators, lane.namespace).children():
+        world.admin.delete(resource_of(kind), lane.namespace, name)
+
+
+def forgotten(operator: Operator, left: int) -> Callable[[], bool]:
+    """Whether it knows no more than so many pipelines."""
+    return lambda: operator.metric("dynamo_operator_pipelines") == left

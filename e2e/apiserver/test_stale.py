@@ -1,96 +1,86 @@
-"""An operator that begins with what lists showed some time ago, and that no watch tells more: it does no harm by it."""
+"""Operators that begin with what lists showed some time ago, and that no watch tells more: they do no harm by it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 
-import pytest
 from e2e.apiserver.client import until
 from e2e.apiserver.faults import Snapshot
-from e2e.apiserver.lanes import FIRST, SECOND, Lanes
+from e2e.apiserver.lanes import FIRST, SECOND, Lane, Lanes
 from e2e.apiserver.lives import OFTEN
 from e2e.apiserver.operators import Operator
-from e2e.apiserver.proxy import Proxy
+from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
+from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS
 
-EVERYTHING = (PIPELINES, *CHILDREN, PODS)
+STALE_SECONDS = 3 * OFTEN["intervals"]["resyncSeconds"]
+EVERYTHING = tuple(kind.plural for kind in (PIPELINES, *CHILDREN, PODS))
+BEFORE_THE_EDIT = {
+    "everything": EVERYTHING, "pipelines": EVERYTHING[:1], "children": EVERYTHING[1:], "pods": EVERYTHING[-1:],
+}  # fmt: skip
+"""What is old, by the lane's name."""
+CAME, WENT = "came", "went"
 Held = tuple[str, str, str, str]
 """Kind, name, uid, resourceVersion."""
-STALE_SECONDS = 3 * OFTEN["intervals"]["resyncSeconds"]
-SEEN: dict[str, tuple[Resource, ...]] = {
-    "everything": EVERYTHING,
-    "pipelines": (PIPELINES,),
-    "children": (*CHILDREN, PODS),
-    "pods": (PODS,),
-}
 
 
-def snapshot(world: World, kinds: Iterable[Resource]) -> Snapshot:
-    """What lists of these kinds show now."""
-    return Snapshot({kind.plural: world.admin.ask("GET", kind.path()) for kind in kinds})
+def test_lists_of_some_time_ago(world: World, proxy: Proxy, whole: Story) -> None:
+    """Of the time before an edit, a creation or a deletion: no child is made, changed or deleted for it.
 
-
-def begun(world: World, proxy: Proxy, name: str) -> Operator:
-    """An operator that has looked a few times, or had the time to."""
-    operator = world.operators.through(proxy.url, name, OFTEN)
-    until("it answers", lambda: operator.probe()[0] == 200)
-    time.sleep(STALE_SECONDS)
-    return operator
-
-
-@pytest.mark.parametrize("which", SEEN)
-def test_before_the_last_edit(world: World, proxy: Proxy, whole: Story, which: str) -> None:
-    """Lists are of the time before it: no child is made, changed or deleted, and the status doesn't go back."""
-    lanes = Lanes(world, proxy.faults, ["one"])
+    Nor does a status go back to an older generation; and once lists and watches are of now, all is as it should be.
+    """
+    lanes = Lanes(world, proxy.faults, [*BEFORE_THE_EDIT, CAME, WENT])
+    went = lanes[-1]
+    nothing = snapshot(world)
     operator = world.operators.through(proxy.url, "before", OFTEN)
     lanes.apply(FIRST)
     lanes.until_ready()
-    old = snapshot(world, SEEN[which])
+    first = snapshot(world)
     lanes.apply(SECOND)
     lanes.until_ready()
+    world.admin.delete(PIPELINES, went.namespace, "llama")
+    until("it is gone", lambda: not lanes.objects()[went.namespace])
     assert operator.end() == 0
-    before, generation = held(lanes), observed(lanes)
-    proxy.faults.stale = old
-    try:
-        operator = begun(world, proxy, "stale")
+    olds = [{kind: first[kind] for kind in kinds} for kinds in BEFORE_THE_EDIT.values()]
+    before, generations = held(lanes), observed(lanes)
+    with ExitStack() as open_till_the_end:
+        proxies = [open_till_the_end.enter_context(serving(world.plane.server)) for _ in lanes]
+        for one, lists in zip(proxies, [*olds, nothing, first], strict=True):
+            one.faults.stale = Snapshot(lists)
+        operators = [begun(world, one, lane) for one, lane in zip(proxies, lanes, strict=True)]
+        time.sleep(STALE_SECONDS)
         assert changed(before, held(lanes)) == []
-        assert observed(lanes) == generation, "the status went back"
-    finally:
-        proxy.faults.stale = None
-    until("it looks", lambda: operator.looks() >= 1)
-    until("all is as before", lambda: lanes.is_like(lanes[0], whole.ends[-1][0]))
-    assert changed(before, held(lanes)) == []
-    assert operator.defects() == []
+        assert observed(lanes) == generations, "a status went back"
+        for one in proxies:
+            one.faults.stale = None
+        for lane, operator in zip(lanes, operators, strict=True):
+            until("it knows what there is", partial(knows, operator, 0 if lane is went else 1))
+            assert operator.defects() == []
+        for lane in lanes[:-1]:
+            until("all is as before", partial(lanes.is_like, lane, whole.ends[-1][0]))
+        assert changed(before, held(lanes)) == []
+        assert [operator.end() for operator in operators] == [0] * len(lanes)
 
 
-@pytest.mark.parametrize("was_there", [True, False])
-def test_before_it_came_or_went(world: World, proxy: Proxy, was_there: bool) -> None:
-    """Lists show a pipeline with all its children that is deleted, or don't show one that is there: nothing changes."""
-    lanes = Lanes(world, proxy.faults, ["one"])
-    before = snapshot(world, EVERYTHING)
-    operator = world.operators.through(proxy.url, "before", OFTEN)
-    lanes.apply(FIRST)
-    lanes.until_ready()
-    old = snapshot(world, EVERYTHING) if was_there else before
-    assert operator.end() == 0
-    if was_there:
-        lanes.delete()
-        lanes.until_gone()
-    before_it = held(lanes)
-    proxy.faults.stale = old
-    try:
-        operator = begun(world, proxy, "stale")
-    finally:
-        proxy.faults.stale = None
-    pipelines = 0 if was_there else 1
-    until("it knows better", lambda: operator.metric("dynamo_operator_pipelines") == pipelines)
-    lanes.until_rest()
-    assert changed(before_it, held(lanes)) == []
-    assert operator.defects() == []
+def begun(world: World, proxy: Proxy, lane: Lane) -> Operator:
+    """An operator of this lane alone."""
+    found = world.operators.through(proxy.url, lane.namespace, OFTEN | {"namespaces": [lane.namespace]})
+    until("it answers", lambda: found.probe()[0] == 200)
+    return found
+
+
+def knows(operator: Operator, pipelines: int) -> bool:
+    """Whether it knows of so many."""
+    return operator.metric("dynamo_operator_pipelines") == pipelines
+
+
+def snapshot(world: World) -> dict[str, dict[str, object]]:
+    """What lists show now."""
+    return {kind.plural: world.admin.ask("GET", kind.path()) for kind in (PIPELINES, *CHILDREN, PODS)}
 
 
 def changed(before: list[Held], after: list[Held]) -> list[str]:

@@ -56,7 +56,7 @@ def module_folder(module: str) -> Path:
 def require_go() -> None:
     """Raise StepError if nothing can be built."""
     if shutil.which("go") is None:
-        raise StepError("Go is missing (1.25 or later): it builds Kubernetes and kind; install it and put it on PATH")
+        raise StepError("Go is missing (1.26 or later): it builds Kubernetes and kind; install it and put it on PATH")
 
 
 def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
 import pytest
 from e2e.apiserver.alike import normal, unlike
 from e2e.apiserver.faults import REFUSALS, Fate, Faults, Request, Script, Snapshot, Told, selects
-from e2e.apiserver.proxy import Proxy
+from e2e.apiserver.proxy import serving
 from tests.operator.apiserver import ApiServer
 from tests.operator.cluster import Cluster
 from tests.operator.pipelines import SMALLEST, body, pipeline
@@ -108,23 +106,12 @@ def test_a_list_of_some_time_ago() -> None:
     ]  # fmt: skip
 
 
-@contextmanager
-def between(server: ApiServer) -> Iterator[Proxy]:
-    """A proxy before it."""
-    proxy = Proxy(server.url)
-    proxy.start()
-    try:
-        yield proxy
-    finally:
-        proxy.stop()
-
-
 def test_what_the_proxy_does() -> None:
     """Answers pass unchanged; a lost one was carried out, a cut one was not, a refusal has the server's form."""
 
     async def main() -> None:
         async with ApiServer() as server, aiohttp.ClientSession() as session:
-            with between(server) as proxy:
+            with serving(server.url) as proxy:
                 api = Api(session, proxy.url)
                 script = proxy.faults.script("serving")
                 made = server.put(body(SMALLEST))
@@ -158,7 +145,7 @@ def test_watches_through_the_proxy() -> None:
 
     async def main() -> None:
         async with ApiServer() as server, aiohttp.ClientSession() as session:
-            with between(server) as proxy:
+            with serving(server.url) as proxy:
                 api, heard = Api(session, proxy.url), asyncio.Queue[str]()
                 proxy.faults.script("serving").drop = Told("services", "ADDED", 2)
 
