@@ -22,7 +22,6 @@ from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
 from dynamo.operator.kube import Api, encoded
 from dynamo.operator.reconcile import Outcome, Reconciler
-from dynamo.operator.resources import naming
 from dynamo.operator.resources.site import Site
 from dynamo.operator.settings import Settings
 
@@ -190,32 +189,6 @@ def test_deletion_is_left_to_the_garbage_collector() -> None:
         assert bench.server.objects == {}
 
     run(case)
-
-
-@pytest.mark.parametrize(
-    "gone", [[naming.PIPELINE], [naming.COMPONENT], [naming.REVISION], [naming.PIPELINE, naming.REVISION], None]
-)
-def test_workers_whose_labels_somebody_took_away_go_on(gone: list[str] | None) -> None:
-    """One label, some or all of the StatefulSet's: they come back, and no worker is told to end for it."""
-
-    async def case(bench: Bench) -> None:
-        await bench.settle()
-        before = bench.fingerprint()
-        (name,) = bench.server.names("StatefulSet")
-        found = bench.server.one("StatefulSet", name)
-        labels = {} if gone is None else {k: v for k, v in found["metadata"]["labels"].items() if k not in gone}
-        bench.server.put({**found, "metadata": {**found["metadata"], "labels": labels}})
-        for _ in range(3):
-            await bench.look()
-            assert bench.server.one("StatefulSet", name)["spec"]["replicas"] == 3
-            ready = bench.condition("Ready")
-            assert ready is not None
-            assert ready["status"] == "True"
-        assert len(bench.server.names("Pod")) == 3
-        assert bench.fingerprint() == before
-        assert (await bench.look()).writes == 0
-
-    run(case, {"components": [{"engine": "mocker", "replicas": 3}]})
 
 
 @pytest.mark.parametrize("labels", [{}, {"dynamo.dev/pipeline": "llama"}])
