@@ -52,18 +52,25 @@ def new_world(plane: Plane, name: str) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def proxy(plane: Plane) -> Iterator[Proxy]:
-    """Between operators and the API server; each test has its own namespaces, and puts right what it broke for all."""
+def shared_proxy(plane: Plane) -> Iterator[Proxy]:
+    """Between operators and the API server."""
     with serving(plane.server) as found:
         yield found
 
 
+@pytest.fixture
+def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
+    """The same for all tests, each with namespaces of its own; what is broken for all namespaces is put right."""
+    yield shared_proxy
+    shared_proxy.faults.shut, shared_proxy.faults.stale = {}, None
+
+
 @pytest.fixture(scope="session")
-def whole(plane: Plane, proxy: Proxy) -> Story:
+def whole(plane: Plane, shared_proxy: Proxy) -> Story:
     """What a pipeline lives through that nothing befalls; with it all others are compared."""
     with new_world(plane, "whole") as world:
-        lanes = Lanes(world, proxy.faults, ["whole"])
-        with reconcilers(lanes, proxy.url, world.operators.token):
+        lanes = Lanes(world, shared_proxy.faults, ["whole"])
+        with reconcilers(lanes, shared_proxy.url, world.operators.token):
             return lived(lanes)
 
 
