@@ -27,10 +27,11 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
-generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, crds/, what the charts have of it
+generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, crds/, what the charts have of it, gitops/
 	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
 	@$(BIN)/python -m dynamo.operator.crdgen
 	@$(BIN)/python -m dynamo.operator.chart_schema
+	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
 
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)

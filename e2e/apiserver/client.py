@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import time
@@ -84,14 +85,15 @@ class Client:
         """In the background, as kubectl does."""
         self.ask("DELETE", resource.path(namespace, name), {"propagationPolicy": "Background"})
 
-    def play(self, namespace: str) -> None:
-        """The kubelets: every pod runs and is ready."""
+    def play(self, namespace: str | None) -> None:
+        """The kubelets (of one namespace, or of all): every pod runs and is ready."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for pod in self.items(PODS, namespace):
             if not pod.get("status", {}).get("conditions"):
                 ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
                 status = {"phase": "Running", "conditions": [ready]}
-                self.merge(PODS, namespace, pod["metadata"]["name"], {"status": status}, "status")
+                metadata = pod["metadata"]
+                self.merge(PODS, metadata["namespace"], metadata["name"], {"status": status}, "status")
 
 
 def until(what: str, holds: Callable[[], T], seconds: float = PATIENCE) -> T:
@@ -107,6 +109,12 @@ def until(what: str, holds: Callable[[], T], seconds: float = PATIENCE) -> T:
             last = error
         time.sleep(0.1)
     raise AssertionError(f"not within {seconds:.0f} s: {what}; last: {last}")
+
+
+async def holding(holds: Callable[[], object], pause: float = 0.05) -> None:
+    """Returns when it holds; for what another thread changes."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(pause)
 
 
 def _json(text: bytes) -> Object:

@@ -6,10 +6,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
+from e2e.apiserver.lanes import Lanes
+from e2e.apiserver.lives import reconcilers
 from e2e.apiserver.operators import NAMESPACES, Operators
 from e2e.apiserver.plane import Plane
+from e2e.apiserver.proxy import Proxy, serving
+from e2e.apiserver.story import Story, lived
 from e2e.apiserver.world import Note, World
 from e2e.kind.places import Places
 
@@ -27,7 +32,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 @pytest.fixture
 def world(plane: Plane, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace of its own, the CRD and the chart's rights; no operator runs yet."""
-    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")
+    with new_world(plane, re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")) as found:
+        yield found
+
+
+@contextmanager
+def new_world(plane: Plane, name: str) -> Iterator[World]:
+    """For tests that share one; it is gone afterwards."""
     operators = Operators(plane, name)
     operators.allow()
     found = World(plane, operators, name)
@@ -38,6 +49,29 @@ def world(plane: Plane, request: pytest.FixtureRequest) -> Iterator[World]:
     finally:
         operators.end()
         found.clear()
+
+
+@pytest.fixture(scope="session")
+def shared_proxy(plane: Plane) -> Iterator[Proxy]:
+    """Between operators and the API server."""
+    with serving(plane.server) as found:
+        yield found
+
+
+@pytest.fixture
+def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
+    """The same for all tests, each with namespaces of its own; what is broken for all namespaces is put right."""
+    yield shared_proxy
+    shared_proxy.faults.shut, shared_proxy.faults.stale = {}, None
+
+
+@pytest.fixture(scope="session")
+def whole(plane: Plane, shared_proxy: Proxy) -> Story:
+    """What a pipeline lives through that nothing befalls; with it all others are compared."""
+    with new_world(plane, "whole") as world:
+        lanes = Lanes(world, shared_proxy.faults, ["whole"])
+        with reconcilers(lanes, shared_proxy.url, world.operators.token):
+            return lived(lanes)
 
 
 @pytest.fixture
@@ -55,4 +89,5 @@ def note(record_property: Callable[[str, object], None], capsys: pytest.CaptureF
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Watches need minutes to notice some things."""
     for item in items:
-        item.add_marker(pytest.mark.timeout(400))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -75,6 +76,10 @@ class Operator:
         """Its log."""
         return self.log.read_text()
 
+    def defects(self) -> list[str]:
+        """What its log says of errors that nobody expected; kopf writes tracebacks of others, too."""
+        return [line for line in self.said().splitlines() if re.search("the look failed|watching .* failed", line)]
+
     def end(self, seconds: float = 20.0) -> int:
         """SIGTERM; its exit status."""
         self.process.terminate()
@@ -119,24 +124,33 @@ class Operators:
             "spec": {"boundObjectRef": bound, "expirationSeconds": 3600, "audiences": []},
         }  # fmt: skip
         found = self._plane.admin.ask("POST", ACCOUNTS.path(HOME, ACCOUNT, "token"), wanted)
-        self._plane.kubeconfig("operator", found["status"]["token"])
+        self.token: str = found["status"]["token"]
+        self._plane.kubeconfig("operator", self.token)
 
     def start(self, name: str = "one", *, leads: bool = True) -> Operator:
         """A replica; by default until it leads."""
+        found = self._run(name, self._plane.folder / "operator.kubeconfig", self._plane.folder / "config.yaml")
+        if leads:
+            until(f"{name} leads", lambda: self.holder() == name)
+        return found
+
+    def through(self, server: str, name: str, config: Object) -> Operator:
+        """The only replica, which reaches the API server at this URL; with settings of its own beside the usual."""
+        file = self._plane.folder / f"{self._test}-{name}.yaml"
+        file.write_text(json.dumps(CONFIG | {"leaderElection": {"enabled": False}} | config))
+        return self._run(name, self._plane.kubeconfig(f"{self._test}-{name}", self.token, server), file)
+
+    def _run(self, name: str, kubeconfig: Path, config: Path) -> Operator:
         port = free_ports(1)[0]
         log = self._plane.folder / f"{self._test}-{len(self._all)}-{name}.log"
-        environment = os.environ | {
-            "KUBECONFIG": str(self._plane.folder / "operator.kubeconfig"), "POD_NAME": name, "POD_NAMESPACE": HOME,
-        }  # fmt: skip
-        command = [sys.executable, "-m", "dynamo.operator", f"--config={self._plane.folder / 'config.yaml'}"]
+        environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_NAME": name, "POD_NAMESPACE": HOME}
+        command = [sys.executable, "-m", "dynamo.operator", f"--config={config}"]
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 [*command, "--host=127.0.0.1", f"--port={port}"], env=environment, stdout=stream, stderr=stream
             )
         found = Operator(name, process, port, log)
         self._all.append(found)
-        if leads:
-            until(f"{name} leads", lambda: self.holder() == name)
         return found
 
     def holder(self) -> str:

@@ -56,7 +56,7 @@ def module_folder(module: str) -> Path:
 def require_go() -> None:
     """Raise StepError if nothing can be built."""
     if shutil.which("go") is None:
-        raise StepError("Go is missing (1.25 or later): it builds Kubernetes and kind; install it and put it on PATH")
+        raise StepError("Go is missing (1.26 or later): it builds Kubernetes and kind; install it and put it on PATH")
 
 
 def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
@@ -67,6 +67,18 @@ def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
     _build_module(places, "pause", ((".",),), "-s -w")
     for tool in tools:
         _install_tool(places, tool)
+
+
+def build_kstatus(places: Places) -> Path:
+    """A program that prints what kstatus makes of files; wants Go 1.26, as kstatus does."""
+    places.bin.mkdir(parents=True, exist_ok=True)
+    _build_module(places, "kstatus", ((".",),), "-s -w")
+    return places.bin / "kstatus"
+
+
+def folder_of(module: str) -> Path:
+    """Where the source of a `module@version` lies that nothing of ours requires, downloaded if need be."""
+    return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=HERE))["Dir"])
 
 
 def _kubernetes_flags() -> str:

@@ -111,8 +111,9 @@ class ApiServer:
             if kind == resource.kind and version > since:
                 queue.put_nowait(past)
         self.watchers.append(entry)
+        end = asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds") or 3600)
         try:
-            while (event := await queue.get()) is not None:
+            while (event := await _before(end, queue)) is not None:
                 if event["type"] == "CUT" and request.transport is not None:
                     request.transport.abort()
                     break
@@ -188,7 +189,7 @@ class ApiServer:
         if request.method == "PUT" and found and seen != found["metadata"]["resourceVersion"]:
             return refusal(409, "the object has been modified", "Conflict")
         applies = request.content_type == "application/apply-patch+yaml"
-        if applies and found and seen not in (None, found["metadata"]["resourceVersion"]):
+        if request.method == "PATCH" and found and seen not in (None, found["metadata"]["resourceVersion"]):
             return refusal(409, "the object has been modified", "Conflict")
         if not found and (wanted_uid or (request.method == "PATCH" and not applies)):
             return _missing(key)
@@ -242,6 +243,15 @@ class ApiServer:
                     "metadata": {"name": name, "labels": dict(labels), "ownerReferences": [owner]},
                     "status": {"conditions": [{"type": "Ready", "status": "True"}]},
                 }, namespace)  # fmt: skip
+
+
+async def _before(end: float, queue: asyncio.Queue[Object | None]) -> Object | None:
+    """The next event; None when the watch's time is over."""
+    try:
+        async with asyncio.timeout_at(end):
+            return await queue.get()
+    except TimeoutError:
+        return None
 
 
 def _discovery(path: str) -> Object | None:

@@ -11,7 +11,7 @@ from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
 from tests.operator.test_mirroring import Sight, seeing
 from tests.operator.test_reconcile import KEY
-from tests.operator.test_run import run
+from tests.operator.test_run import run, until
 
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import PIPELINES, ROUTES
@@ -153,5 +153,46 @@ def test_a_deleted_pipeline_is_asked_for_once() -> None:
             sight.server.remove(PIPELINES.kind, "llama")
             outcome, asked = await sight.look()
             assert (outcome, of_serving(asked)) == (Outcome(gone=True), [ASKED])
+
+    run(case)
+
+
+def test_nothing_is_made_anew_for_a_pipeline_whose_end_is_not_yet_told() -> None:
+    """Its children's deletions are told first: who would believe that it is there would make them again."""
+
+    async def case(_: ApiServer) -> None:
+        async with informed() as (sight, _latest):
+            await sight.settle()
+            for kind, namespace, name in list(sight.server.objects):
+                sight.server.remove(kind, name, namespace)
+            await until(lambda: sight.mirror.size() == 0)
+            outcome, asked = await sight.look()
+            assert (outcome, of_serving(asked)[-1]) == (Outcome(gone=True), ASKED)
+            assert not sight.server.objects
+
+    run(case)
+
+
+def test_what_is_found_out_of_an_old_pipeline_is_not_told_of_the_new_one() -> None:
+    """The edit's event is late, and a pod ends: the status of the edited pipeline doesn't go back to the old one's."""
+
+    async def case(_: ApiServer) -> None:
+        async with informed() as (sight, latest):
+            await sight.settle()
+            found = sight.server.one(PIPELINES.kind, "llama")
+            metadata = {**found["metadata"], "generation": 2}
+            new = sight.server.put(
+                {**found, "metadata": metadata, "status": {**found["status"], "observedGeneration": 2}}
+            )
+            sight.server.remove("Pod", sight.server.names("Pod")[0])
+            await sight.seen()
+            assert (await sight.look())[0].failed
+            assert sight.server.one(PIPELINES.kind, "llama") == new
+            assert latest.of(KEY) is None
+            await sight.look()
+            (ready,) = (
+                c for c in sight.server.one(PIPELINES.kind, "llama")["status"]["conditions"] if c["type"] == "Ready"
+            )
+            assert (ready["status"], ready["observedGeneration"]) == ("False", 2)
 
     run(case)

@@ -13,6 +13,7 @@ from tests.operator.test_reconcile import KEY, SETTINGS, TWO
 from tests.operator.test_run import until
 
 from dynamo.operator.dirty import Key
+from dynamo.operator.intervals import Intervals
 from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS
 from dynamo.operator.kube import Api
 from dynamo.operator.latest import Latest
@@ -26,10 +27,10 @@ KINDS = (*CHILDREN, PODS)
 class Sight:
     """A reconciler with a mirror whose watches run."""
 
-    def __init__(self, server: ApiServer, api: Api) -> None:
+    def __init__(self, server: ApiServer, api: Api, again: float) -> None:
         self.server, self.api, self.mirror = server, api, Mirror()
         self.marked: list[Key] = []
-        self.mirroring = Mirroring(api, self.mirror, self.marked.append)
+        self.mirroring = Mirroring(api, self.mirror, self.marked.append, again=again)
         self.looks = Reconciler(api, SETTINGS, mirror=self.mirror)
 
     def know(self, latest: Latest) -> None:
@@ -62,10 +63,10 @@ class Sight:
 
 
 @asynccontextmanager
-async def seeing(spec: dict[str, object] = SMALLEST) -> AsyncIterator[Sight]:
+async def seeing(spec: dict[str, object] = SMALLEST, again: float = Intervals.resync) -> AsyncIterator[Sight]:
     async with ApiServer() as server, aiohttp.ClientSession() as session:
         server.put(body(spec))
-        sight = Sight(server, Api(session, server.url))
+        sight = Sight(server, Api(session, server.url), again)
         task = asyncio.create_task(sight.mirroring.run())
         await sight.mirroring.settled()
         try:
@@ -75,9 +76,11 @@ async def seeing(spec: dict[str, object] = SMALLEST) -> AsyncIterator[Sight]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def run(case: Callable[[Sight], Awaitable[None]], spec: dict[str, object] = SMALLEST) -> None:
+def run(
+    case: Callable[[Sight], Awaitable[None]], spec: dict[str, object] = SMALLEST, again: float = Intervals.resync
+) -> None:
     async def main() -> None:
-        async with seeing(spec) as sight:
+        async with seeing(spec, again) as sight:
             await case(sight)
 
     asyncio.run(main())
@@ -202,3 +205,24 @@ def test_after_a_lost_history_ghosts_go() -> None:
         assert sight.server.names("Deployment") == [name]
 
     run(case)
+
+
+def test_what_a_watch_leaves_out_is_listed_within_a_resync() -> None:
+    """A live watch says nothing of a deletion and of an edit; the kind stays live meanwhile."""
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        sight.marked.clear()
+        sight.server.mute |= {"Deployment", "Service"}
+        services = sight.server.names("Service")
+        sight.server.remove("Service", services[0])
+        deployment = sight.server.one("Deployment", sight.server.names("Deployment")[0])
+        sight.server.put({**deployment, "spec": {**deployment["spec"], "replicas": 7}})
+        assert (await sight.look())[0].writes == 0, "nobody has told"
+        await until(lambda: len(sight.marked) >= 2)
+        assert sight.live()
+        assert (await sight.look())[0].writes >= 2
+        assert sight.server.names("Service") == services
+        assert set(sight.marked) == {KEY}
+
+    run(case, again=1.0)

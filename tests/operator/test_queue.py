@@ -15,6 +15,7 @@ from dynamo.operator.answers import Gone, Refused, Retry, error_of, verdict
 from dynamo.operator.budget import Budget
 from dynamo.operator.conditions import Reason
 from dynamo.operator.dirty import Dirty, Key, Pace
+from dynamo.operator.intervals import Intervals
 from dynamo.operator.settings import Settings, SettingsError
 
 A, B = Key("serving", "a"), Key("serving", "b")
@@ -250,11 +251,20 @@ def test_the_charts_file_is_read() -> None:
     assert (found.site.pull_secrets, found.site.fs_group, found.site.network_policies) == (("p",), None, False)
     assert (found.lease, found.identity, found.own_namespace) == ("release-operator", "op-1", "dynamo")
     assert found.environment("x").grace_seconds == 60
+    assert found.intervals == Intervals()
+    often = Settings.of(json.dumps(FILE | {"intervals": {"sweepSeconds": 2, "resyncSeconds": 5.5}}), {})
+    assert often.intervals == Intervals(sweep=2.0, resync=5.5)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "images"), ("a: [", "YAML"), (json.dumps(FILE | {"surprise": 1}), "surprise"), ("[]", "the file")],
+    [
+        ("", "images"),
+        ("a: [", "YAML"),
+        (json.dumps(FILE | {"surprise": 1}), "surprise"),
+        (json.dumps(FILE | {"intervals": {"sweepSeconds": 0}}), "intervals.sweepSeconds"),
+        ("[]", "the file"),
+    ],
 )
 def test_a_wrong_file_names_the_field(text: str, said: str) -> None:
     """One sentence."""

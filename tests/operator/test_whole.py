@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
@@ -24,9 +25,11 @@ from tests.operator.test_run import run, until
 
 from dynamo.operator import probes, watching
 from dynamo.operator import run as run_module
+from dynamo.operator.intervals import Intervals
 from dynamo.operator.kinds import PIPELINES
 from dynamo.operator.login import Find, Login
 from dynamo.operator.run import operate
+from dynamo.operator.settings import Settings
 
 HANG = 60.0
 """Nothing here takes so long; what does, hangs."""
@@ -35,12 +38,12 @@ HANG = 60.0
 class Operator:
     """One that runs beside the test."""
 
-    def __init__(self, server: ApiServer, find: Find | None = None) -> None:
+    def __init__(self, server: ApiServer, find: Find | None = None, settings: Settings = SETTINGS) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         login = Login(find or (lambda: kopf.ConnectionInfo(server=server.url)))
-        self.task = asyncio.create_task(operate(SETTINGS, login, ("127.0.0.1", self.port)))
+        self.task = asyncio.create_task(operate(settings, login, ("127.0.0.1", self.port)))
 
     async def get(self, path: str) -> str:
         """From its probes."""
@@ -70,9 +73,11 @@ class Operator:
 
 
 @asynccontextmanager
-async def operating(server: ApiServer, find: Find | None = None) -> AsyncIterator[Operator]:
+async def operating(
+    server: ApiServer, find: Find | None = None, settings: Settings = SETTINGS
+) -> AsyncIterator[Operator]:
     """An operator that serves the pipeline `llama` and watches."""
-    one = Operator(server, find)
+    one = Operator(server, find, settings)
     try:
         await watched(server)
         yield one
@@ -85,6 +90,11 @@ async def watched(server: ApiServer) -> None:
     await until(lambda: {kind for kind, _ in server.watchers} == {r.kind for r in watching.WATCHED}, HANG)
     await until(lambda: server.names("StatefulSet") and server.names("Deployment"), HANG)
     server.play()
+
+
+def sweeping(seconds: float) -> Settings:
+    """With so long between two sweeps."""
+    return dataclasses.replace(SETTINGS, intervals=Intervals(sweep=seconds))
 
 
 def ready(server: ApiServer) -> bool:
@@ -159,12 +169,11 @@ def test_a_broken_watch_loses_nothing(how: str) -> None:
 
 def test_a_watch_that_tells_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the sweep lists and nobody tells is looked at all the same, and new watches come."""
-    monkeypatch.setattr(run_module, "SWEEP_SECONDS", 0.5)
     monkeypatch.setattr(run_module, "PATIENCE_SECONDS", 0.4)
 
     async def case(server: ApiServer) -> None:
         server.put(body(SMALLEST))
-        async with operating(server) as operator:
+        async with operating(server, settings=sweeping(0.5)) as operator:
             await until(lambda: ready(server), HANG)
             server.mute.add(PIPELINES.kind)
             spec = {"components": [{"engine": "mocker", "replicas": 3}]}
@@ -180,13 +189,12 @@ def test_a_watch_that_tells_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_dead_watch_is_sick(monkeypatch: pytest.MonkeyPatch) -> None:
     """kopf hangs, also when it is started anew: the sweep finds the pipeline, but the probe fails."""
-    monkeypatch.setattr(run_module, "SWEEP_SECONDS", 0.2)
     monkeypatch.setattr(probes, "LATE_SECONDS", 1.0)
     monkeypatch.setattr(watching, "live", lambda registry, settings, namespaces, enough: enough.wait())
 
     async def case(server: ApiServer) -> None:
         server.put(body(SMALLEST))
-        operator = Operator(server)
+        operator = Operator(server, settings=sweeping(0.2))
         await until(lambda: server.names("Deployment"), HANG)
         await operator.shows("/healthz", "the watch of pipelines is dead")
         await operator.stop()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from dynamo.operator.intervals import Intervals
+
 
 class Key(NamedTuple):
     """A pipeline's name in the cluster."""
@@ -28,7 +30,7 @@ class Pace:
 
     first_retry: float = 0.5
     last_retry: float = 300.0
-    resync: float = 600.0
+    resync: float = Intervals.resync
     spacing: float = 0.25
 
     def backoff(self, failures: int, jitter: float) -> float:

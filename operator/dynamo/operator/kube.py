@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -100,14 +101,21 @@ class Api:
             query = {**query, "continue": token}
 
     async def watch(
-        self, resource: Resource, namespace: str | None, selector: str, version: str
+        self,
+        resource: Resource,
+        namespace: str | None,
+        selector: str,
+        version: str,
+        seconds: float = WATCH_SECONDS,
     ) -> AsyncIterator[Object]:
-        """Events after a resourceVersion, bookmarks too, until the server ends the stream or is silent for too long.
+        """Events after a resourceVersion, bookmarks too, until the server ends the stream
+        (after `seconds`, WATCH_SECONDS at most) or is silent for too long.
 
         Raises `ApiError`; with 410 the version is too old.
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
-        query |= {"timeoutSeconds": str(WATCH_SECONDS)} | ({"labelSelector": selector} if selector else {})
+        query |= {"timeoutSeconds": str(math.ceil(min(seconds, WATCH_SECONDS)))}
+        query |= {"labelSelector": selector} if selector else {}
         await asyncio.sleep(self._budget.take(time.monotonic()))
         answer = await self._opened(resource.path(namespace), query)
         try:
@@ -147,11 +155,16 @@ class Api:
             if error.code != 404:
                 raise
 
-    async def write_status(self, namespace: str, name: str, uid: str, before: Object, after: Object) -> Object:
-        """Makes the status `after`; fields that it doesn't have any more go."""
+    async def write_status(self, pipeline: Object, before: Object, after: Object) -> Object:
+        """Makes the status `after`; fields that it doesn't have any more go.
+
+        A pipeline that has changed since it was read answers 409: what was found out of an old one isn't told of it.
+        """
+        metadata = pipeline["metadata"]
         changed = {k: v for k, v in after.items() if before.get(k) != v}
-        body = {"metadata": {"uid": uid}, "status": changed | {k: None for k in before if k not in after}}
-        path = PIPELINES.path(namespace, name, "status")
+        which = {name: metadata[name] for name in ("uid", "resourceVersion")}
+        body = {"metadata": which, "status": changed | {k: None for k in before if k not in after}}
+        path = PIPELINES.path(metadata["namespace"], metadata["name"], "status")
         return await self._send("PATCH", path, {"fieldManager": MANAGER}, body, MERGE)
 
     async def create(self, resource: Resource, namespace: str, body: Object) -> Object:

@@ -2,8 +2,10 @@
 
 Not kopf's watches: with those, five thousand objects cost 3 s of CPU and 118 MB (a task and a
 queue for each), here 0.6 s and little more than their text; and after a lost history kopf
-delivers no DELETED. A watch that can't be had is tried again for ever, later each time; until
-then its kind isn't live, and looks ask the server. Nothing else stops for it.
+delivers no DELETED. Each kind is listed anew once in a resync all the same: an event that a
+watch has left out would else stay unknown for ever. A watch that can't be had is tried again for ever,
+later each time; until then its kind isn't live, and looks ask the server. Nothing else stops
+for it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
+from dynamo.operator.intervals import Intervals
 from dynamo.operator.kinds import CHILDREN, PODS, Resource
 from dynamo.operator.kube import Api
 from dynamo.operator.mirror import Mirror
@@ -43,8 +46,10 @@ class Mirroring:
         namespaces: tuple[str, ...] = (),
         kinds: Iterable[Resource] = (*CHILDREN, PODS),
         clock: Callable[[], float] = time.monotonic,
+        again: float = Intervals.resync,
     ) -> None:
         self._api, self._mirror, self._mark, self._clock = api, mirror, mark, clock
+        self._again = again
         self._scopes = [(kind, where) for kind in kinds for where in namespaces or (None,)]
         self._lists = asyncio.Semaphore(LISTS_AT_ONCE)
         self._tried: set[tuple[Resource, str | None]] = set()
@@ -74,9 +79,10 @@ class Mirroring:
         failures = 0
         while True:
             try:
-                version = await self._list(kind, where)
-                failures = 0
-                await self._watch(kind, where, version)
+                while True:
+                    version = await self._list(kind, where)
+                    failures = 0
+                    await self._watch(kind, where, version)
             except ApiError as error:
                 # 410: the history that we would go on from is gone. That is everyday, and a new LIST tells all.
                 if error.code != 410:
@@ -107,9 +113,13 @@ class Mirroring:
         return version
 
     async def _watch(self, kind: Resource, where: str | None, version: str) -> None:
-        """Ends with an `ApiError`; the server ends a watch every few minutes, and the next goes on from there."""
-        while True:
-            async for event in self._api.watch(kind, where, naming.PIPELINE, version):
+        """Until it is time for another LIST; raises `ApiError`.
+
+        The server ends a watch every few minutes, and the next goes on from there.
+        """
+        end = self._clock() + _jittered(self._again)
+        while (left := end - self._clock()) > 0:
+            async for event in self._api.watch(kind, where, naming.PIPELINE, version, left):
                 self._hear(kind, where)
                 version = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] == "DELETED":
@@ -136,6 +146,11 @@ def _pause(failures: int) -> float:
     """Seconds; a little chance keeps the kinds from coming back all at the same time."""
     longest = min(LAST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 10))
     return longest * (0.5 + 0.5 * random.random())
+
+
+def _jittered(seconds: float) -> float:
+    """Up to a tenth less, so that the kinds are not listed anew all at the same time."""
+    return seconds * (1.0 - 0.1 * random.random())
 
 
 def _level(failures: int) -> int:

@@ -18,6 +18,7 @@ Live = Mapping[str, Any]
 OVERDUE_SECONDS = 60
 """After this long beyond its grace, a pod that still ends hangs on a dead node."""
 
+_SELECTING = ("StatefulSet", "Deployment")
 MERELY_STARTING = ("ContainerCreating", "PodInitializing")
 
 
@@ -133,8 +134,10 @@ def ordinal(pod: Live) -> int | None:
 
 
 def label(live: Live, name: str) -> str:
-    """A label, empty where there is none."""
-    return str(live["metadata"].get("labels", {}).get(name, ""))
+    """A label, empty where there is none; a workload's selector says it, too, and can't be edited."""
+    selected = live.get("spec", {}).get("selector") if live["kind"] in _SELECTING else None
+    kept = (selected or {}).get("matchLabels", {})
+    return str(kept.get(name) or live["metadata"].get("labels", {}).get(name, ""))
 
 
 def why(pod: Live) -> Waiting | None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from dynamo.operator.answers import ApiError, Gone, Refused, verdict
 from dynamo.operator.api import explain, rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
-from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, changes, with_live_replicas
+from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, belongs, changes, with_live_replicas
 from dynamo.operator.conditions import Reason
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
@@ -197,7 +197,7 @@ class _Look:
         """By what the mirror shows, as long as that can do no harm; else by what the server says now."""
         try:
             seen = self._compared(pipeline, await self._reading.known(self._key, self._now))
-            if all(is_creation(change) for change in seen.todo):
+            if self._may_write(seen.todo):
                 with suppress(_TakenError):
                     return await self._settled(pipeline, seen)
             if self._is_told:
@@ -205,6 +205,14 @@ class _Look:
             return await self._settled(pipeline, await self._compared_anew(pipeline))
         except RenderError as error:
             return await self._failed(pipeline, Trouble(Reason.INVALID_SPEC, str(error), final=True))
+
+    def _may_write(self, todo: Sequence[Change]) -> bool:
+        """Whether it can do no harm that the sight is old: what has the name already can't be created.
+
+        But what a pipeline that we know lacks may have been collected with it, before its own end was told.
+        """
+        is_new = not self._status.get("conditions")
+        return not todo or (all(is_creation(change) for change in todo) and (is_new or not self._is_told))
 
     async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
         """Writes what there is to write, and says how it stands."""
@@ -233,7 +241,9 @@ class _Look:
         """With what bears our label and, under the names that we need, `others`; raises `RenderError`."""
         site = self._settings.site
         wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
-        observed = observe(live, self._now)
+        # One whose label somebody took away runs all the same: to start it anew would end its workers.
+        known = [one for one in others if belongs(one, self._name, self._uid)]
+        observed = observe([*live, *known], self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
         return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
@@ -314,7 +324,7 @@ class _Look:
             self._wait = min(wait, self._wait or wait)
             return
         try:
-            await self._voice.say(self._body, self._status, found, self._now)
+            self._body = await self._voice.say(self._body, self._status, found, self._now)
         except ApiError as error:
             if error.code in (404, 409):
                 raise _AgainError from error

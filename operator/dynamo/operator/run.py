@@ -14,7 +14,7 @@ from typing import Any
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.credentials.access import Access
-from dynamo.operator.dirty import Key
+from dynamo.operator.dirty import Dirty, Key, Pace
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
 from dynamo.operator.lag import Lag
@@ -28,7 +28,7 @@ from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile import Reconciler
 from dynamo.operator.settings import Settings
 from dynamo.operator.watching import Handlers, watch
-from dynamo.operator.work import SWEEP_SECONDS, Work, sweep
+from dynamo.operator.work import Work, sweep
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +51,20 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
         if settings.lease is None:
             return await lead()
         while True:
-            await _term(Election(api, settings.own_namespace, settings.lease, settings.identity), health, lead)
+            election = Election(api, settings.own_namespace, settings.lease, settings.identity)
+            await _term(election, health, lead, settings.intervals.sweep)
             log.warning("the lease %s could not be renewed, or another replica has it: waiting for it", settings.lease)
     finally:
         await probes.stop()
         await api.close()
 
 
-async def _term(election: Election, health: Health, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _term(
+    election: Election, health: Health, lead: Callable[[], Coroutine[Any, Any, None]], every: float
+) -> None:
     """Waits for the lease, and leads as long as it is ours; what was under way then has been cut off."""
     try:
-        await _beside(_pulse(health), election.lead())
+        await _beside(_pulse(health, every), election.lead())
         log.info("leading")
         await _beside(lead(), election.keep())
     finally:
@@ -81,11 +84,11 @@ async def _beside(duties: Coroutine[Any, Any, None], until: Coroutine[Any, Any, 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pulse(health: Health) -> None:
+async def _pulse(health: Health, every: float) -> None:
     """Who waits for the lease is well."""
     while True:
         health.read()
-        await asyncio.sleep(SWEEP_SECONDS)
+        await asyncio.sleep(every)
 
 
 class _Duties:
@@ -96,8 +99,9 @@ class _Duties:
         self._metrics, self._health = metrics, health
         mirror, self._latest, self._access = Mirror(), Latest(), Access(api, settings)
         looks = Reconciler(api, settings, access=self._access, mirror=mirror, latest=self._latest)
-        self._work = Work(looks, metrics)
-        self._mirroring = Mirroring(api, mirror, self._work.mark, settings.namespaces)
+        self._every, resync = settings.intervals.sweep, settings.intervals.resync
+        self._work = Work(looks, metrics, queue=Dirty(Pace(resync=resync)))
+        self._mirroring = Mirroring(api, mirror, self._work.mark, settings.namespaces, again=resync)
         marks = Relay(lambda key, urgent: self._work.mark(key, urgent=urgent))
         self._handlers = Handlers(marks, self._latest)
         self._lag, self._again = Lag(), asyncio.Event()
@@ -132,7 +136,7 @@ class _Duties:
     async def _sweeping(self) -> None:
         while True:
             await self._sweep()
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(self._every)
 
     async def _sweep(self) -> None:
         try:

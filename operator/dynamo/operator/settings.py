@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 from pydantic.alias_generators import to_camel
 
+from dynamo.operator.intervals import Intervals
 from dynamo.operator.plan import GRACE_SECONDS, Environment
 from dynamo.operator.resources.site import Site
 
@@ -72,6 +73,13 @@ class _Election(_Part):
     lease: str = "dynamo-operator"
 
 
+class _Intervals(_Part):
+    """The chart leaves them as they are; tests don't wait for minutes."""
+
+    sweep_seconds: PositiveFloat = Intervals.sweep
+    resync_seconds: PositiveFloat = Intervals.resync
+
+
 class _File(_Part):
     images: _Images
     etcd: _Etcd
@@ -79,6 +87,7 @@ class _File(_Part):
     namespaces: list[str] = []
     pods: _Pods = _Pods()
     leader_election: _Election = _Election()
+    intervals: _Intervals = _Intervals()
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ class Settings:
     """None: a single replica that asks nobody."""
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
+    intervals: Intervals = field(default_factory=Intervals)
 
     @property
     def platform(self) -> str:
@@ -124,6 +134,7 @@ class Settings:
             lease=found.leader_election.lease if found.leader_election.enabled else None,
             etcd_sign_in=found.etcd.sign_in(),
             nats_sign_in=found.nats.sign_in(),
+            intervals=Intervals(found.intervals.sweep_seconds, found.intervals.resync_seconds),
         )
 
 

@@ -35,20 +35,25 @@ class Voice:
             return 0.0
         return max(0.0, WORDS_SECONDS - (now - last).total_seconds())
 
-    async def say(self, body: Object, before: Object, after: Object, now: datetime) -> None:
-        """Writes the status and, on a transition, an Event; raises `ApiError` of the former."""
+    async def say(self, body: Object, before: Object, after: Object, now: datetime) -> Object:
+        """Writes the status and, on a transition, an Event; the pipeline as it is then.
+
+        Raises `ApiError` of the former.
+        """
         metadata = body["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        self._wrote(await self._api.write_status(namespace, name, metadata["uid"], before, after))
+        written = await self._api.write_status(body, before, after)
+        self._wrote(written)
         self._last[Key(namespace, name)] = now
         found = told(before, after)
         if found is None or not self._quiet.may(metadata["uid"], found.reason, now):
-            return
+            return written
         try:
             await self._api.create(EVENTS, namespace, event_of(found, body, now, self._instance))
         except ApiError as error:
             # Nothing depends on an Event; the status says the same.
             log.info("%s/%s: no Event was written: %s", namespace, name, error)
+        return written
 
     def gone(self, key: Key) -> None:
         """Forgets a pipeline."""

@@ -22,8 +22,6 @@ from dynamo.operator.reconcile import Outcome
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 60.0
-
 
 class Looks(Protocol):
     """What `reconcile.Reconciler` is here."""

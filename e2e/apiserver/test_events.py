@@ -1,0 +1,101 @@
+"""Watches that leave an event out, or tell it late: everything still comes to the same, within one resync."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+from e2e.apiserver.client import until
+from e2e.apiserver.faults import Script, Told
+from e2e.apiserver.lanes import Lanes
+from e2e.apiserver.lives import OFTEN
+from e2e.apiserver.operators import Operator
+from e2e.apiserver.proxy import Proxy
+from e2e.apiserver.story import Story, lived
+from e2e.apiserver.world import Note, World
+
+SWEEP, RESYNC = OFTEN["intervals"]["sweepSeconds"], OFTEN["intervals"]["resyncSeconds"]
+SLACK = 5.0
+SPARED = 4
+"""Pipelines without a fault beside the others."""
+LATE = 2.0
+LATE_KINDS = ("dynamopipelines", "statefulsets")
+KINDS = 20
+"""Of events: a resource, and added, modified or deleted. The first of each is for `make e2e`."""
+AT_ONCE = 30
+
+Fault = Callable[[Script, Told], None]
+
+
+def dropped(script: Script, event: Told) -> None:
+    """No watch tells it."""
+    script.drop = event
+
+
+def late(script: Script, event: Told) -> None:
+    """Its watch stands still before it."""
+    script.hold = event, LATE
+
+
+def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
+    """Dropped, or late: the same is there in the end, no later than a resync after."""
+    operator = world.operators.through(proxy.url, "operator", OFTEN)
+    first = [event for event in told(Lanes(world, proxy.faults, ["plain"]), operator) if event.number == 1]
+    assert len(first) >= KINDS, first
+    faults = [(event, dropped) for event in first]
+    faults += [(event, late) for event in first if event.plural in LATE_KINDS]
+    befallen(world, proxy, faults, operator, whole, note)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fault", [dropped, late])
+def test_every_event(world: World, proxy: Proxy, whole: Story, note: Note, fault: Fault) -> None:
+    """Each one of them, in a pipeline of its own."""
+    operator = world.operators.through(proxy.url, "operator", OFTEN)
+    faults = [(event, fault) for event in told(Lanes(world, proxy.faults, ["plain"]), operator)]
+    for begin in range(0, len(faults), AT_ONCE):
+        befallen(world, proxy, faults[begin : begin + AT_ONCE], operator, whole, note)
+
+
+def told(lanes: Lanes, operator: Operator) -> list[Told]:
+    """The events of one pipeline that nothing befalls, in order."""
+    lived(lanes)
+    forgotten(lanes, operator)
+    return list(lanes[0].script.events)
+
+
+def befallen(
+    world: World, proxy: Proxy, faults: Sequence[tuple[Told, Fault]], operator: Operator, whole: Story, note: Note
+) -> None:
+    """One fault per lane, of all that it lives through; some have none, and say how fast all is at the moment."""
+    names = [f"{'-'.join(map(str, event)).lower()}-{fault.__name__[:1]}" for event, fault in faults]
+    lanes = Lanes(world, proxy.faults, [*names, *map(str, range(SPARED))])
+    for lane, (event, fault) in zip(lanes, faults, strict=False):
+        fault(lane.script, event)
+    story = lived(lanes)
+    time.sleep(RESYNC)
+    written = lanes.written()
+    forgotten(lanes, operator)
+    assert story.unlike(whole) == []
+    assert lanes.since(written) == [], "at rest, and of a deletion, nothing is written"
+    assert operator.process.poll() is None
+    delay = max(max(each[:-SPARED]) - max(each[-SPARED:]) for each in story.seconds)
+    note(
+        f"{len(faults)} pipelines: seconds by which the last was later than the last one without fault", round(delay, 1)
+    )
+    assert delay <= RESYNC + SWEEP + SLACK
+    until("most have had their fault", lambda: len(spared(lanes, faults)) <= 0.2 * len(faults), 10)
+
+
+def spared(lanes: Lanes, faults: Sequence[tuple[Told, Fault]]) -> list[Told]:
+    """What didn't occur: how often a controller reports differs from run to run."""
+    return [event for lane, (event, _) in zip(lanes, faults, strict=False) if event not in lane.script.events]
+
+
+def forgotten(lanes: Lanes, operator: Operator) -> None:
+    """Deletes all pipelines: then the operator knows none, and nothing of theirs is left."""
+    lanes.delete()
+    until("all are forgotten", lambda: operator.metric("dynamo_operator_pipelines") == 0)
+    lanes.until_gone()
