@@ -1,7 +1,6 @@
 """KV-aware routing of one model's requests: tickets, over `dynamo.llm.kv`.
 
-What workers cache is predicted from what was sent to them (`--no-use-kv-events`); their own events aren't
-followed yet.
+What a worker caches is predicted from what was sent to it, unless its own events are followed (`kv_events.py`).
 A `Ticket` is one attempt of one choice. `generation.py` closes it however the attempt ends.
 """
 
@@ -85,4 +84,4 @@ class KvRouting:
 
     def left(self, key: InstanceKey) -> None:
         """An instance is gone."""
-        self.router.left(Rank(key.id))
+        self.router.left(key.id)

@@ -21,6 +21,7 @@ from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
 from dynamo.frontend.kv import KvOptions
+from dynamo.frontend.kv_events import KvEvents
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
@@ -96,9 +97,10 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
     kv = KvOptions(settings.overlap_score_weight, settings.router_temperature)
+    kv_mode = settings.router_mode == KV_MODE
     pool = ModelPool(
-        view, loader, metrics, mode=settings.router_mode, random=random.Random(),
-        kv=kv if settings.router_mode == KV_MODE else None,
+        view, loader, metrics, mode=settings.router_mode, random=random.Random(), kv=kv if kv_mode else None,
+        events=KvEvents(runtime.bus, runtime.caller) if kv_mode and settings.use_kv_events else None,
     )  # fmt: skip
     services = Services(
         pool=pool,

@@ -108,11 +108,6 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    if settings.router_mode == KV_MODE and settings.use_kv_events:
-        return (
-            "--router-mode kv can't follow the workers' KV events yet; add --no-use-kv-events, which predicts what "
-            "they cache from what was sent to them"
-        )
     if settings.overlap_score_weight < 0 or settings.router_temperature < 0:
         return "--overlap-score-weight and --router-temperature must be 0 or more"
     if settings.workers < 1:
