@@ -161,7 +161,9 @@ def test_a_reader_with_enough_is_no_error(tmp_path: Path) -> None:
 
 def test_kv_mode_works_in_one_process(tmp_path: Path) -> None:
     """The mocker's events reach the router over memory too."""
-    done = piped("out=mocker --router-mode kv", "hi\n", tmp_path)
+    quick = tmp_path / "quick.json"
+    quick.write_text('{"speedup_ratio": 0}')
+    done = piped(f"out=mocker --router-mode kv --extra-engine-args {quick}", "hi\n", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
 
