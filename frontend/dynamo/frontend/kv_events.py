@@ -198,10 +198,10 @@ class KvEvents:
     # -- what is missing
 
     async def _keep(self, topic: _Topic, follower: _Follower) -> None:
-        """Fetch a snapshot whenever something is missing, until cancelled."""
+        """Fetch a snapshot whenever something is missing, as long as the instance is there."""
         await topic.ready.wait()
         pause = PAUSES[0]
-        while True:
+        while self._known.get(follower.key) is follower:
             if not follower.following.behind:
                 await self._wait(follower)
                 continue
