@@ -134,7 +134,7 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
 
     async def case(deployment: Deployment) -> None:
         front = await deployment.frontend()
-        await until("the worker is known", lambda: front.instances == 1)
+        await until("the worker is followed", lambda: front.count("model_kv_snapshots_total") == 1)
         await front.ask(list(range(10 * BLOCK)))
         await until("its blocks are known", lambda: len(front.holds(instance)) == 10)
         models = front.models
@@ -144,7 +144,7 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
         assert list(models.kv.router.index.ranks) == []
         assert len(models.kv.router.activity) == 0
         process.restart()
-        await until("another one is known", lambda: front.instances == 1, 60)
+        await until("another one is followed", lambda: front.count("model_kv_snapshots_total") == 2, 60)
         await front.ask(list(range(5 * BLOCK)))
         (seat,) = front.models.seats.values()
         assert seat.id != instance
