@@ -15,7 +15,9 @@ from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm import open_model
+from dynamo.llm.kv.activity import Load
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import KvRouter
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions
 from dynamo.runtime import DistributedRuntime, RuntimeConfig
 from dynamo.runtime.context import Context
@@ -89,11 +91,19 @@ class Front:
         await asyncio.wait_for(answer.done, 30)
         return answer.choice.cached
 
-    def holds(self, instance: int) -> set[int]:
-        """What its index says of one worker."""
+    @property
+    def router(self) -> KvRouter:
         kv = self.models.kv
         assert kv is not None
-        return set(kv.router.index.blocks_of(Rank(instance)))
+        return kv.router
+
+    def holds(self, instance: int) -> set[int]:
+        """What its index says of one worker."""
+        return set(self.router.index.blocks_of(Rank(instance)))
+
+    def load(self, instance: int) -> Load:
+        """What it thinks that a worker has to do."""
+        return self.router.activity.load(Rank(instance))
 
     def count(self, counter: str) -> float:
         return self.services.metrics.meter("m").counters[counter]
@@ -124,11 +134,11 @@ class Deployment:
         self._stack.push_async_callback(runtime.shutdown, 0)
         return runtime
 
-    async def worker(self, blocks: int = 64) -> Worker:
+    async def worker(self, blocks: int = 64, speedup: float = 0) -> Worker:
         settings = WorkerSettings(
             engine="mocker", model_name="m", endpoint=f"dyn://{self.namespace}.backend.generate",
             kv_cache_block_size=BLOCK,
-            engine_args=json.dumps({"speedup_ratio": 0, "num_gpu_blocks": blocks, "max_num_seqs": 8}),
+            engine_args=json.dumps({"speedup_ratio": speedup, "num_gpu_blocks": blocks, "max_num_seqs": 8}),
         )  # fmt: skip
         runtime, model = await self._runtime(), open_model(None, name="m")
         engine = Mocker(settings, model)
@@ -142,7 +152,7 @@ class Deployment:
         settings = FrontendSettings(namespace=self.namespace, router_mode=mode)
         services = await self._stack.enter_async_context(frontend(await self._runtime(), settings))
         front = Front(services)
-        await until("the frontend knows all workers", lambda: front.instances == len(self.workers))
+        await until("the frontend knows all workers", lambda: front.instances >= len(self.workers))
         self.fronts.append(front)
         return front
 

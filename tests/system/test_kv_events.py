@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def test_two_frontends_know_what_is_cached(play: Play) -> None:
         for front in fronts:
             assert (front.count("model_kv_gaps_total"), front.count("model_kv_snapshots_total")) == (0, 3)
             assert front.count("model_kv_steps_total") > 1000
+            await until("nothing counts that is over", lambda front=front: not len(front.router.activity))  # type: ignore[misc]
 
     play(case)
 
@@ -134,7 +136,7 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
 
     async def case(deployment: Deployment) -> None:
         front = await deployment.frontend()
-        await until("the worker is followed", lambda: front.count("model_kv_snapshots_total") == 1)
+        await until("the worker is followed", lambda: front.instances and front.count("model_kv_snapshots_total") == 1)
         await front.ask(list(range(10 * BLOCK)))
         await until("its blocks are known", lambda: len(front.holds(instance)) == 10)
         models = front.models
@@ -144,7 +146,8 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
         assert list(models.kv.router.index.ranks) == []
         assert len(models.kv.router.activity) == 0
         process.restart()
-        await until("another one is followed", lambda: front.count("model_kv_snapshots_total") == 2, 60)
+        await until("it is served", lambda: front.instances, 60)
+        await until("another one is followed", lambda: front.count("model_kv_snapshots_total") == 2)
         await front.ask(list(range(5 * BLOCK)))
         (seat,) = front.models.seats.values()
         assert seat.id != instance
@@ -182,5 +185,30 @@ def test_shared_beginnings_go_where_they_are_cached(play: Play) -> None:
         round_robin = await cached("round-robin", 100)
         assert sorted(round_robin) == [0] * 15 + [shared] * 15
         assert await cached("kv", 0) == [shared] * 30
+
+    play(case)
+
+
+def test_frontends_count_what_the_others_sent(play: Play) -> None:
+    """Until it ends, also where it was sent before the other frontend came; so the second avoids the busy worker."""
+
+    async def case(deployment: Deployment) -> None:
+        workers = [await deployment.worker(blocks=1000, speedup=1.0) for _ in range(2)]
+        first, second = await deployment.frontend(), await deployment.frontend()
+        answers = [first.start(list(range(number, 400 + number)), 400) for number in range(2)]
+        ids = [worker.id for worker in workers]
+        await until("each has one", lambda: [second.load(i).requests for i in ids] == [1, 1])
+        await until("their prefill is over", lambda: [second.load(i) for i in ids] == [(0, 100, 1)] * 2)
+        answers[0].choice.cancel()
+        await until("one is free", lambda: sorted(second.load(i).requests for i in ids) == [0, 1])
+        late = await deployment.frontend()
+        await until("a late one knows it", lambda: sorted(late.load(i).requests for i in ids) == [0, 1])
+        (free,) = [i for i in ids if not late.load(i).requests]
+        answer = late.start(list(range(1000, 1400)), 1)
+        assert late.load(free).requests == 1
+        await asyncio.wait_for(answer.done, 20)
+        answers[1].choice.cancel()
+        for front in deployment.fronts:
+            await until("nothing counts that is over", lambda front=front: not len(front.router.activity))  # type: ignore[misc]
 
     play(case)

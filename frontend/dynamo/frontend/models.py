@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from dynamo.frontend.errors import ApiError, model_not_found, unavailable
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.frontend.kv_events import KvEvents
+from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import LoadedModel, Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.routing import SELECTORS, Candidate, Turn
@@ -138,9 +139,10 @@ class ModelPool:
 
     def __init__(
         self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
-        kv: KvOptions | None = None, events: KvEvents | None = None,
+        kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
     ) -> None:  # fmt: skip
-        self._view, self._loader, self._metrics, self._events = view, loader, metrics, events
+        self._view, self._loader, self._metrics = view, loader, metrics
+        self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
@@ -198,13 +200,20 @@ class ModelPool:
         found.seats[instance.key] = seat
         self._of[instance.key] = found
         found.changed()
-        if self._events is not None and found.kv is not None:
-            self._events.joined(instance.key, instance.figures, found.kv, self._metrics.meter(found.name))
+        if found.kv is not None:
+            self._join(instance, found.kv, found.name)
         self._publish(found, instance.key)
         if found.model is None and found.loading is None:
             found.loading = asyncio.get_running_loop().create_task(self._load(found), name=f"load {found.name}")
         self._gauges(found)
         self._announce()
+
+    def _join(self, instance: Any, routing: KvRouting, name: str) -> None:
+        """Have its cache known, and what other frontends send to it."""
+        if self._events is not None:
+            self._events.joined(instance.key, instance.figures, routing, self._metrics.meter(name))
+        if self._sharing is not None:
+            self._sharing.joined(instance.key, routing)
 
     def changed(self, instance: Any) -> None:
         """New figures, or another card (then it is another set)."""
@@ -226,6 +235,8 @@ class ModelPool:
             return
         if self._events is not None:
             self._events.left(key)
+        if self._sharing is not None:
+            self._sharing.left(key)
         found.left(key)
         if not found.seats:
             self._drop(found)
@@ -284,6 +295,8 @@ class ModelPool:
         """End what is being loaded, and what follows the workers' events."""
         if self._events is not None:
             await self._events.stop()
+        if self._sharing is not None:
+            await self._sharing.stop()
         tasks = [one.loading for one in self._sets.values() if one.loading is not None]
         tasks += self._listening.values()
         for task in tasks:

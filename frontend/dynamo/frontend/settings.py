@@ -53,6 +53,9 @@ class FrontendSettings:
     )
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).", env="DYN_ROUTER_TEMPERATURE")
     use_kv_events: bool = setting(True, "Follow the workers' KV events (kv router).", env="DYN_ROUTER_USE_KV_EVENTS")
+    router_replica_sync: bool = setting(
+        True, "Tell other frontends what was sent, and count what they send (kv router).", env="DYN_ROUTER_REPLICA_SYNC"
+    )
     busy_threshold: float | None = setting(
         None, "Share of KV blocks in use above which a worker counts as busy (kv router).", env="DYN_BUSY_THRESHOLD"
     )

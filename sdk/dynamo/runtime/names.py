@@ -88,6 +88,12 @@ def kv_subject(namespace: str, component: str, instance: int | str) -> str:
     return f"dyn.{namespace}.kv.{component}.{who}"
 
 
+def router_subject(namespace: str, client: int | str) -> str:
+    """Where a frontend says what it has sent to whom; `client` may be `*` to listen to all of them."""
+    who = client if isinstance(client, str) else hex_id(client)
+    return f"dyn.{namespace}.router.{who}"
+
+
 def frame_subject(namespace: str, client: int) -> str:
     return f"dyn.{namespace}.in.{hex_id(client)}.s"
 

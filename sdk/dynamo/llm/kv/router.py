@@ -35,6 +35,8 @@ class Decision(NamedTuple):
     overlap_blocks: int
     """How much of the prompt is probably cached there."""
     cost: float
+    to_prefill: int
+    """Tokens of the prompt that are probably not cached there."""
 
 
 class KvRouter:
@@ -58,8 +60,7 @@ class KvRouter:
         """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
         self._expire(now)
         decision = self._decide(prompt, ranks)
-        cached = decision.overlap_blocks * self.block_size
-        self.activity.add(request, decision.rank, prompt.names, max(0, prompt.tokens - cached))
+        self.activity.add(request, decision.rank, prompt.names, decision.to_prefill)
         if decision.rank.instance not in self._followed:
             self._predicted.sent(decision.rank, prompt.names, now)
         return decision
@@ -109,7 +110,8 @@ class KvRouter:
             candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
         found = costs(candidates, prompt.tokens, self.block_size, self._weights)
         chosen = choose(found, self._temperature, self._draw)
-        return Decision(ranks[chosen], candidates[chosen].overlap_blocks, found[chosen])
+        overlap = candidates[chosen].overlap_blocks
+        return Decision(ranks[chosen], overlap, found[chosen], max(0, prompt.tokens - overlap * self.block_size))
 
     def _expire(self, now: float) -> None:
         if now - self._expired_at >= EXPIRE_EVERY:
