@@ -20,6 +20,7 @@ from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
 from dynamo.llm.kv.index import KvIndex, Rank
 from dynamo.llm.kv.predicted import SECONDS
 from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.sharing import Listener, Speaker, decode_said
 
 RUNS = 7
 PROMPT_TOKENS = 8192
@@ -38,6 +39,9 @@ def main() -> None:
     for size in (1, 8, 128):
         hearing(size)
     catching_up()
+    for prompt in (256, PROMPT_TOKENS):
+        placing(prompt)
+        sharing(prompt)
     for workers in (8, 1000):
         holding(workers)
 
@@ -122,6 +126,47 @@ def catching_up() -> None:
     show("snapshot of 100,000 blocks, the worker", cpu(ask, 1), "us")
     parts = ask()
     show("snapshot of 100,000 blocks, the frontend", cpu(lambda: take(parts), 1), "us")
+
+
+def placing(prompt: int) -> None:
+    """A request's whole life in the router, eight workers, half of its prompt cached on one of them."""
+    made, tokens, ranks = router(), list(range(prompt)), [Rank(number) for number in range(8)]
+    names = made.prompt(tokens).names
+    for rank in ranks:
+        made.follow(rank.instance)
+    made.told(0, KvStep(names[: len(names) // 2]))
+
+    def live() -> None:
+        made.place("x", made.prompt(tokens), ranks, 0.0)
+        made.prefilled("x")
+        made.ended("x")
+
+    show(f"a request of {prompt} tokens in the router", cpu(live, 500), "us")
+
+
+def sharing(prompt: int) -> None:
+    """The same request, told to another frontend: what it costs both, each event in a message of its own."""
+    made, names = router(), router().prompt(range(prompt)).names
+    speaker, listener = Speaker(1), Listener(2, {0: made}.get)
+    speaker.everything()
+
+    def say() -> list[bytes]:
+        number = speaker.added(Rank(0), names, prompt)
+        said = list(speaker.take(MILLION))
+        speaker.prefilled(number)
+        said += speaker.take(MILLION)
+        speaker.freed(number)
+        return said + list(speaker.take(MILLION))
+
+    def hear(count: int) -> float:
+        messages = [data for _ in range(count) for data in say()]
+        begin = time.thread_time()
+        for data in messages:
+            listener.heard(decode_said(data), 0.0)
+        return (time.thread_time() - begin) / count
+
+    show(f"a request of {prompt} tokens, told", cpu(say, 500), "us")
+    show(f"a request of {prompt} tokens, heard", statistics.median(hear(500) for _ in range(RUNS)), "us")
 
 
 def router() -> KvRouter:
