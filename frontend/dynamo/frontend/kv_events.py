@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ ASK_AT_ONCE: Final = 16
 """Snapshots that are fetched side by side."""
 PAUSES: Final = (0.05, 10.0)
 """Before the next snapshot of an instance; twice as long each time that one doesn't come."""
+NAMES_PER_TURN: Final = 16_384
+"""What one instance may bring into the index in one turn of the loop: two milliseconds' work."""
 SILENT_SECONDS: Final = 25.0
 """A worker repeats its last number every 10 s at least: whom nothing is heard of for longer is asked again."""
 
@@ -48,6 +51,10 @@ class _Follower:
         self.key, self.figures, self.routing, self.meter = key, figures, routing, meter
         self.following = Following()
         self.heard = 0
+        self.steps = 0
+        """Those of `following` that `/metrics` knows of."""
+        self.to_apply: deque[KvStep] = deque()
+        """For the index, in order; a snapshot's slices are taken in over several turns of the loop."""
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.reported: set[str] = set()
@@ -99,6 +106,7 @@ class KvEvents:
         if follower is None:
             return
         self._count(follower, None)
+        follower.to_apply.clear()
         if follower.task is not None:
             follower.task.cancel()
         place = (key.path.namespace, key.path.component)
@@ -184,16 +192,27 @@ class KvEvents:
             follower.news.set()
 
     def _apply(self, follower: _Follower, steps: Iterable[KvStep]) -> None:
-        router, count, fits = follower.routing.router, 0, True
-        for step in steps:
+        """Behind what is waiting to be applied, if anything is: order matters."""
+        follower.meter.add("model_kv_steps_total", follower.following.steps - follower.steps)
+        follower.steps = follower.following.steps
+        waited = bool(follower.to_apply)
+        follower.to_apply.extend(steps)
+        if follower.to_apply and not waited:
+            self._drain(follower)
+
+    def _drain(self, follower: _Follower) -> None:
+        router, room = follower.routing.router, NAMES_PER_TURN
+        steps = follower.to_apply
+        while steps and room > 0:
+            step = steps.popleft()
+            room -= len(step.stored) + len(step.removed) + 1
             if step.cleared:
                 self._sweep_soon(router.index)
-            fits &= router.told(follower.key.id, step)
-            count += 1
-        follower.meter.add("model_kv_steps_total", count)
-        if not fits:
-            most = follower.figures.get("total_kv_blocks")
-            self._report(follower, OVERFULL, f"says that it caches more than its {most} blocks", predicted=False)
+            if not router.told(follower.key.id, step):
+                most = follower.figures.get("total_kv_blocks")
+                self._report(follower, OVERFULL, f"says that it caches more than its {most} blocks", predicted=False)
+        if steps:
+            asyncio.get_running_loop().call_soon(self._drain, follower)
 
     # -- what is missing
 

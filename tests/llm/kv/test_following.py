@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dynamo.llm.kv.events import VERSION, KvStep, Part, Sender, Step, decode_step, pack
-from dynamo.llm.kv.following import Following
+from dynamo.llm.kv.following import SLICE, Following
 from dynamo.runtime.errors import InvalidArgument
 
 WORKER = 5
@@ -149,6 +149,25 @@ def test_a_busy_worker_can_be_caught_up_with() -> None:
         told.hear(11 + part, [100 + part])
     assert (told.following.behind, told.following.seq) == (False, 15)
     assert told.names == {*range(50, 55), *range(100, 105)}
+
+
+def test_a_large_snapshot_is_applied_in_slices() -> None:
+    """So that nobody has to take in a million names at once; ranks that are not in it any more are cleared."""
+    told = Told()
+    told.apply(told.following.heard(Step(VERSION, WORKER, 1, dp_rank=3, stored=pack([1]))))
+    told.following.ask()
+    names = list(range(3 * SLICE + 5))
+    steps = told.following.answered(Part(VERSION, 0, 0, 1, [(0, pack(names)), (1, b"")]))
+    assert [(step.dp_rank, step.cleared, len(step.stored)) for step in steps] == [
+        (0, True, 0), (0, False, SLICE), (0, False, SLICE), (0, False, SLICE), (0, False, 5),
+        (1, True, 0), (3, False, 1),
+    ]  # fmt: skip
+    told.apply(steps)
+    assert (told.ranks, told.following.steps) == ({0: set(names), 1: set(), 3: {1}}, 1)
+    told.following.lost()
+    told.following.ask()
+    told.answer(1, [5])
+    assert told.ranks == {0: {5}, 1: set(), 3: set()}
 
 
 def test_a_snapshot_that_does_not_come_leaves_what_is_known() -> None:

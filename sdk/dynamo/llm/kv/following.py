@@ -9,6 +9,7 @@ moments: replaying everything after the oldest of them ends in the same, since t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dynamo.llm.kv.events import MOST_PARTS, VERSION, KvStep, Part, Step, unpack
@@ -20,6 +21,8 @@ MOST_WAITING_NAMES: Final = 1 << 20
 MOST_NAMES: Final = 1 << 24
 """Blocks that a worker's snapshot may have."""
 MOST_RANKS: Final = 1 << 10
+SLICE: Final = 8192
+"""Names in one of the steps that a snapshot becomes: about a millisecond's work for the index."""
 
 
 class Following:
@@ -29,6 +32,8 @@ class Following:
         self.seq: int | None = None
         self.gaps = 0
         """How often something was missing."""
+        self.steps = 0
+        """Messages that were given out."""
         self._highest = 0
         """The last number that is known to exist."""
         self._stale = False
@@ -86,8 +91,7 @@ class Following:
         if self.seq is not None and seq <= self.seq:
             return []  # a repeat
         if self._round is None and self.seq is not None and seq == self.seq + 1:
-            self.seq = seq
-            self._ranks.add(step.dp_rank)
+            self._next(step)
             return [step, *self._drain()]
         self._wait(seq, step)
         return []
@@ -106,11 +110,15 @@ class Following:
         if self.seq is None:
             return found
         while (step := self._waiting.pop(self.seq + 1, None)) is not None:
-            self.seq += 1
             self._waiting_names -= _size(step)
-            self._ranks.add(step.dp_rank)
+            self._next(step)
             found.append(step)
         return found
+
+    def _next(self, step: KvStep) -> None:
+        self.seq = (self.seq or 0) + 1
+        self.steps += 1
+        self._ranks.add(step.dp_rank)
 
     def _complete(self, parts: list[Part]) -> list[KvStep]:
         self._round = None
@@ -125,16 +133,23 @@ class Following:
         return found + self._drain()
 
     def _replacement(self, parts: list[Part]) -> list[KvStep]:
-        """A step for each rank that puts the snapshot in place of what is known."""
-        ranks: dict[int, list[int]] = {rank: [] for rank in self._ranks}
+        """Steps that put the snapshot in place of what is known: for each rank one that clears it, then slices."""
+        ranks: dict[int, list[Sequence[int]]] = {rank: [] for rank in self._ranks}
         for part in parts:
             for rank, names in part.ranks:
-                ranks.setdefault(_checked(rank), []).extend(unpack(names))
-        total = sum(map(len, ranks.values()))
+                ranks.setdefault(_checked(rank), []).append(unpack(names))
+        total = sum(len(names) for pieces in ranks.values() for names in pieces)
         if total > MOST_NAMES:
             raise InvalidArgument(f"a snapshot of {total} blocks is more than is taken ({MOST_NAMES})")
         self._ranks = set(ranks)
-        return [KvStep(names, (), rank, cleared=True) for rank, names in ranks.items()]
+        return [step for rank, pieces in ranks.items() for step in _slices(rank, pieces)]
+
+
+def _slices(rank: int, pieces: list[Sequence[int]]) -> Iterator[KvStep]:
+    yield KvStep((), (), rank, cleared=True)
+    for names in pieces:
+        for at in range(0, len(names), SLICE):
+            yield KvStep(names[at : at + SLICE], (), rank)
 
 
 def _read(step: Step) -> KvStep:
