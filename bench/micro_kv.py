@@ -1,4 +1,4 @@
-"""Measures names of KV blocks and the index alone: what one routing decision and one event cost the frontend.
+"""Measures names of KV blocks, events and the index alone: what one routing decision and one event cost the frontend.
 
 Run: python bench/micro_kv.py
 Prints one line per figure; times are the median of seven runs of CPU time on this thread, memory is traced.
@@ -13,8 +13,14 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
+from dynamo.llm.kv.cost import Weights
+from dynamo.llm.kv.events import KvStep, Part, Sender, decode_step
+from dynamo.llm.kv.following import Following
 from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
 from dynamo.llm.kv.index import KvIndex, Rank
+from dynamo.llm.kv.predicted import SECONDS
+from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.sharing import Listener, Speaker, decode_said
 
 RUNS = 7
 PROMPT_TOKENS = 8192
@@ -30,6 +36,12 @@ def main() -> None:
         deciding(tokens, workers)
     for size in (1, 8, 128):
         storing(size)
+    for size in (1, 8, 128):
+        hearing(size)
+    catching_up()
+    for prompt in (256, PROMPT_TOKENS):
+        placing(prompt)
+        sharing(prompt)
     for workers in (8, 1000):
         holding(workers)
 
@@ -61,6 +73,110 @@ def storing(size: int) -> None:
             index.store(rank, names)
 
     show(f"store, {size} blocks an event", cpu(apply, 1) / (len(events) * size), "us/block")
+
+
+def hearing(size: int) -> None:
+    """Messages of eight full workers, from bytes to the index: each step stores and removes so many blocks."""
+    numbers = random.Random(4)
+    sends = [Sender() for _ in range(8)]
+    followed = [Following() for _ in sends]
+    made = router()
+    held: list[list[int]] = []
+    for worker, sender in enumerate(sends):
+        held.append([numbers.getrandbits(64) for _ in range(10_000)])
+        sender.step(KvStep(held[-1]), worker, MILLION)
+        apply(made, worker, followed[worker], sender.snapshot([0, 0], MILLION))
+    steps = []
+    for number in range(40_000 // size):
+        worker = number % 8
+        fresh, old = [numbers.getrandbits(64) for _ in range(size)], held[worker][:size]
+        held[worker] = held[worker][size:] + fresh
+        steps.append(KvStep(fresh, old))
+    begin = time.thread_time()
+    messages = [data for number, step in enumerate(steps) for data in sends[number % 8].step(step, number % 8, MILLION)]
+    show(f"say, {size} stored and removed a step", (time.thread_time() - begin) / len(steps), "us/step")
+    begin = time.thread_time()
+    for data in messages:
+        step = decode_step(data)
+        for told in followed[step.worker].heard(step):
+            made.told(step.worker, told)
+    seconds = time.thread_time() - begin
+    assert not any(one.behind for one in followed)
+    show(f"hear and apply, {size} stored and removed a step", seconds / len(messages), "us/step")
+    print(f"{'  that is':45} {2 * size * len(messages) / seconds:10.0f} blocks/s")
+
+
+def catching_up() -> None:
+    """A snapshot of 100,000 blocks: what it costs the worker, and the frontend that already had most of it."""
+    numbers = random.Random(5)
+    sender, made, following = Sender(), router(), Following()
+    sender.step(KvStep([numbers.getrandbits(64) for _ in range(100_000)]), 0, MILLION)
+
+    def ask() -> list[Part]:
+        first = sender.snapshot([0, 0], MILLION)
+        return [first, *(sender.snapshot([part, first.parts], MILLION) for part in range(1, first.parts))]
+
+    def take(parts: list[Part]) -> None:
+        following.lost()
+        for part in parts:
+            apply(made, 0, following, part)
+        while made.index.sweep():
+            pass
+
+    show("snapshot of 100,000 blocks, the worker", cpu(ask, 1), "us")
+    parts = ask()
+    show("snapshot of 100,000 blocks, the frontend", cpu(lambda: take(parts), 1), "us")
+
+
+def placing(prompt: int) -> None:
+    """A request's whole life in the router, eight workers, half of its prompt cached on one of them."""
+    made, tokens, ranks = router(), list(range(prompt)), [Rank(number) for number in range(8)]
+    names = made.prompt(tokens).names
+    for rank in ranks:
+        made.follow(rank.instance)
+    made.told(0, KvStep(names[: len(names) // 2]))
+
+    def live() -> None:
+        made.place("x", made.prompt(tokens), ranks, 0.0)
+        made.prefilled("x")
+        made.ended("x")
+
+    show(f"a request of {prompt} tokens in the router", cpu(live, 500), "us")
+
+
+def sharing(prompt: int) -> None:
+    """The same request, told to another frontend: what it costs both, each event in a message of its own."""
+    made, names = router(), router().prompt(range(prompt)).names
+    speaker, listener = Speaker(1), Listener(2, {0: made}.get)
+    speaker.everything()
+
+    def say() -> list[bytes]:
+        number = speaker.added(Rank(0), names, prompt)
+        said = list(speaker.take(MILLION))
+        speaker.prefilled(number)
+        said += speaker.take(MILLION)
+        speaker.freed(number)
+        return said + list(speaker.take(MILLION))
+
+    def hear(count: int) -> float:
+        messages = [data for _ in range(count) for data in say()]
+        begin = time.thread_time()
+        for data in messages:
+            listener.heard(decode_said(data), 0.0)
+        return (time.thread_time() - begin) / count
+
+    show(f"a request of {prompt} tokens, told", cpu(say, 500), "us")
+    show(f"a request of {prompt} tokens, heard", statistics.median(hear(500) for _ in range(RUNS)), "us")
+
+
+def router() -> KvRouter:
+    return KvRouter(BLOCK, Weights(), 0.0, random.Random(6).random, SECONDS)
+
+
+def apply(made: KvRouter, worker: int, following: Following, part: Part) -> None:
+    following.ask()
+    for told in following.answered(part):
+        made.told(worker, told)
 
 
 def holding(workers: int) -> None:

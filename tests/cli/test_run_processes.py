@@ -159,11 +159,13 @@ def test_a_reader_with_enough_is_no_error(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("U", "")
 
 
-def test_a_router_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """--router-mode kv is a usage error here as in the frontend."""
-    done = piped("out=echo_full --router-mode kv", "hi\n", tmp_path)
-    assert done.returncode == 2
-    assert "--no-use-kv-events" in done.stderr
+def test_kv_mode_works_in_one_process(tmp_path: Path) -> None:
+    """The mocker's events reach the router over memory too."""
+    quick = tmp_path / "quick.json"
+    quick.write_text('{"speedup_ratio": 0}')
+    done = piped(f"out=mocker --router-mode kv --extra-engine-args {quick}", "hi\n", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
 
 
 def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_turns_of_a_chat_stay_with_their_worker(make_site: Any, engines: Any) ->
     site = make_site(**KV)
     workers = [engines() for _ in range(3)]
     for engine in workers:
-        site.worker(engine, figures={"kv_cache_block_size": 8})
+        site.worker(engine, kv_cache_block_size=8)
     where: dict[str, Counter[int]] = {}
     for turn in range(3):
         for chat in "abcd":

@@ -341,6 +341,28 @@ def test_control_operations(world: Any) -> None:
     asyncio.run(main())
 
 
+def test_a_cancelled_question_is_cancelled_though_its_answer_has_come(memory: Any) -> None:
+    """Whoever asks and is told to stop in that very moment stops."""
+
+    async def main() -> None:
+        server, instance = await memory.worker(from_generator(count))
+        caller = await memory.caller()
+        server.on_control(instance.path, "add", lambda body: body + 1)
+        asking = asyncio.ensure_future(caller.control(instance, "add", 1, timeout=5))
+        heard = caller._questions.on_reply
+
+        def hear(token: str, message: Any) -> None:
+            heard(token, message)
+            asking.cancel()
+
+        caller._questions.on_reply = hear
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await memory.close()
+
+    asyncio.run(main())
+
+
 def test_after_batch_runs_once_per_read(world: Any, reader: Any, until: Any) -> None:
     """Everything that a frame brings is handled before a writer acts, once."""
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.mock.arguments import read_arguments
-from dynamo.worker.engines.mock.kv import BlockPool, extend_hashes
+from dynamo.worker.engines.mock.kv import BlockPool
 from dynamo.worker.engines.mock.scheduler import Limits, Scheduler, Sequence
 from dynamo.worker.engines.mock.timing import Timing, decode_ms, prefill_ms
 
@@ -32,27 +33,84 @@ def test_speedups_divide() -> None:
     assert Timing(0.0).step_seconds(1000, 1.0, True) == 0.0
 
 
-def test_equal_prefixes_share_blocks() -> None:
-    """Hashes chain: equal prefixes give equal hashes, one different token changes all that follow."""
-    first = extend_hashes(0, list(range(64)), 16)
-    other = extend_hashes(0, [*range(32), 99, *range(33, 64)], 16)
-    assert first[:2] == other[:2]
-    assert not set(first[2:]) & set(other[2:])
-    assert extend_hashes(first[1], list(range(32, 70)), 16) == first[2:]
+def test_blocks_have_the_names_that_a_router_gives_them() -> None:
+    """What is cached after a prompt and its answer is what hashing all their tokens gives."""
+    scheduler: Scheduler[None] = Scheduler(Limits(block_size=4))
+    sequence = scheduler.add(None, list(range(10)))
+    for token in range(10, 17):
+        assert scheduler.plan().producing
+        scheduler.advance(sequence, token)
+    expected = sequence_hashes(block_hashes(range(17), 4))
+    assert len(expected) == 4
+    assert set(scheduler.pool.names()) == set(expected)
 
 
 def test_pool_evicts_the_least_recently_used() -> None:
     """A full pool drops the inactive block that was released first, and never an active one."""
     pool = BlockPool(2)
-    assert pool.take(1)
-    assert pool.take(2)
-    assert not pool.take(3)
-    pool.release([1, 2], partial=False)
+    assert pool.take_nameless(2)
+    pool.promote(1)
+    pool.promote(2)
+    assert not pool.take_nameless()
+    pool.release([1, 2])
     assert pool.match([1, 2]) == 2
-    assert pool.take(3)  # 2 was let go before 1
-    assert pool.match([1]) == 1
-    assert pool.match([2]) == 0
+    assert pool.take_nameless()  # 2 was let go before 1
+    assert (pool.match([1]), pool.match([2])) == (1, 0)
     assert (pool.used, pool.cached) == (1, 1)
+    assert pool.take_changes() == ([1], [], 0, False)  # 2 came and went: nobody needs to hear of it
+    assert not pool.take_nameless(2)
+    assert (pool.used, pool.cached) == (1, 1)
+    assert pool.take_nameless()
+    assert pool.take_changes() == ([], [1], 0, False)
+    assert pool.take_changes() is None
+
+
+def test_a_hit_makes_a_block_younger() -> None:
+    """LRU means used last, not stored last."""
+    pool = BlockPool(2)
+    for name in (1, 2):
+        assert pool.take_nameless()
+        pool.promote(name)
+        pool.release([name])
+    pool.take([1])
+    pool.release([1])
+    assert pool.take_nameless()
+    assert set(pool.names()) == {1}
+
+
+def test_what_is_not_computed_yet_is_no_hit() -> None:
+    """A prompt that is aborted in the middle of its prefill leaves what was computed of it, and no more."""
+    scheduler: Scheduler[None] = Scheduler(Limits(block_size=4, max_num_batched_tokens=8))
+    first = scheduler.add(None, list(range(20)))
+    assert scheduler.plan().prefill_tokens == 8
+    second = scheduler.add(None, list(range(20)))
+    scheduler.remove(first)
+    assert scheduler.plan().prefill_tokens == 8
+    assert second.cached_tokens == 8
+
+
+def test_two_that_compute_the_same_share_it_in_the_end() -> None:
+    """The second finds the first's blocks there when its own are computed, and gives its copies back."""
+    scheduler: Scheduler[None] = Scheduler(Limits(block_size=4, max_num_batched_tokens=16))
+    for _ in range(2):
+        scheduler.add(None, list(range(16)))
+    scheduler.plan()
+    assert scheduler.pool.used == 4
+    scheduler.plan()
+    assert scheduler.pool.used == 4
+    assert len(set(scheduler.pool.names())) == 4
+
+
+def test_without_prefix_caching_nothing_is_shared_or_told() -> None:
+    """Each sequence holds its own blocks, and an event is never due."""
+    scheduler: Scheduler[None] = Scheduler(Limits(block_size=4, enable_prefix_caching=False))
+    sequences = [scheduler.add(None, list(range(16))) for _ in range(2)]
+    assert scheduler.plan().prefill_tokens == 32
+    assert scheduler.pool.used == 8
+    for sequence in sequences:
+        scheduler.remove(sequence)
+    assert (scheduler.pool.used, scheduler.pool.cached) == (0, 0)
+    assert scheduler.pool.take_changes() is None
 
 
 requests = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30), st.integers(0, 2)), min_size=1, max_size=12)
@@ -73,12 +131,13 @@ def test_every_sequence_ends_and_blocks_are_conserved(
         if prompt + answer <= scheduler.longest:
             sequence = scheduler.add([], [kind] * prompt)
             left[sequence] = answer
+    told: set[int] = set()
     for _ in range(5000):
         if not left:
             break
         plan = scheduler.plan()
         assert plan.producing or plan.prefill_tokens
-        assert scheduler.pool.used <= blocks
+        assert scheduler.pool.used + scheduler.pool.cached <= blocks
         for sequence in plan.producing:
             if sequence.running:
                 left[sequence] -= 1
@@ -87,6 +146,12 @@ def test_every_sequence_ends_and_blocks_are_conserved(
                 else:
                     scheduler.remove(sequence)
                     del left[sequence]
+        if (step := scheduler.pool.take_changes()) is not None:
+            assert not told & set(step.stored)
+            assert set(step.removed) <= told
+            told = (told - set(step.removed)) | set(step.stored)
+        assert told == set(scheduler.pool.names())
+        assert caching or not told
     assert not left
     assert scheduler.pool.used == 0
     assert (scheduler.running, scheduler.waiting) == (0, 0)

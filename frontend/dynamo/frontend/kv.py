@@ -1,7 +1,6 @@
 """KV-aware routing of one model's requests: tickets, over `dynamo.llm.kv`.
 
-What workers cache is predicted from what was sent to them (`--no-use-kv-events`); their own events aren't
-followed yet.
+What a worker caches is predicted from what was sent to it, unless its own events are followed (`kv_events.py`).
 A `Ticket` is one attempt of one choice. `generation.py` closes it however the attempt ends.
 """
 
@@ -11,6 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Protocol
 
 import msgspec
 
@@ -37,13 +37,31 @@ class KvOptions(msgspec.Struct, frozen=True):
         return Weights(overlap_credit=credit, prefill_load_scale=self.overlap_score_weight)
 
 
+class Shared(Protocol):
+    """A request, as the other frontends hear of it."""
+
+    def prefilled(self) -> None: ...
+
+    def freed(self) -> None: ...
+
+
+class Sharing(Protocol):
+    """What tells the other frontends (`kv_sharing.py`)."""
+
+    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> Shared | None: ...
+
+
 class Ticket:
     """One attempt, from its choice of worker to its end."""
 
-    __slots__ = ("_clock", "_id", "_prompt", "_router", "waits")
+    __slots__ = ("_clock", "_id", "_prompt", "_router", "_shared", "_sharing", "waits")
 
-    def __init__(self, number: int, router: KvRouter, prompt: Prompt, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, number: int, router: KvRouter, prompt: Prompt, clock: Callable[[], float], sharing: Sharing | None = None
+    ) -> None:
         self._id, self._router, self._prompt, self._clock = str(number), router, prompt, clock
+        self._sharing = sharing
+        self._shared: Shared | None = None
         self.waits = True
         """No token has come yet."""
 
@@ -51,6 +69,8 @@ class Ticket:
         """Choose among instances, of which there is at least one: the index of the choice."""
         ranks = [Rank(instance) for instance in instances]
         decision = self._router.place(self._id, self._prompt, ranks, self._clock())
+        if self._sharing is not None:
+            self._shared = self._sharing.sent(decision.rank, self._prompt.names, decision.to_prefill)
         if log.isEnabledFor(logging.DEBUG):
             whole = len(self._prompt.names)
             log.debug(
@@ -63,10 +83,14 @@ class Ticket:
         """Its first token came."""
         self.waits = False
         self._router.prefilled(self._id)
+        if self._shared is not None:
+            self._shared.prefilled()
 
     def close(self) -> None:
         """It is over."""
         self._router.ended(self._id)
+        if self._shared is not None:
+            self._shared.freed()
 
 
 class KvRouting:
@@ -76,13 +100,16 @@ class KvRouting:
         self.router = KvRouter(
             block_size, options.weights(), options.temperature, random.random, options.predict_seconds
         )
+        self.sharing: Sharing | None = None
+        """Set where other frontends are told."""
         self._clock = clock
         self._numbers = itertools.count()
 
     def ticket(self, request: PreprocessedRequest) -> Ticket:
         """For one attempt of a request."""
-        return Ticket(next(self._numbers), self.router, self.router.prompt(request.token_ids), self._clock)
+        prompt = self.router.prompt(request.token_ids)
+        return Ticket(next(self._numbers), self.router, prompt, self._clock, self.sharing)
 
     def left(self, key: InstanceKey) -> None:
         """An instance is gone."""
-        self.router.left(Rank(key.id))
+        self.router.left(key.id)

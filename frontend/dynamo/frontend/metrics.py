@@ -41,6 +41,9 @@ _COUNTERS: Final = {
     "output_tokens_total": "Produced tokens",
     "model_cancellation_total": "Requests that ended because their client left",
     "model_rejection_total": "Requests that no instance took",
+    "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
+    "model_kv_gaps_total": "How often KV events of an instance were missing (kv router)",
+    "model_kv_snapshots_total": "Snapshots of an instance's KV cache that were applied (kv router)",
 }
 _GAUGES: Final = {
     "inflight_requests": "Requests being answered",
@@ -84,6 +87,8 @@ class ModelMeter:
         self.counters = dict.fromkeys(_COUNTERS, 0.0)
         self.gauges = dict.fromkeys(_GAUGES, 0.0)
         self.migrations: dict[str, int] = {}
+        self.unfollowed: dict[str, int] = {}
+        """Instances by why their KV events are not followed."""
         self.gap = self.histograms["inter_token_latency_seconds"].observe
 
     def add(self, counter: str, amount: float = 1) -> None:
@@ -173,6 +178,7 @@ class Metrics(Collector):
                 gauge.add_metric([meter.model], meter.gauges[name])
             yield gauge
         yield self._migrations(meters)
+        yield self._unfollowed(meters)
 
     def _migrations(self, meters: list[ModelMeter]) -> Metric:
         text = "Requests that were given to another instance"
@@ -180,6 +186,14 @@ class Metrics(Collector):
         for meter in meters:
             for kind, count in meter.migrations.items():
                 family.add_metric([meter.model, kind], count)
+        return family
+
+    def _unfollowed(self, meters: list[ModelMeter]) -> Metric:
+        text = "Instances whose KV events are missing or can't be used (kv router)"
+        family = GaugeMetricFamily(PREFIX + "model_kv_unfollowed_instances", text, labels=["model", "reason"])
+        for meter in meters:
+            for reason, count in meter.unfollowed.items():
+                family.add_metric([meter.model, reason], count)
         return family
 
 

@@ -18,6 +18,8 @@ from typing import Any, Final, Protocol
 
 from dynamo.frontend.errors import ApiError, model_not_found, unavailable
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
+from dynamo.frontend.kv_events import KvEvents
+from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import LoadedModel, Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.routing import SELECTORS, Candidate, Turn
@@ -32,8 +34,6 @@ REMEMBER_SECONDS: Final = 600.0
 """How long a model whose last worker left is answered 503 and not 404."""
 RETRY_LOAD_SECONDS: Final = 5.0
 MAX_REMEMBERED: Final = 1000
-DEFAULT_BLOCK_SIZE: Final = 16
-"""Tokens in a block where no worker says."""
 _FIGURES: Final = ("kv_cache_block_size", "total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -60,15 +60,12 @@ class Seat(Candidate):
 
     instance: Any = None
     key: InstanceKey | None = None
-    block_size: int = 0
-    """Tokens in a block of its KV cache; 0: unknown."""
 
     def figure(self, figures: dict[str, Any]) -> None:
         """Take over the figures that the instance published."""
         self.running = int(figures.get("running") or 0)
         self.waiting = int(figures.get("waiting") or 0)
         self.capacity = int(figures.get("max_num_seqs") or 0)
-        self.block_size = int(figures.get("kv_cache_block_size") or 0)
 
 
 class ModelSet:
@@ -83,8 +80,10 @@ class ModelSet:
         self.loading: asyncio.Task[None] | None = None
         self._view, self._random, self._turn = view, random, Turn()
         self._select = SELECTORS[mode]
-        self._kv_options = kv
-        self._kv: KvRouting | None = None
+        self.kv: KvRouting | None = None
+        """Kept in kv mode, for requests that have tokens."""
+        if kv is not None and card.model_input == "tokens":
+            self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
         self._picked_version = -1
         self._candidates: list[Seat] = []
 
@@ -95,12 +94,9 @@ class ModelSet:
 
     def ticket(self, request: PreprocessedRequest | TextRequest) -> Ticket | None:
         """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
-        if self._kv_options is None or not isinstance(request, PreprocessedRequest):
+        if self.kv is None or not isinstance(request, PreprocessedRequest):
             return None
-        size = max((seat.block_size for seat in self.seats.values()), default=0) or DEFAULT_BLOCK_SIZE
-        if self._kv is None or self._kv.router.block_size != size:  # or workers that cut other blocks than before
-            self._kv = KvRouting(self._kv_options, size, self._random, time.monotonic)
-        return self._kv.ticket(request)
+        return self.kv.ticket(request)
 
     def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | None = None) -> Seat:
         """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
@@ -133,8 +129,8 @@ class ModelSet:
     def left(self, key: InstanceKey) -> None:
         """An instance is gone, and its cache with it."""
         self.seats.pop(key, None)
-        if self._kv is not None:
-            self._kv.left(key)
+        if self.kv is not None:
+            self.kv.left(key)
         self.changed()
 
 
@@ -142,9 +138,11 @@ class ModelPool:
     """See the module. It is an `InstanceListener`."""
 
     def __init__(
-        self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random, kv: KvOptions | None = None
-    ) -> None:
+        self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
+        kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
+    ) -> None:  # fmt: skip
         self._view, self._loader, self._metrics = view, loader, metrics
+        self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
@@ -202,11 +200,20 @@ class ModelPool:
         found.seats[instance.key] = seat
         self._of[instance.key] = found
         found.changed()
+        if found.kv is not None:
+            self._join(instance, found.kv, found.name)
         self._publish(found, instance.key)
         if found.model is None and found.loading is None:
             found.loading = asyncio.get_running_loop().create_task(self._load(found), name=f"load {found.name}")
         self._gauges(found)
         self._announce()
+
+    def _join(self, instance: Any, routing: KvRouting, name: str) -> None:
+        """Have its cache known, and what other frontends send to it."""
+        if self._events is not None:
+            self._events.joined(instance.key, instance.figures, routing, self._metrics.meter(name))
+        if self._sharing is not None:
+            self._sharing.joined(instance.key, routing)
 
     def changed(self, instance: Any) -> None:
         """New figures, or another card (then it is another set)."""
@@ -226,6 +233,10 @@ class ModelPool:
         found = self._of.pop(key, None)
         if found is None:
             return
+        if self._events is not None:
+            self._events.left(key)
+        if self._sharing is not None:
+            self._sharing.left(key)
         found.left(key)
         if not found.seats:
             self._drop(found)
@@ -281,7 +292,11 @@ class ModelPool:
             return self.find(name)
 
     async def stop(self) -> None:
-        """End what is being loaded."""
+        """End what is being loaded, and what follows the workers' events."""
+        if self._events is not None:
+            await self._events.stop()
+        if self._sharing is not None:
+            await self._sharing.stop()
         tasks = [one.loading for one in self._sets.values() if one.loading is not None]
         tasks += self._listening.values()
         for task in tasks:

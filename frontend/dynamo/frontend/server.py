@@ -21,6 +21,8 @@ from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
 from dynamo.frontend.kv import KvOptions
+from dynamo.frontend.kv_events import KvEvents
+from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
@@ -95,11 +97,9 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     metrics = Metrics()
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
-    kv = KvOptions(settings.overlap_score_weight, settings.router_temperature)
     pool = ModelPool(
-        view, loader, metrics, mode=settings.router_mode, random=random.Random(),
-        kv=kv if settings.router_mode == KV_MODE else None,
-    )  # fmt: skip
+        view, loader, metrics, mode=settings.router_mode, random=random.Random(), **_kv_routing(runtime, settings)
+    )
     services = Services(
         pool=pool,
         opener=runtime.caller,
@@ -122,6 +122,17 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     finally:
         stop_listening()
         await pool.stop()
+
+
+def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:
+    """What the pool needs in kv mode; nothing in the others."""
+    if settings.router_mode != KV_MODE:
+        return {}
+    return {
+        "kv": KvOptions(settings.overlap_score_weight, settings.router_temperature),
+        "events": KvEvents(runtime.bus, runtime.caller) if settings.use_kv_events else None,
+        "sharing": KvSharing(runtime.bus, runtime.client_id) if settings.router_replica_sync else None,
+    }
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:

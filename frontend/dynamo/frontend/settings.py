@@ -53,6 +53,9 @@ class FrontendSettings:
     )
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).", env="DYN_ROUTER_TEMPERATURE")
     use_kv_events: bool = setting(True, "Follow the workers' KV events (kv router).", env="DYN_ROUTER_USE_KV_EVENTS")
+    router_replica_sync: bool = setting(
+        True, "Tell other frontends what was sent, and count what they send (kv router).", env="DYN_ROUTER_REPLICA_SYNC"
+    )
     busy_threshold: float | None = setting(
         None, "Share of KV blocks in use above which a worker counts as busy (kv router).", env="DYN_BUSY_THRESHOLD"
     )
@@ -108,11 +111,6 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    if settings.router_mode == KV_MODE and settings.use_kv_events:
-        return (
-            "--router-mode kv can't follow the workers' KV events yet; add --no-use-kv-events, which predicts what "
-            "they cache from what was sent to them"
-        )
     if settings.overlap_score_weight < 0 or settings.router_temperature < 0:
         return "--overlap-score-weight and --router-temperature must be 0 or more"
     if settings.workers < 1:

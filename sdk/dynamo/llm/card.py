@@ -9,7 +9,7 @@ what turns text into tokens and back: workers with different digests form differ
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -45,7 +45,7 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     model_types: list[str] = msgspec.field(default_factory=lambda: [CHAT, COMPLETIONS])
     role: Literal["aggregated", "prefill", "decode"] = "aggregated"
     context_length: int | None = None
-    kv_cache_block_size: int = 16
+    kv_cache_block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
     migration_limit: int = 0
     tokenizer: Literal["bytes", "hf", "none"] = "bytes"
     """`bytes`: the built-in one; `hf`: the file of role `tokenizer`; `none`: a text engine's own."""

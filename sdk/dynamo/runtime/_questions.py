@@ -53,7 +53,8 @@ class Questions:
         arrived: asyncio.Future[ControlReply | DynamoException] = asyncio.get_running_loop().create_future()
         token = self.ask(instance, op, body, lambda result: None if arrived.done() else arrived.set_result(result))
         try:
-            result = await asyncio.wait_for(arrived, timeout)
+            async with asyncio.timeout(timeout):  # `wait_for` of Python 3.11 can lose its caller's cancellation
+                result = await arrived
         except TimeoutError:
             raise ConnectionTimeout(f"no answer to {op!r} within {timeout:g} s") from None
         finally:

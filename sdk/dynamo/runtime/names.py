@@ -82,6 +82,18 @@ def gone_subject(key: InstanceKey, client: int | str) -> str:
     return f"dyn.{ns}.ep.{component}.{endpoint}.{hex_id(key.id)}.gone.{who}"
 
 
+def kv_subject(namespace: str, component: str, instance: int | str) -> str:
+    """Where an instance says what its KV cache gains and loses; `instance` may be `*` to listen to all of them."""
+    who = instance if isinstance(instance, str) else hex_id(instance)
+    return f"dyn.{namespace}.kv.{component}.{who}"
+
+
+def router_subject(namespace: str, client: int | str) -> str:
+    """Where a frontend says what it has sent to whom; `client` may be `*` to listen to all of them."""
+    who = client if isinstance(client, str) else hex_id(client)
+    return f"dyn.{namespace}.router.{who}"
+
+
 def frame_subject(namespace: str, client: int) -> str:
     return f"dyn.{namespace}.in.{hex_id(client)}.s"
 

@@ -18,10 +18,11 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 
 Abort = Callable[[], None]
@@ -55,6 +56,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     total_kv_blocks: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    kv_events: bool = False
+    """It says which blocks it caches (`KvCaching`)."""
 
 
 class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -82,6 +85,20 @@ class Engine(Protocol):
         """Wait until the engine dies by itself and return why; never returns while it works."""
 
     def load(self) -> EngineLoad: ...
+
+
+KvListener = Callable[[KvStep], None]
+
+
+@runtime_checkable
+class KvCaching(Protocol):
+    """What an engine has beside the rest whose facts say `kv_events`."""
+
+    def on_kv(self, listener: KvListener) -> None:
+        """Tell `listener`, on the loop, at the end of each engine step that changed the cache: from the first one on.
+
+        Called once, before the first request.
+        """
 
 
 class TokenEngine(Engine, Protocol):

@@ -21,8 +21,9 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
-from dynamo.worker.engine import Abort, Engine, EngineFacts
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching
 from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.kv_events import KvPublisher, publish_kv_events
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
 
@@ -74,8 +75,10 @@ class RequestSink:
 class Serving:
     """One engine, served. `stop` leaves in order; it may be called twice."""
 
-    def __init__(self, engine: Engine, served: Served, system: SystemServer | None) -> None:
-        self.engine, self.served, self.system = engine, served, system
+    def __init__(
+        self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None
+    ) -> None:
+        self.engine, self.served, self.system, self.kv = engine, served, system, kv
         self._stopped = False
 
     @property
@@ -92,6 +95,8 @@ class Serving:
             await self.served.stop()
         finally:
             await self.engine.stop()
+            if self.kv is not None:
+                self.kv.stop()
             if self.system is not None:
                 await self.system.stop()
 
@@ -112,12 +117,16 @@ async def serve_engine(
         undo.push_async_callback(engine.stop)
         facts = await engine.start()
         metrics.watch(engine)
+        kv = None
+        if facts.kv_events and isinstance(engine, KvCaching):
+            kv = publish_kv_events(runtime, path, engine)
+            undo.callback(kv.stop)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         handler = _handler(engine, metrics, settings.engine in TEXT_ENGINES)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         undo.pop_all()
-    return Serving(engine, served, system)
+    return Serving(engine, served, system, kv)
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:

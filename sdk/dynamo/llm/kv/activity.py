@@ -99,6 +99,10 @@ class Activity:
             self.free(request)
         return found
 
+    def ranks_of(self, instance: int) -> list[Rank]:
+        """Its ranks that have requests."""
+        return [rank for rank in self._ranks if rank.instance == instance]
+
     def load(self, rank: Rank) -> Load:
         """What a rank has to do."""
         busy = self._ranks.get(rank)

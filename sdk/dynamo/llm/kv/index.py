@@ -34,16 +34,29 @@ class _Slot:
     number: int
     bit: int
     """Every block that it holds alone refers to this one integer."""
+    limit: int | None
     blocks: int = 0
 
 
 class KvIndex:
     """See the module. A rank gets a slot (a bit) at its first block and keeps it until `drop`."""
 
-    __slots__ = ("_blocks", "_free", "_leaving", "_limit", "_live", "_ranks", "_slots", "_to_sweep", "refused")
+    __slots__ = (
+        "_blocks",
+        "_free",
+        "_leaving",
+        "_limit",
+        "_limits",
+        "_live",
+        "_ranks",
+        "_slots",
+        "_to_sweep",
+        "refused",
+    )
 
     def __init__(self, blocks_per_rank: int | None = None) -> None:
         self._limit = blocks_per_rank
+        self._limits: dict[int, int] = {}
         self._blocks: dict[int, int] = {}
         self._slots: dict[Rank, _Slot] = {}
         self._ranks: list[Rank | None] = []
@@ -54,7 +67,7 @@ class KvIndex:
         self._to_sweep: list[int] = []
         self._free: list[int] = []
         self.refused = 0
-        """Blocks that were not taken since their rank had `blocks_per_rank` already."""
+        """Blocks that were not taken since their rank had as many as it may have already."""
 
     def __len__(self) -> int:
         """Blocks that are known, each counted once however many hold it."""
@@ -65,18 +78,25 @@ class KvIndex:
         """Who is in it."""
         return self._slots.keys()
 
+    def limit(self, instance: int, blocks: int | None) -> None:
+        """How many blocks each rank of an instance may have, from its next slot on; None: `blocks_per_rank`."""
+        if blocks is None:
+            self._limits.pop(instance, None)
+        else:
+            self._limits[instance] = blocks
+
     # -- what is told by workers
 
     def store(self, rank: Rank, hashes: Iterable[int]) -> None:
         """These blocks are in the rank's cache now; what was there already stays."""
         slot = self._slots.get(rank) or self._new_slot(rank)
-        bit, blocks, added = slot.bit, self._blocks, 0
+        bit, blocks, limit, added = slot.bit, self._blocks, slot.limit, 0
         before, after = 0, bit
         for name in hashes:
             mask = blocks.get(name, 0)
             if mask & bit:
                 continue
-            if self._limit is not None and slot.blocks + added >= self._limit:
+            if limit is not None and slot.blocks + added >= limit:
                 self.refused += 1
                 continue
             if mask != before:  # neighbours have the same holders mostly, and share one integer then
@@ -179,7 +199,7 @@ class KvIndex:
         else:
             number = len(self._ranks)
             self._ranks.append(rank)
-        slot = self._slots[rank] = _Slot(number, 1 << number)
+        slot = self._slots[rank] = _Slot(number, 1 << number, self._limits.get(rank.instance, self._limit))
         self._live |= slot.bit
         return slot
 

@@ -1,7 +1,8 @@
 """The KV-aware choice: `KvRouter` puts names, index, activity and cost together. Pure; time comes as an argument.
 
 One router for the instances that serve one model. Whoever uses it says what happens to a request: `place` when it is
-sent, `prefilled` at its first token, `ended` however it ends.
+sent, `prefilled` at its first token, `ended` however it ends. What an instance caches is predicted from what was sent
+there, until somebody `follow`s its events and tells them (`told`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 
 from dynamo.llm.kv.activity import Activity
 from dynamo.llm.kv.cost import Candidate, Weights, choose, costs
+from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.hashing import SEED, block_hashes, sequence_hashes
 from dynamo.llm.kv.index import KvIndex, Rank
 from dynamo.llm.kv.predicted import Predicted
@@ -33,6 +35,8 @@ class Decision(NamedTuple):
     overlap_blocks: int
     """How much of the prompt is probably cached there."""
     cost: float
+    to_prefill: int
+    """Tokens of the prompt that are probably not cached there."""
 
 
 class KvRouter:
@@ -46,6 +50,7 @@ class KvRouter:
         self._weights, self._temperature, self._draw = weights, temperature, draw
         self._predicted = Predicted(self.index, predict_seconds)
         self._expired_at = 0.0
+        self._followed: set[int] = set()
 
     def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
         """Names a prompt's blocks; raises `ValueError` for what isn't a token id."""
@@ -55,9 +60,9 @@ class KvRouter:
         """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
         self._expire(now)
         decision = self._decide(prompt, ranks)
-        cached = decision.overlap_blocks * self.block_size
-        self.activity.add(request, decision.rank, prompt.names, max(0, prompt.tokens - cached))
-        self._predicted.sent(decision.rank, prompt.names, now)
+        self.activity.add(request, decision.rank, prompt.names, decision.to_prefill)
+        if decision.rank.instance not in self._followed:
+            self._predicted.sent(decision.rank, prompt.names, now)
         return decision
 
     def prefilled(self, request: str) -> None:
@@ -68,10 +73,33 @@ class KvRouter:
         """It is over; also where that was said already."""
         self.activity.free(request)
 
-    def left(self, rank: Rank) -> None:
+    def follow(self, instance: int, blocks: int | None = None) -> None:
+        """It says itself what it caches from now on: `blocks` per rank at most, where that is known."""
+        if instance not in self._followed:
+            self._followed.add(instance)
+            self._forget(instance)
+        self.index.limit(instance, blocks)
+
+    def told(self, instance: int, step: KvStep) -> bool:
+        """What one of its engine steps did; False where it stores more than it may have."""
+        rank, before = Rank(instance, step.dp_rank), self.index.refused
+        if step.cleared:
+            self.index.drop(rank)
+        self.index.remove(rank, step.removed)
+        self.index.store(rank, step.stored)
+        return self.index.refused == before
+
+    def left(self, instance: int) -> None:
         """A worker is gone, with its cache and with what it ran."""
-        self.activity.drop(rank)
-        self._predicted.drop(rank)
+        for rank in self.activity.ranks_of(instance):
+            self.activity.drop(rank)
+        self._forget(instance)
+        self._followed.discard(instance)
+        self.index.limit(instance, None)
+
+    def _forget(self, instance: int) -> None:
+        for rank in [rank for rank in self.index.ranks if rank.instance == instance]:
+            self._predicted.drop(rank)
 
     def _decide(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
         overlaps, shared = self.index.depths(prompt.names), self.activity.shared(prompt.names)
@@ -82,7 +110,8 @@ class KvRouter:
             candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
         found = costs(candidates, prompt.tokens, self.block_size, self._weights)
         chosen = choose(found, self._temperature, self._draw)
-        return Decision(ranks[chosen], candidates[chosen].overlap_blocks, found[chosen])
+        overlap = candidates[chosen].overlap_blocks
+        return Decision(ranks[chosen], overlap, found[chosen], max(0, prompt.tokens - overlap * self.block_size))
 
     def _expire(self, now: float) -> None:
         if now - self._expired_at >= EXPIRE_EVERY:

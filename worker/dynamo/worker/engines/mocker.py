@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
 from dynamo.worker.engines.mock.arguments import read_arguments
 from dynamo.worker.engines.mock.scheduler import Plan, Scheduler, Sequence
 
@@ -55,6 +55,7 @@ class Mocker:
         self._text: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._on_kv: KvListener | None = None
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
@@ -67,8 +68,15 @@ class Mocker:
         return EngineFacts(
             context_length=self._context(), kv_cache_block_size=limits.block_size,
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_batched_tokens=limits.max_num_batched_tokens, kv_events=limits.enable_prefix_caching,
         )  # fmt: skip
+
+    def on_kv(self, listener: KvListener) -> None:
+        self._on_kv = listener
+
+    def kv_names(self) -> set[int]:
+        """The blocks that it has cached now, by name."""
+        return set(self._scheduler.pool.names())
 
     def _context(self) -> int:
         limits = [self._scheduler.longest, self._arguments.max_model_len, self._model.card.context_length]
@@ -111,7 +119,10 @@ class Mocker:
             sink, (seed + self._arguments.seed) % len(self._text), min(wanted, room), conditions.min_tokens or 0, stops
         )
         made.floor = made.left - made.floor
-        made.sequence = self._scheduler.add(made, request.token_ids)
+        try:
+            made.sequence = self._scheduler.add(made, request.token_ids)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
         self._wake.set()
         return lambda: self._scheduler.remove(made.sequence)
 
@@ -131,6 +142,9 @@ class Mocker:
             # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
             due = max(due, now)
             self._produce(plan)
+            changes = self._scheduler.pool.take_changes()
+            if changes is not None and self._on_kv is not None:
+                self._on_kv(changes)
 
     def _produce(self, plan: Plan[_Request]) -> None:
         """Push one token of every sequence that is still there."""

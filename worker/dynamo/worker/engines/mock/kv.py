@@ -1,37 +1,33 @@
 """The KV cache of the mock engine: active blocks with reference counts, inactive ones in LRU order.
 
-A block is named by the hash of all tokens up to its end, so equal prefixes share blocks.
-Capacity = active + partial (being filled, nameless) + inactive (cached, evictable) + free.
+A block that is whole and computed has a name, the hash of all tokens up to its end
+(`dynamo.llm.kv.hashing`), so equal prefixes share blocks. Capacity = active + nameless (held, not
+computed yet) + inactive (cached, evictable) + free. Which names came and went is kept until somebody
+asks: `take_changes`, once per engine step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-
-def extend_hashes(parent: int, tokens: Sequence[int], block_size: int) -> list[int]:
-    """Chained hashes of the full blocks of `tokens`, after a block whose hash is `parent` (0: none)."""
-    hashes = []
-    for start in range(0, len(tokens) - block_size + 1, block_size):
-        parent = hash((parent, *tokens[start : start + block_size]))
-        hashes.append(parent)
-    return hashes
+from dynamo.llm.kv.events import KvStep
 
 
 class BlockPool:
-    """See the module; `caching` False forgets blocks as soon as nobody uses them."""
+    """See the module."""
 
-    def __init__(self, capacity: int, *, caching: bool = True) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._caching = caching
         self._active: dict[int, int] = {}
         self._inactive: dict[int, None] = {}
-        self._partial = 0
+        self._nameless = 0
+        self._stored: dict[int, None] = {}
+        self._removed: dict[int, None] = {}
 
     @property
     def used(self) -> int:
         """Blocks that running sequences hold."""
-        return len(self._active) + self._partial
+        return len(self._active) + self._nameless
 
     @property
     def usage(self) -> float:
@@ -42,57 +38,73 @@ class BlockPool:
         """Blocks that nobody holds but that could be hit."""
         return len(self._inactive)
 
-    def match(self, hashes: Iterable[int]) -> int:
+    def names(self) -> Iterator[int]:
+        """All blocks that could be hit, held or not."""
+        yield from self._active
+        yield from self._inactive
+
+    def match(self, names: Iterable[int]) -> int:
         """How many leading blocks are here."""
         count = 0
-        for block in hashes:
-            if block not in self._active and block not in self._inactive:
+        for name in names:
+            if name not in self._active and name not in self._inactive:
                 break
             count += 1
         return count
 
-    def take(self, block: int) -> bool:
-        """Hold a full block; False where there is no room."""
-        if block in self._active:
-            self._active[block] += 1
-            return True
-        if block in self._inactive:
-            del self._inactive[block]
-        elif not self._make_room():
+    def take(self, names: Iterable[int]) -> None:
+        """Hold blocks that `match` has just found."""
+        for name in names:
+            self._inactive.pop(name, None)
+            self._active[name] = self._active.get(name, 0) + 1
+
+    def take_nameless(self, count: int = 1) -> bool:
+        """Hold blocks to fill, in place of the least recently used ones; False, and none, where there is no room."""
+        if self.used + count > self.capacity:
             return False
-        self._active[block] = 1
+        while self.used + len(self._inactive) + count > self.capacity:
+            self._evict()
+        self._nameless += count
         return True
 
-    def take_partial(self) -> bool:
-        """Hold a block to fill; False where there is no room."""
-        if not self._make_room():
-            return False
-        self._partial += 1
-        return True
+    def promote(self, name: int) -> None:
+        """A nameless block is whole now: it gets its name; one that exists already is shared."""
+        self._nameless -= 1
+        if name in self._active:
+            self._active[name] += 1
+            return
+        if name in self._inactive:
+            del self._inactive[name]
+        elif name in self._removed:
+            del self._removed[name]
+        else:
+            self._stored[name] = None
+        self._active[name] = 1
 
-    def promote(self, block: int) -> None:
-        """A partial block is full now: it gets its name; one that exists already is shared."""
-        self._partial -= 1
-        self._inactive.pop(block, None)
-        self._active[block] = self._active.get(block, 0) + 1
-
-    def release(self, blocks: Sequence[int], *, partial: bool) -> None:
+    def release(self, names: Sequence[int], nameless: int = 0) -> None:
         """Let go, the last block first, so that the beginnings of prompts live longest."""
-        if partial:
-            self._partial -= 1
-        for block in reversed(blocks):
-            left = self._active[block] - 1
+        self._nameless -= nameless
+        for name in reversed(names):
+            left = self._active[name] - 1
             if left:
-                self._active[block] = left
+                self._active[name] = left
             else:
-                del self._active[block]
-                if self._caching:
-                    self._inactive[block] = None
+                del self._active[name]
+                self._inactive[name] = None
 
-    def _make_room(self) -> bool:
-        if self.used + len(self._inactive) < self.capacity:
-            return True
-        if not self._inactive:
-            return False
-        del self._inactive[next(iter(self._inactive))]
-        return True
+    def take_changes(self) -> KvStep | None:
+        """What has come and gone since this was called last; None for nothing. No name is in both."""
+        if not self._stored and not self._removed:
+            return None
+        step = KvStep(list(self._stored), list(self._removed))
+        self._stored.clear()
+        self._removed.clear()
+        return step
+
+    def _evict(self) -> None:
+        name = next(iter(self._inactive))
+        del self._inactive[name]
+        if name in self._stored:
+            del self._stored[name]
+        else:
+            self._removed[name] = None

@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from dynamo.worker.engines.mock.kv import BlockPool, extend_hashes
+from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
+from dynamo.worker.engines.mock.kv import BlockPool
 
 T = TypeVar("T")
 
@@ -45,11 +46,13 @@ class Sequence(Generic[T]):
     owner: T
     tail: list[int]
     """Tokens of the block being filled."""
-    hashes: list[int]
-    """Full blocks, by hash."""
+    names: list[int]
+    """Of its whole blocks, computed or not."""
     length: int
     computed: int = 0
     """Tokens whose KV is there."""
+    named: int = 0
+    """How many of its whole blocks the pool knows by name; it holds the others without one."""
     cached_tokens: int = -1
     """Prompt tokens that came from the cache when it was first admitted; -1: not yet admitted."""
     running: bool = field(default=False)
@@ -68,7 +71,7 @@ class Scheduler(Generic[T]):
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.num_gpu_blocks, caching=limits.enable_prefix_caching)
+        self.pool = BlockPool(limits.num_gpu_blocks)
         self._waiting: deque[Sequence[T]] = deque()
         self._running: dict[Sequence[T], None] = {}
         self.preemptions = 0
@@ -91,10 +94,10 @@ class Scheduler(Generic[T]):
         return self.limits.longest
 
     def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
-        """Queue a request."""
+        """Queue a request; raises `ValueError` for what isn't a token id."""
         size = self.limits.block_size
-        hashes = extend_hashes(0, token_ids, size)
-        sequence = Sequence(owner, token_ids[len(hashes) * size :], hashes, len(token_ids))
+        names = sequence_hashes(block_hashes(token_ids, size))
+        sequence = Sequence(owner, token_ids[len(names) * size :], names, len(token_ids))
         self._waiting.append(sequence)
         return sequence
 
@@ -123,7 +126,7 @@ class Scheduler(Generic[T]):
         """`sequence` got `token`; where no block is left for it, somebody is preempted, itself if need be."""
         tail = sequence.tail
         if not tail:
-            while sequence.running and not self.pool.take_partial():
+            while sequence.running and not self.pool.take_nameless():
                 self._preempt()
         sequence.length += 1
         if sequence.running:
@@ -133,12 +136,21 @@ class Scheduler(Generic[T]):
             self._seal(sequence)
 
     def _seal(self, sequence: Sequence[T]) -> None:
-        """The block being filled is full: it gets its name."""
-        block = hash((sequence.hashes[-1] if sequence.hashes else 0, *sequence.tail))
-        if sequence.running:
-            self.pool.promote(block)
-        sequence.hashes.append(block)
+        """The block being filled is whole."""
+        last = sequence.names[-1] if sequence.names else None
+        sequence.names += sequence_hashes(block_hashes(sequence.tail, self.limits.block_size), last)
         sequence.tail.clear()
+        if sequence.running:
+            self._name(sequence, sequence.computed)
+
+    def _name(self, sequence: Sequence[T], computed: int) -> None:
+        """What has been computed can be hit by others from now on."""
+        if not self.limits.enable_prefix_caching:
+            return
+        whole = min(computed // self.limits.block_size, len(sequence.names))
+        for name in sequence.names[sequence.named : whole]:
+            self.pool.promote(name)
+        sequence.named = max(sequence.named, whole)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-(tokens + 1) // self.limits.block_size)
@@ -154,25 +166,33 @@ class Scheduler(Generic[T]):
 
     def _cached(self, sequence: Sequence[T]) -> int:
         """Tokens that need no computing; the last one always does."""
-        if not self.limits.enable_prefix_caching:
-            return 0
-        return min(self.pool.match(sequence.hashes) * self.limits.block_size, sequence.length - 1)
+        return min(self._hits(sequence) * self.limits.block_size, sequence.length - 1)
+
+    def _hits(self, sequence: Sequence[T]) -> int:
+        """Blocks of its beginning that are in the cache."""
+        return self.pool.match(sequence.names) if self.limits.enable_prefix_caching else 0
 
     def _admit(self, sequence: Sequence[T]) -> None:
-        sequence.computed = self._cached(sequence)
+        sequence.computed, sequence.named = self._cached(sequence), self._hits(sequence)
         if sequence.cached_tokens < 0:
             sequence.cached_tokens = sequence.computed
         sequence.running = True
         self._running[sequence] = None
-        held = all(self.pool.take(block) for block in sequence.hashes)
-        if not held or (sequence.tail and not self.pool.take_partial()):
+        self.pool.take(sequence.names[: sequence.named])
+        if not self.pool.take_nameless(self._nameless(sequence)):
             raise AssertionError("an admitted sequence does not fit")  # _may_admit counted its blocks
+
+    @staticmethod
+    def _nameless(sequence: Sequence[T]) -> int:
+        """Blocks that it holds, or is about to, and that have no name."""
+        return len(sequence.names) - sequence.named + bool(sequence.tail)
 
     def _compute(self, sequence: Sequence[T], budget: int, producing: list[Sequence[T]]) -> int:
         """Prefill as much as the budget allows; returns the tokens computed."""
         left = sequence.length - sequence.computed
         now = min(left, budget) if self.limits.enable_chunked_prefill else left
         sequence.computed += max(0, now)
+        self._name(sequence, sequence.computed)
         if now == left:
             producing.append(sequence)
         return max(0, now)
@@ -188,5 +208,5 @@ class Scheduler(Generic[T]):
     def _let_go(self, sequence: Sequence[T]) -> None:
         del self._running[sequence]
         sequence.running = False
-        self.pool.release(sequence.hashes, partial=bool(sequence.tail))
-        sequence.computed = 0
+        self.pool.release(sequence.names[: sequence.named], self._nameless(sequence))
+        sequence.computed = sequence.named = 0

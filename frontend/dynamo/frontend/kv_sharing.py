@@ -1,0 +1,204 @@
+"""What this frontend has sent, told to the others, and what they say counted: the shell around `dynamo.llm.kv.sharing`.
+
+One channel per Dynamo namespace that has instances of a kv-routed model. What happens in one turn of the loop leaves as
+one message; a beat every second says what still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from dynamo.frontend.kv import KvRouting
+from dynamo.llm.kv.events import UNREADABLE
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.sharing import BEAT_SECONDS, PATIENCE, VERSION, Listener, Speaker, decode_said
+from dynamo.runtime.errors import CannotConnect, InvalidArgument
+from dynamo.runtime.names import InstanceKey, router_subject
+from dynamo.runtime.ports import Bus, Message, Subscription
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS: Final = 1.0
+"""Between two attempts to listen."""
+
+
+class _Sent:
+    """One request."""
+
+    __slots__ = ("_channel", "_number")
+
+    def __init__(self, channel: _Channel, number: int) -> None:
+        self._channel, self._number = channel, number
+
+    def prefilled(self) -> None:
+        self._channel.speaker.prefilled(self._number)
+        self._channel.flush_soon()
+
+    def freed(self) -> None:
+        self._channel.speaker.freed(self._number)
+        self._channel.flush_soon()
+
+
+class _Channel:
+    """One namespace. `run` is its task."""
+
+    def __init__(self, bus: Bus, namespace: str, client: int, clock: Callable[[], float], patience: float) -> None:
+        self._bus, self._namespace, self._clock = bus, namespace, clock
+        self._subject = router_subject(namespace, client)
+        self.routings: dict[int, KvRouting] = {}
+        self.speaker = Speaker(client)
+        self.listener = Listener(client, self._router_of, patience)
+        self.task: asyncio.Task[None] | None = None
+        self._flushing = False
+        self._complained = False
+
+    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> _Sent:
+        made = _Sent(self, self.speaker.added(rank, names, to_prefill))
+        self.flush_soon()
+        return made
+
+    def flush_soon(self) -> None:
+        """Say at the end of this turn of the loop what has happened in it."""
+        if self.speaker.pending and not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    async def run(self, beat_seconds: float) -> None:
+        """Listen and beat until cancelled; then say farewell."""
+        subscription: Subscription | None = None
+        try:
+            while subscription is None:
+                try:
+                    subscription = await self._bus.subscribe(
+                        router_subject(self._namespace, "*"), self._on_message, lambda: None
+                    )
+                except CannotConnect as error:
+                    log.warning("the other frontends can't be listened to yet: %s", error)
+                    await asyncio.sleep(AGAIN_SECONDS)
+            while True:
+                self._beat()
+                await asyncio.sleep(beat_seconds)
+        finally:
+            self._publish(self.speaker.farewell())
+            self.listener.expire(float("inf"))
+            if subscription is not None:
+                await _leave(subscription)
+
+    def _router_of(self, instance: int) -> KvRouter | None:
+        routing = self.routings.get(instance)
+        return None if routing is None else routing.router
+
+    def _beat(self) -> None:
+        self.listener.expire(self._clock())
+        if self.speaker.listened and not len(self.listener):
+            self.speaker.silence()
+        self._flush()
+        self._publish(self.speaker.beat())
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.speaker.pending:
+            for data in self.speaker.take(self._bus.max_payload):
+                self._publish(data)
+
+    def _publish(self, data: bytes) -> None:
+        try:
+            self._bus.publish(self._subject, data)
+        except (CannotConnect, InvalidArgument) as error:  # the next beat mends what matters
+            log.debug("the other frontends could not be told: %s", error)
+
+    def _on_message(self, message: Message) -> None:
+        if message.subject == self._subject:
+            return  # its own
+        try:
+            said = decode_said(message.data)
+            if said.version != VERSION:
+                raise ValueError(f"its version is {said.version}, not {VERSION}")
+            new = self.listener.heard(said, self._clock())
+        except UNREADABLE as error:
+            if not self._complained:
+                self._complained = True
+                log.warning("unreadable message on %s: %s (said once)", message.subject, error)
+            return
+        if new:
+            self.speaker.everything()
+            self._beat()
+
+
+class KvSharing:
+    """See the module. `ModelPool` says who joins and leaves; `stop` ends its tasks."""
+
+    def __init__(
+        self, bus: Bus, client: int, *, clock: Callable[[], float] = time.monotonic,
+        beat_seconds: float = BEAT_SECONDS, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self._bus, self._client, self._clock = bus, client, clock
+        self._beat_seconds, self._patience = beat_seconds, patience
+        self._channels: dict[str, _Channel] = {}
+        self._of: dict[int, _Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def joined(self, key: InstanceKey, routing: KvRouting) -> None:
+        """An instance is there that `routing` routes to."""
+        namespace = key.path.namespace
+        channel = self._channels.get(namespace)
+        if channel is None:
+            channel = _Channel(self._bus, namespace, self._client, self._clock, self._patience)
+            self._channels[namespace] = channel
+            channel.task = self._start(channel.run(self._beat_seconds), f"kv sharing in {namespace}")
+        channel.routings[key.id] = routing
+        self._of[key.id] = channel
+        routing.sharing = self
+
+    def left(self, key: InstanceKey) -> None:
+        """It is gone."""
+        channel = self._of.pop(key.id, None)
+        if channel is None:
+            return
+        channel.routings.pop(key.id, None)
+        if not channel.routings:
+            self._channels.pop(key.path.namespace, None)
+            if channel.task is not None:
+                channel.task.cancel()
+
+    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> _Sent | None:
+        """A request goes to `rank`; the result is told how it goes on."""
+        channel = self._of.get(rank.instance)
+        return None if channel is None else channel.sent(rank, names, to_prefill)
+
+    @property
+    def peers(self) -> int:
+        """Frontends that are heard, in all namespaces."""
+        return sum(len(channel.listener) for channel in self._channels.values())
+
+    async def stop(self) -> None:
+        """Tell and hear nothing more."""
+        self._of.clear()
+        self._channels.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def _leave(subscription: Subscription) -> None:
+    try:
+        await subscription.unsubscribe()
+    except CannotConnect:
+        log.debug("left while the bus was away")

@@ -1,0 +1,135 @@
+"""A worker's KV publisher and a frontend's reader without the rest of either: what the tests of KV events run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from tests.fixtures_nats import NatsServer
+
+from dynamo.frontend.kv import KvOptions, KvRouting
+from dynamo.frontend.kv_events import KvEvents
+from dynamo.frontend.metrics import ModelMeter
+from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.index import Rank
+from dynamo.runtime import DistributedRuntime, MemoryWorld
+from dynamo.runtime._memory_store import MemoryStore
+from dynamo.runtime._nats import NatsBus
+from dynamo.runtime.config import NatsConfig
+from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.worker.engine import KvListener
+from dynamo.worker.kv_events import KvPublisher, publish_kv_events
+
+BLOCK = 16
+FOLLOWED = {"kv_events": True, "kv_cache_block_size": BLOCK, "total_kv_blocks": 1000}
+
+
+class Engine:
+    """Says what the test tells it to."""
+
+    def __init__(self) -> None:
+        self.listener: KvListener | None = None
+
+    def on_kv(self, listener: KvListener) -> None:
+        self.listener = listener
+
+    def step(self, stored: Any = (), removed: Any = (), **more: Any) -> None:
+        assert self.listener is not None
+        self.listener(KvStep(list(stored), list(removed), **more))
+
+
+class Worker:
+    """A served engine and its publisher."""
+
+    def __init__(self, runtime: DistributedRuntime, key: InstanceKey) -> None:
+        self.runtime, self.key = runtime, key
+        self.engine = Engine()
+        self.publisher: KvPublisher = publish_kv_events(runtime, key.path, self.engine)
+
+
+class Reader:
+    """What a frontend in kv mode has of this."""
+
+    def __init__(self, runtime: DistributedRuntime, **options: Any) -> None:
+        self.runtime = runtime
+        self.events = KvEvents(runtime.bus, runtime.caller, **options)
+        self.routing = KvRouting(KvOptions(), BLOCK, Random(1), lambda: 0.0)
+        self.meter = ModelMeter("m")
+
+    def join(self, key: InstanceKey, **figures: Any) -> None:
+        self.events.joined(key, FOLLOWED | figures, self.routing, self.meter)
+
+    def holds(self, key: InstanceKey, dp_rank: int = 0) -> set[int]:
+        return set(self.routing.router.index.blocks_of(Rank(key.id, dp_rank)))
+
+    def predicts(self, key: InstanceKey) -> bool:
+        """Whether what is sent there counts as cached."""
+        router = self.routing.router
+        before = router.index.count(Rank(key.id))
+        router.place("x", router.prompt(range(BLOCK)), [Rank(key.id)], 0.0)
+        router.ended("x")
+        return router.index.count(Rank(key.id)) > before
+
+
+class Site:
+    """Runtimes that see each other over one bus or another."""
+
+    def __init__(self, server: NatsServer | None) -> None:
+        self.server, self.world = server, MemoryWorld()
+        self.path = EndpointPath(f"t{new_id():x}", "backend", "generate")
+        self._runtimes: list[DistributedRuntime] = []
+        self._readers: list[Reader] = []
+        self._publishers: list[KvPublisher] = []
+
+    async def runtime(self) -> DistributedRuntime:
+        if self.server is None:
+            made = await DistributedRuntime.in_memory(self.world)
+        else:
+            bus = NatsBus(NatsConfig(servers=(self.server.url,)))
+            await bus.connect()
+            made = await DistributedRuntime(MemoryStore(self.world.store), bus)._start()
+        self._runtimes.append(made)
+        return made
+
+    async def worker(self) -> Worker:
+        runtime = await self.runtime()
+        worker = Worker(runtime, InstanceKey(self.path, runtime.id))
+        self._publishers.append(worker.publisher)
+        await runtime.endpoint(self.path).start(lambda incoming: incoming.finish())
+        return worker
+
+    async def reader(self, **options: Any) -> Reader:
+        self._readers.append(Reader(await self.runtime(), **options))
+        return self._readers[-1]
+
+    async def close(self) -> None:
+        for publisher in self._publishers:
+            publisher.stop()
+        for reader in self._readers:
+            await reader.events.stop()
+        for runtime in self._runtimes:
+            await runtime.shutdown(0)
+
+
+async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
+    """Poll `check` until it is true; fail with `what` at the deadline."""
+    try:
+        async with asyncio.timeout(within):
+            while not check():  # noqa: ASYNC110 - what is waited for sets no event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not within {within} s: {what}") from None
+
+
+def run(case: Callable[[Site], Awaitable[None]], server: NatsServer | None) -> None:
+    async def main() -> None:
+        site = Site(server)
+        try:
+            async with asyncio.timeout(60):
+                await case(site)
+        finally:
+            await site.close()
+
+    asyncio.run(main())

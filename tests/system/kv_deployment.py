@@ -1,0 +1,207 @@
+"""Frontends and mock workers in one process, over a real etcd and NATS: their insides can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from dynamo.frontend.generation import Choice, Desk
+from dynamo.frontend.models import ModelSet
+from dynamo.frontend.server import frontend
+from dynamo.frontend.services import Services
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.llm import open_model
+from dynamo.llm.kv.activity import Load
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.protocols import PreprocessedRequest, StopConditions
+from dynamo.runtime import DistributedRuntime, RuntimeConfig
+from dynamo.runtime.context import Context
+from dynamo.runtime.names import new_id
+from dynamo.worker.engines.mocker import Mocker
+from dynamo.worker.serve import serve_engine
+from dynamo.worker.settings import WorkerSettings
+
+BLOCK = 4
+
+
+async def until(what: str, check: Callable[[], Any], within: float = 20.0) -> None:
+    """Poll `check` until it is true; fail with `what` at the deadline."""
+    try:
+        async with asyncio.timeout(within):
+            while not check():  # noqa: ASYNC110 - what is waited for sets no event
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not within {within} s: {what}") from None
+
+
+class Answer:
+    """What one request brought; a `generation.Listener`."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.choice: Choice
+
+    def text(self, choice: Choice, text: str) -> None:
+        """Nobody reads it."""
+
+    def tokens(self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: Any) -> None:
+        """Nobody reads them."""
+
+    def finished(self, choice: Choice) -> None:
+        self.done.set_result(None)
+
+    def failed(self, choice: Choice, error: Exception) -> None:
+        self.done.set_exception(error)
+
+
+class Front:
+    """A frontend without its HTTP server."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    @property
+    def models(self) -> ModelSet:
+        return self.services.pool.find("m")
+
+    @property
+    def instances(self) -> int:
+        return sum(len(one.seats) for one in self.services.pool.served())
+
+    def start(self, tokens: list[int], max_tokens: int = 1) -> Answer:
+        """Send a request."""
+        request = PreprocessedRequest(
+            model="m", token_ids=tokens, stop_conditions=StopConditions(max_tokens=max_tokens, ignore_eos=True)
+        )
+        meter = self.services.metrics.meter("m")
+        desk = Desk(self.models, self.services.opener, Context(), meter, self.services.clock)
+        answer = Answer()
+        answer.choice = Choice(0, request, desk, answer)
+        answer.choice.start()
+        return answer
+
+    async def ask(self, tokens: list[int], max_tokens: int = 1) -> int:
+        """Send a request and wait; how many tokens of its prompt were cached."""
+        answer = self.start(tokens, max_tokens)
+        await asyncio.wait_for(answer.done, 30)
+        return answer.choice.cached
+
+    @property
+    def router(self) -> KvRouter:
+        kv = self.models.kv
+        assert kv is not None
+        return kv.router
+
+    def holds(self, instance: int) -> set[int]:
+        """What its index says of one worker."""
+        return set(self.router.index.blocks_of(Rank(instance)))
+
+    def load(self, instance: int) -> Load:
+        """What it thinks that a worker has to do."""
+        return self.router.activity.load(Rank(instance))
+
+    def count(self, counter: str) -> float:
+        return self.services.metrics.meter("m").counters[counter]
+
+
+class Worker:
+    """A mock engine, served."""
+
+    def __init__(self, runtime: DistributedRuntime, engine: Mocker) -> None:
+        self.runtime, self.engine = runtime, engine
+
+    @property
+    def id(self) -> int:
+        return self.runtime.id
+
+
+class Deployment:
+    """Makes them; `close` ends all."""
+
+    def __init__(self, config: RuntimeConfig, namespace: str = "") -> None:
+        self.config, self.namespace = config, namespace or f"t{new_id():x}"
+        self._stack = contextlib.AsyncExitStack()
+        self.workers: list[Worker] = []
+        self.fronts: list[Front] = []
+
+    async def _runtime(self) -> DistributedRuntime:
+        runtime = await DistributedRuntime.create(self.config)
+        self._stack.push_async_callback(runtime.shutdown, 0)
+        return runtime
+
+    async def worker(self, blocks: int = 64, speedup: float = 0) -> Worker:
+        settings = WorkerSettings(
+            engine="mocker", model_name="m", endpoint=f"dyn://{self.namespace}.backend.generate",
+            kv_cache_block_size=BLOCK,
+            engine_args=json.dumps({"speedup_ratio": speedup, "num_gpu_blocks": blocks, "max_num_seqs": 8}),
+        )  # fmt: skip
+        runtime, model = await self._runtime(), open_model(None, name="m")
+        engine = Mocker(settings, model)
+        serving = await serve_engine(runtime, engine, model, settings)
+        self._stack.push_async_callback(serving.stop, 0)
+        self.workers.append(Worker(runtime, engine))
+        return self.workers[-1]
+
+    async def frontend(self, mode: str = "kv") -> Front:
+        """Ready when this returns: it can send to every worker that is there."""
+        settings = FrontendSettings(namespace=self.namespace, router_mode=mode)
+        services = await self._stack.enter_async_context(frontend(await self._runtime(), settings))
+        front = Front(services)
+        await until("the frontend knows all workers", lambda: front.instances >= len(self.workers))
+        self.fronts.append(front)
+        return front
+
+    def agree(self, front: Front) -> bool:
+        """Its index equals the workers' own caches, block by block."""
+        return all(front.holds(worker.id) == worker.engine.kv_names() for worker in self.workers)
+
+    async def settle(self, within: float = 20.0) -> None:
+        """Wait until all agree."""
+        for number, front in enumerate(self.fronts):
+            await until(f"frontend {number} knows what is cached", lambda front=front: self.agree(front), within)  # type: ignore[misc]
+
+    async def load(self, requests: int, seed: int, at_once: int = 16) -> None:
+        """Send requests through all frontends in turn: prompts that share beginnings, answers of a few tokens, some
+        of them given up."""
+        random = Random(seed)
+        free = asyncio.Semaphore(at_once)
+
+        async def one(front: Front, tokens: list[int], wanted: int, patience: int) -> None:
+            async with free:
+                answer = front.start(tokens, wanted)
+                if not patience:
+                    await asyncio.sleep(0)
+                    answer.choice.cancel()
+                else:
+                    await asyncio.wait_for(answer.done, 30)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(requests):
+                chat, turns = random.randrange(40), random.randrange(1, 12)
+                tokens = [chat + 1, 7, *range(turns * BLOCK), random.randrange(1000)]
+                front = self.fronts[number % len(self.fronts)]
+                group.create_task(one(front, tokens, random.randrange(1, 9), random.randrange(20)))
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+def run(case: Callable[[Deployment], Any], config: RuntimeConfig, within: float = 120.0, namespace: str = "") -> None:
+    """Play `case` in a deployment of its own."""
+
+    async def main() -> None:
+        deployment = Deployment(config, namespace)
+        try:
+            async with asyncio.timeout(within):
+                await case(deployment)
+        finally:
+            await deployment.close()
+
+    asyncio.run(main())
