@@ -96,28 +96,29 @@ def _alone(places: Places) -> Iterator[None]:
 def _test(places: Places, words: Sequence[str]) -> int:
     if os.environ.get("E2E_KUBECONFIG"):
         return _pytest([], dict(os.environ), words)
-    with _alone(places), _cluster(places) as kind:
+    with _alone(places), _cluster(places, full="--full" in words) as kind:
         goes = {} if places.kept.exists() else {"E2E_CLUSTER_GOES": "1"}
         return _pytest(kind.docker.enter, {**os.environ, **kind.env, **goes}, words)
 
 
 @contextmanager
-def _cluster(places: Places) -> Iterator[Kind]:
+def _cluster(places: Places, *, full: bool) -> Iterator[Kind]:
     """The kept cluster, or one that goes when we end; what a killed run left goes first."""
     if places.kept.exists():
-        yield _up(places)
+        yield _up(places, full=full)
         return
     try:
         cluster.down(places)
-        yield _up(places)
+        yield _up(places, full=full)
     finally:
         cluster.down(places)
 
 
-def _up(places: Places) -> Kind:
+def _up(places: Places, *, full: bool = False) -> Kind:
     binaries.require_go()
     docker = cluster.docker_for(places)
     binaries.build_all(places)
+    binaries.fetch_for_tests(places, full=full)
     images = make_images(places, tool="buildah" if docker.private else "")
     kind = cluster.up(places, docker)
     kind.load(image.file for image in images)

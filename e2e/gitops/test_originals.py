@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from e2e.apiserver.client import PLAIN
-from e2e.kind.binaries import build_kstatus, folder_of
+from e2e.kind.binaries import ARGO_CD, build_kstatus, folder_of
 from e2e.kind.places import REPOSITORY, Places
 from e2e.manifests.server import Server
 from tests.gitops.cases import FOLDER
@@ -22,7 +22,6 @@ from dynamo.operator.api import rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.kinds import PIPELINES, Resource
 
-ARGO = "github.com/argoproj/argo-cd/v3@v3.1.9"
 GITOPS = REPOSITORY / "gitops"
 KEY = "resource.customizations.health.dynamo.dev_DynamoPipeline"
 APPLICATIONS = Resource("argoproj.io/v1alpha1", "Application", "applications")
@@ -49,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         found.start()
         found.install_ours()
         for resource, file in ((APPLICATIONS, "application-crd.yaml"), (SETS, "applicationset-crd.yaml")):
-            definition = yaml.safe_load((folder_of(ARGO) / "manifests/crds" / file).read_text("utf-8"))
+            definition = yaml.safe_load((folder_of(ARGO_CD) / "manifests/crds" / file).read_text("utf-8"))
             found.install(definition, resource)
         yield found
     finally:
@@ -70,7 +69,7 @@ def test_kstatus_itself_says_what_our_rules_say() -> None:
 def test_argo_cds_own_test_passes(tmp_path: Path) -> None:
     """`TestLuaHealthScript` of its source, with our folder beside its own; it takes minutes to build."""
     source = tmp_path / "argo-cd"
-    shutil.copytree(folder_of(ARGO), source, copy_function=_writable)
+    shutil.copytree(folder_of(ARGO_CD), source, copy_function=_writable)
     ours = source / "resource_customizations/dynamo.dev/DynamoPipeline"
     shutil.copytree(FOLDER, ours)
     command = ["go", "test", "-v", "-run", "^TestLuaHealthScript$", "./util/lua"]

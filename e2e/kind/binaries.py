@@ -36,6 +36,7 @@ TOOLS = (
 )
 # Without it helm calls itself v3.19, which pyhelm3 can't read.
 TOOL_FLAGS = {"helm": ("-X helm.sh/helm/v3/internal/version.version={version}",)}
+ARGO_CD = "github.com/argoproj/argo-cd/v3@v3.1.9"
 BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
@@ -74,6 +75,16 @@ def build_kstatus(places: Places) -> Path:
     places.bin.mkdir(parents=True, exist_ok=True)
     _build_module(places, "kstatus", ((".",),), "-s -w")
     return places.bin / "kstatus"
+
+
+def fetch_for_tests(places: Places, *, full: bool) -> None:
+    """What tests read of others' sources: `make e2e` runs them in a network without a way out."""
+    build_kstatus(places)
+    with step("Argo CD's definitions"):
+        folder = folder_of(ARGO_CD)
+    if full:
+        with step("what Argo CD's own test of health checks is built of"):
+            _go(["test", "-c", "-o", os.devnull, "./util/lua"], folder)
 
 
 def folder_of(module: str) -> Path:
