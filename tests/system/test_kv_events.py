@@ -141,7 +141,7 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
         await until("its blocks are known", lambda: len(front.holds(instance)) == 10)
         models = front.models
         process.kill()
-        await until("its blocks are gone", lambda: not front.instances, 30)
+        await until("its blocks are gone", lambda: not front.instances, 60)
         assert models.kv is not None
         assert list(models.kv.router.index.ranks) == []
         assert len(models.kv.router.activity) == 0
