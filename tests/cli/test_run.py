@@ -60,8 +60,9 @@ def test_old_flags_are_accepted_with_a_notice() -> None:
 
 def test_a_value_may_follow_an_equals_sign() -> None:
     """--use-kv-events=true is how the original's usage line writes it."""
-    asked = understood("in=http out=dyn --use-kv-events=false --router-temperature=0.5")
-    assert frontend_settings(asked.roles, asked.settings).use_kv_events is False
+    asked = understood("in=http out=dyn --use-kv-events=false --router-replica-sync=false --router-temperature=0.5")
+    found = frontend_settings(asked.roles, asked.settings)
+    assert (found.use_kv_events, found.router_replica_sync) == (False, False)
 
 
 @pytest.mark.parametrize(

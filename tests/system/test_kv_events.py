@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.fixtures_etcd import EtcdServer, etcd_server  # noqa: F401
 from tests.fixtures_nats import NatsServer
@@ -125,6 +126,7 @@ def test_a_restart_of_nats_is_made_good(play: Play, nats: NatsServer) -> None:
     play(case)
 
 
+@pytest.mark.processes
 def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
     """SIGKILL: its blocks go with its record; one that comes in its place starts from nothing."""
     config = RuntimeConfig(
@@ -141,7 +143,7 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
         await until("its blocks are known", lambda: len(front.holds(instance)) == 10)
         models = front.models
         process.kill()
-        await until("its blocks are gone", lambda: not front.instances, 30)
+        await until("its blocks are gone", lambda: not front.instances, 60)
         assert models.kv is not None
         assert list(models.kv.router.index.ranks) == []
         assert len(models.kv.router.activity) == 0
@@ -212,3 +214,23 @@ def test_frontends_count_what_the_others_sent(play: Play) -> None:
             await until("nothing counts that is over", lambda front=front: not len(front.router.activity))  # type: ignore[misc]
 
     play(case)
+
+
+@pytest.mark.processes
+def test_processes_follow_and_report(stack: Any) -> None:
+    """A frontend process in kv mode: a mocker is followed, an echo is said once and counted; both answer."""
+    stack.worker("mocker", "mocker", "--engine-args", '{"speedup_ratio": 0}')
+    echo = stack.worker("echo", "echo_core")
+    frontend = stack.frontend("--router-mode", "kv")
+    frontend.wait_for(instances=2)
+    for number in range(6):
+        answer = httpx.post(
+            f"{frontend.url}/v1/completions", timeout=20,
+            json={"model": "m", "prompt": "x" * 200 + str(number), "max_tokens": 2},
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+    metrics = httpx.get(f"{frontend.url}/metrics", timeout=20).text.splitlines()
+    assert 'dynamo_frontend_model_kv_unfollowed_instances{model="m",reason="no_events"} 1.0' in metrics
+    assert 'dynamo_frontend_model_kv_snapshots_total{model="m"} 1.0' in metrics
+    said = [line for line in frontend.process.text().splitlines() if "publishes no KV events" in line]
+    assert [f"{echo.ready_line()['instance']:014x}" in line for line in said] == [True]

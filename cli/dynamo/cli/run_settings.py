@@ -48,6 +48,9 @@ class RunSettings:
     leader_addr: str = setting("", "HOST:PORT of rank 0.")
     kv_overlap_score_weight: float = setting(1.0, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
+    router_replica_sync: str = setting(
+        "true", "Tell other frontends what was sent, and count what they send (kv router).", choices=TRUE_FALSE
+    )
     use_kv_events: str = setting("true", "Follow the workers' KV events (kv router).", choices=TRUE_FALSE)
     discovery_backend: str = setting(
         "etcd", "Where other processes are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
@@ -58,7 +61,6 @@ class RunSettings:
     max_num_batched_tokens: int | None = setting(None, "Taken for old scripts, never used.", hidden=True)
     kv_gpu_cache_usage_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
     kv_waiting_requests_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
-    router_replica_sync: str = setting("", "Taken for old scripts.", choices=("", *TRUE_FALSE), hidden=True)
     router_track_active_blocks: str = setting("", "Taken for old scripts.", choices=("", *TRUE_FALSE), hidden=True)
     tls_cert_path: str = setting("", "Not there yet.", hidden=True)
     tls_key_path: str = setting("", "Not there yet.", hidden=True)
@@ -66,7 +68,7 @@ class RunSettings:
 
 _NEEDLESS: Final = (
     "model_config", "base_gpu_id", "max_num_batched_tokens", "kv_gpu_cache_usage_weight",
-    "kv_waiting_requests_weight", "router_replica_sync", "router_track_active_blocks",
+    "kv_waiting_requests_weight", "router_track_active_blocks",
 )  # fmt: skip
 _WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args")
 
@@ -116,6 +118,7 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         overlap_score_weight=settings.kv_overlap_score_weight,
         router_temperature=settings.router_temperature,
         use_kv_events=settings.use_kv_events == "true",
+        router_replica_sync=settings.router_replica_sync == "true",
         discovery_backend=settings.discovery_backend,
         drain_seconds=0.0,
         grace_seconds=5.0,
