@@ -46,6 +46,10 @@ class Proxy:
         self._thread.join(START_SECONDS)
         self._loop.close()
 
+    def watched(self) -> set[str]:
+        """The kinds, by plural, that somebody watches now."""
+        return set(self._streams.copy().values())
+
     def break_watches(self, plural: str, refusal: Refusal) -> int:
         """Its streams deliver an ERROR and end; how many there were."""
         return self._do(self._broken(plural, refusal))

@@ -85,6 +85,7 @@ def test_watches_that_end_with_an_error(world: World, proxy: Proxy, whole: Story
 
 def broken(proxy: Proxy, refusal: Refusal) -> None:
     """Every watch ends with it, and can't be begun anew; one that has just ended by itself meets the same."""
+    until("all is watched", lambda: proxy.watched() >= set(KINDS_WATCHED))
     proxy.faults.shut = dict.fromkeys(KINDS_WATCHED, refusal)
     assert sum(proxy.break_watches(kind, refusal) for kind in KINDS_WATCHED) >= len(KINDS_WATCHED) / 2
 
