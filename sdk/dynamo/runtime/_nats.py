@@ -112,7 +112,8 @@ class NatsBus:
         if protocol is not None:
             protocol.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(protocol.closed), 2.0)
+                async with asyncio.timeout(2.0):
+                    await asyncio.shield(protocol.closed)
             protocol.abort()
         self._down()
 
@@ -188,7 +189,8 @@ class NatsBus:
         for subscription in self._subscriptions.values():
             protocol.subscribe(subscription.subject, subscription.number)
         try:
-            await asyncio.wait_for(protocol.ping(), DIAL)
+            async with asyncio.timeout(DIAL):
+                await protocol.ping()
         except (TimeoutError, CannotConnect):
             protocol.abort()
             raise CannotConnect("the server accepted the connection and then fell silent") from None
@@ -224,7 +226,8 @@ class NatsBus:
         if self._protocol is None:
             raise CannotConnect("NATS is not connected")
         try:
-            await asyncio.wait_for(self._protocol.ping(), FLUSH)
+            async with asyncio.timeout(FLUSH):
+                await self._protocol.ping()
         except TimeoutError:
             raise CannotConnect(f"NATS did not answer within {FLUSH:g} s") from None
 
@@ -244,7 +247,8 @@ class NatsBus:
         """Make the server send, as soon as there is one."""
         self._refused = ""
         try:
-            await asyncio.wait_for(self._up.wait(), FLUSH)
+            async with asyncio.timeout(FLUSH):
+                await self._up.wait()
         except TimeoutError:
             raise CannotConnect("NATS is not connected") from None
         if self._protocol is not None:

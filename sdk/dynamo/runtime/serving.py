@@ -145,7 +145,8 @@ class RequestServer:
             return True
         self._empty.clear()
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout)
+            async with asyncio.timeout(timeout):  # `wait_for` of Python 3.11 can lose its caller's cancellation
+                await self._empty.wait()
         except TimeoutError:
             return False
         return True
