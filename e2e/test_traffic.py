@@ -20,7 +20,7 @@ Note = Callable[[str, object], None]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("replicas", [3, 1])
+@pytest.mark.parametrize("replicas", [pytest.param(3, marks=pytest.mark.full), 1])
 def test_workers_roll(namespace: Namespace, record_property: Note, replicas: int) -> None:
     """Three workers one after the other; a single one by surge."""
     worker = {"engine": "mocker", "replicas": replicas, "engineArgs": SLOW}
@@ -34,6 +34,7 @@ def test_workers_roll(namespace: Namespace, record_property: Note, replicas: int
 
 
 @pytest.mark.alone
+@pytest.mark.full
 def test_frontends_roll(namespace: Namespace, record_property: Note) -> None:
     """Two frontends, by `spec.restart`, which rolls the workers with them."""
     worker = {"engine": "mocker", "replicas": 2, "engineArgs": SLOW}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from e2e.apiserver.client import until
 from e2e.apiserver.plane import CRDS
 from e2e.apiserver.world import World
@@ -15,6 +16,7 @@ SOON = 150.0
 URL = "https://llama.example.org"
 
 
+@pytest.mark.full
 def test_the_gateway_api_comes_and_goes(world: World) -> None:
     """Without it everything else is made and the condition says what to do; nothing has to be started again."""
     operator = world.operators.start()
