@@ -109,5 +109,7 @@ def nudged(world: World, operator: Operator) -> None:
     """Somebody annotates a Service of ours: the watch tells, it is looked at, and there is nothing to do."""
     looks, services = operator.looks(), resource_of("Service")
     name = next(name for kind, name in world.children() if kind == services.kind)
-    world.admin.merge(services, world.namespace, name, {"metadata": {"annotations": {"nudge": str(looks)}}})
+    world.admin.merge(
+        services, world.namespace, name, {"metadata": {"annotations": {"nudge": f"{operator.name} {looks}"}}}
+    )
     until("it looked", lambda: operator.looks() > looks)

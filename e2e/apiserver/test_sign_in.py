@@ -60,7 +60,9 @@ def users(world: World, server: str) -> set[str]:
 def nudged(world: World, operator: Operator) -> None:
     """The user annotates the pipeline, so that it is looked at."""
     looks = operator.looks()
-    world.admin.merge(PIPELINES, world.namespace, "llama", {"metadata": {"annotations": {"nudge": str(looks)}}})
+    world.admin.merge(
+        PIPELINES, world.namespace, "llama", {"metadata": {"annotations": {"nudge": f"{operator.name} {looks}"}}}
+    )
     until("it looked", lambda: operator.looks() > looks)
 
 
