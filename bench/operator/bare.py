@@ -24,7 +24,7 @@ class Bare(Client):
     async def create(self, namespace: str, body: Object) -> None:
         """The pipeline and everything of it, one after the other."""
         made = await self.send("POST", PIPELINES.format(namespace), body)
-        for manifest in _children(made):
+        for manifest in children(made):
             resource = resource_of(manifest["kind"])
             path = resource.path(namespace, manifest["metadata"]["name"])
             await self.send("PATCH", f"{path}?fieldManager=bare&force=true", manifest, APPLY)
@@ -32,7 +32,8 @@ class Bare(Client):
         await self.send("PATCH", path, {"status": {"model": "bare"}}, MERGE)
 
 
-def _children(made: Object) -> list[Object]:
+def children(made: Object) -> list[Object]:
+    """What the operator makes of a pipeline."""
     pipeline = DynamoPipeline.model_validate_json(json.dumps({k: v for k, v in made.items() if k != "status"}))
     environment = Environment(
         ("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace=made["metadata"]["namespace"]

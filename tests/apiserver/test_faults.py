@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
 from e2e.apiserver.alike import normal, unlike
 from e2e.apiserver.faults import REFUSALS, Fate, Faults, Request, Script, Snapshot, Told, selects
 from e2e.apiserver.proxy import serving

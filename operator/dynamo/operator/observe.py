@@ -135,7 +135,7 @@ def ordinal(pod: Live) -> int | None:
 
 def label(live: Live, name: str) -> str:
     """A label, empty where there is none; a workload's selector says it, too, and can't be edited."""
-    selected = live.get("spec", {}).get("selector") if live["kind"] in _SELECTING else None
+    selected = live.get("spec", {}).get("selector") if live.get("kind") in _SELECTING else None
     kept = (selected or {}).get("matchLabels", {})
     return str(kept.get(name) or live["metadata"].get("labels", {}).get(name, ""))
 
