@@ -67,6 +67,9 @@ def _pod_spec(scene: Scene, workload: Workload, container: Manifest, volumes: li
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": workload.grace_seconds + MARGIN_SECONDS,
+        # The first process of a container loses a SIGTERM that comes before its interpreter can handle it, and its pod
+        # would then stay for all of the grace. In a namespace that the pod shares, it is not the first one.
+        "shareProcessNamespace": True,
         "securityContext": security,
     }
     if site.pull_secrets:
