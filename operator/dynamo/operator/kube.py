@@ -25,7 +25,7 @@ MANAGER = "dynamo-operator"
 TIMEOUT = 30.0
 NEVER = "1"
 """No object has this resourceVersion: an apply that bears it creates, or is refused with a conflict."""
-PAGE = 250
+PAGE = 100
 AT_ONCE = 64
 """Connections for requests; watches have theirs besides."""
 WATCH_SECONDS = 290

@@ -31,7 +31,7 @@ SETTLE_SECONDS = 20.0
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 REST_SECONDS = 0.2
 """Between the end of a watch and the next."""
-LISTS_AT_ONCE = 2
+LISTS_AT_ONCE = 1
 """Pages of several kinds at the same time would all be in memory together."""
 
 
