@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -21,19 +21,10 @@ from dynamo.runtime.names import kv_subject
 Play = Callable[[Callable[[Site], Awaitable[None]]], None]
 
 
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server that all tests of this process share."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
-def play(request: pytest.FixtureRequest) -> Play:
+@pytest.fixture
+def play(bus_server: NatsServer | None) -> Play:
     """One test over both buses."""
-    server = request.getfixturevalue("nats_server") if request.param == "nats" else None
-    return lambda case: run(case, server)
+    return lambda case: run(case, bus_server)
 
 
 def test_what_a_worker_says_is_known(play: Play) -> None:

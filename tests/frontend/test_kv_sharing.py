@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -75,19 +75,10 @@ def with_frontends(case: Callable[[Frontends], Awaitable[None]]) -> Callable[[Si
     return body
 
 
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server that all tests of this process share."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
-def play(request: pytest.FixtureRequest) -> Play:
+@pytest.fixture
+def play(bus_server: NatsServer | None) -> Play:
     """One test over both buses."""
-    server = request.getfixturevalue("nats_server") if request.param == "nats" else None
-    return lambda case: run(case, server)
+    return lambda case: run(case, bus_server)
 
 
 def test_a_request_counts_at_every_frontend(play: Play) -> None:

@@ -20,14 +20,6 @@ from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
 from dynamo.runtime.serving import RequestServer
 
 
-@pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server that all tests of this process share."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.kill()
-
-
 @pytest.fixture
 def start_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
     """Start servers of this test's own: they may be killed, or get lines of configuration."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.frontend import kv_reader
+
 from dynamo.frontend.generation import Choice, Desk
 from dynamo.frontend.models import ModelSet
 from dynamo.frontend.server import frontend
@@ -30,13 +32,8 @@ BLOCK = 4
 
 
 async def until(what: str, check: Callable[[], Any], within: float = 20.0) -> None:
-    """Poll `check` until it is true; fail with `what` at the deadline."""
-    try:
-        async with asyncio.timeout(within):
-            while not check():  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"not within {within} s: {what}") from None
+    """As `kv_reader.until`, with the patience that real servers need."""
+    await kv_reader.until(what, check, within)
 
 
 class Answer:

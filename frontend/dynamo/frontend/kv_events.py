@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+from dynamo.frontend.background import Background, leave
 from dynamo.frontend.kv import KvRouting
 from dynamo.frontend.loading import Control
 from dynamo.frontend.metrics import ModelMeter
@@ -81,7 +82,7 @@ class KvEvents:
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._known: dict[InstanceKey, _Follower] = {}
         self._at_once = asyncio.Semaphore(ASK_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(log)
         self._sweeping: set[KvIndex] = set()
 
     # -- what the pool says
@@ -98,7 +99,7 @@ class KvEvents:
         else:
             topic = self._topic(key)
             topic.followers[key.id] = follower
-            follower.task = self._start(self._keep(topic, follower), f"kv events of {key.path}")
+            follower.task = self._background.start(self._keep(topic, follower), f"kv events of {key.path}")
 
     def left(self, key: InstanceKey) -> None:
         """It is gone."""
@@ -115,7 +116,7 @@ class KvEvents:
             del topic.followers[key.id]
             if not topic.followers:
                 del self._topics[place]
-                self._start(self._close(topic), "kv events end")
+                self._background.start(self._close(topic), "kv events end")
 
     def behind(self) -> list[InstanceKey]:
         """Whose events are followed, but whose snapshot is not there yet, or has to come again."""
@@ -125,8 +126,7 @@ class KvEvents:
         """Follow nobody any more."""
         for key in list(self._known):
             self.left(key)
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        await self._background.ended()
 
     # -- what the bus brings
 
@@ -135,7 +135,7 @@ class KvEvents:
         topic = self._topics.get(place)
         if topic is None:
             topic = self._topics[place] = _Topic()
-            topic.task = self._start(self._listen(topic, kv_subject(*place, "*")), f"listen to {place}")
+            topic.task = self._background.start(self._listen(topic, kv_subject(*place, "*")), f"listen to {place}")
         return topic
 
     async def _listen(self, topic: _Topic, subject: str) -> None:
@@ -156,10 +156,7 @@ class KvEvents:
             topic.task.cancel()
             await asyncio.wait([topic.task])
         if topic.subscription is not None:
-            try:
-                await topic.subscription.unsubscribe()
-            except CannotConnect:
-                log.debug("left while the bus was away")
+            await leave(topic.subscription)
 
     def _on_message(self, topic: _Topic, message: Message) -> None:
         try:
@@ -228,8 +225,9 @@ class KvEvents:
                 there = await self._catch_up(follower)
             if there:
                 self._fine(follower, NO_SNAPSHOT)
-            pause = PAUSES[0] if there else min(2 * pause, PAUSES[1])
-            await asyncio.sleep(pause if follower.following.behind else 0)
+            behind = follower.following.behind  # whatever keeps it so, it is asked less and less often
+            pause = PAUSES[0] if there and not behind else min(2 * pause, PAUSES[1])
+            await asyncio.sleep(pause if behind else 0)
 
     async def _wait(self, follower: _Follower) -> None:
         """Until something is missing, or nothing was heard for too long."""
@@ -302,17 +300,6 @@ class KvEvents:
         if reason is not None:
             unfollowed[reason] = unfollowed.get(reason, 0) + 1
         follower.wrong = reason
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
 
 
 def _capacity(figures: dict[str, Any]) -> int | None:

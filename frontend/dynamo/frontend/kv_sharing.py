@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from dynamo.frontend.background import Background, leave
 from dynamo.frontend.kv import KvRouting
 from dynamo.llm.kv.events import UNREADABLE
 from dynamo.llm.kv.index import Rank
@@ -87,7 +88,7 @@ class _Channel:
             self._publish(self.speaker.farewell())
             self.listener.expire(float("inf"))
             if subscription is not None:
-                await _leave(subscription)
+                await leave(subscription)
 
     def _router_of(self, instance: int) -> KvRouter | None:
         routing = self.routings.get(instance)
@@ -141,7 +142,7 @@ class KvSharing:
         self._beat_seconds, self._patience = beat_seconds, patience
         self._channels: dict[str, _Channel] = {}
         self._of: dict[int, _Channel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(log)
 
     def joined(self, key: InstanceKey, routing: KvRouting) -> None:
         """An instance is there that `routing` routes to."""
@@ -150,7 +151,7 @@ class KvSharing:
         if channel is None:
             channel = _Channel(self._bus, namespace, self._client, self._clock, self._patience)
             self._channels[namespace] = channel
-            channel.task = self._start(channel.run(self._beat_seconds), f"kv sharing in {namespace}")
+            channel.task = self._background.start(channel.run(self._beat_seconds), f"kv sharing in {namespace}")
         channel.routings[key.id] = routing
         self._of[key.id] = channel
         routing.sharing = self
@@ -180,25 +181,5 @@ class KvSharing:
         """Tell and hear nothing more."""
         self._of.clear()
         self._channels.clear()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s failed", task.get_name(), exc_info=error)
-
-
-async def _leave(subscription: Subscription) -> None:
-    try:
-        await subscription.unsubscribe()
-    except CannotConnect:
-        log.debug("left while the bus was away")
+        self._background.cancel()
+        await self._background.ended()

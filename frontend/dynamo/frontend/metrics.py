@@ -177,24 +177,16 @@ class Metrics(Collector):
             for meter in meters:
                 gauge.add_metric([meter.model], meter.gauges[name])
             yield gauge
-        yield self._migrations(meters)
-        yield self._unfollowed(meters)
-
-    def _migrations(self, meters: list[ModelMeter]) -> Metric:
         text = "Requests that were given to another instance"
-        family = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
-        for meter in meters:
-            for kind, count in meter.migrations.items():
-                family.add_metric([meter.model, kind], count)
-        return family
-
-    def _unfollowed(self, meters: list[ModelMeter]) -> Metric:
+        moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
         text = "Instances whose KV events are missing or can't be used (kv router)"
-        family = GaugeMetricFamily(PREFIX + "model_kv_unfollowed_instances", text, labels=["model", "reason"])
+        unfollowed = GaugeMetricFamily(PREFIX + "model_kv_unfollowed_instances", text, labels=["model", "reason"])
         for meter in meters:
-            for reason, count in meter.unfollowed.items():
-                family.add_metric([meter.model, reason], count)
-        return family
+            for family, counts in ((moved, meter.migrations), (unfollowed, meter.unfollowed)):
+                for kind, count in counts.items():
+                    family.add_metric([meter.model, kind], count)
+        yield moved
+        yield unfollowed
 
 
 _ERROR_TYPES: Final = {

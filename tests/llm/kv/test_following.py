@@ -336,3 +336,17 @@ TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestHistoriesInParts = HistoriesInParts.TestCase
 TestHistoriesInParts.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+def test_a_number_that_was_made_up_is_not_waited_for() -> None:
+    """A beat far beyond what the worker has said: its snapshot says how far it is, and that is believed."""
+    told = begun(seq=10)
+    told.hear(1 << 40)
+    assert told.following.behind
+    assert told.following.ask() == (0, 0)
+    told.answer(12, [4])
+    assert not told.following.behind
+    told.hear(13, [5])
+    assert told.names == {4, 5}
+    told.hear(15)
+    assert told.following.behind, "what is really lost shows at the next beat"

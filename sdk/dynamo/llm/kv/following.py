@@ -130,6 +130,9 @@ class Following:
         self.seq = oldest
         for seq in [seq for seq in self._waiting if seq <= oldest]:
             self._waiting_names -= _size(self._waiting.pop(seq))
+        # The worker has just said its number: a higher one that somebody made up would keep us asking for ever. What
+        # is really lost beyond it shows at the next step or beat.
+        self._highest = max([part.seq for part in parts] + [*self._waiting])
         return found + self._drain()
 
     def _replacement(self, parts: list[Part]) -> list[KvStep]:

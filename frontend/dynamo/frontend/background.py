@@ -1,0 +1,49 @@
+"""Background work of one owner: tasks that are kept, whose failures are said, and that end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from dynamo.runtime.errors import CannotConnect
+from dynamo.runtime.ports import Subscription
+
+
+class Background:
+    """Owns the tasks that it starts; `log` is their owner's."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run it; what it raises is logged."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> None:
+        """Tell all of them to end."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until all of them have."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def leave(subscription: Subscription) -> None:
+    """Unsubscribe; a bus that is away has forgotten it."""
+    try:
+        await subscription.unsubscribe()
+    except CannotConnect:
+        logging.getLogger(__name__).debug("left while the bus was away")
