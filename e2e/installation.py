@@ -38,9 +38,14 @@ class Platform:
 
     @contextmanager
     def held(self, *, alone: bool) -> Iterator[None]:
-        """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others."""
+        """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others.
+
+        Who waits for it holds a second lock, the turn: later ones can't keep out one that wants to be alone for ever.
+        """
         with self.lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            with self.lock.with_suffix(".turn").open("w") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
             yield
 
 

@@ -1,6 +1,7 @@
 """What `make e2e`, `e2e-full`, `e2e-up` and `e2e-down` run: cluster up, images in, scenarios, cluster down.
 
 `python -m e2e.run test [--full] [pytest's words]`, `up`, `down`, `tools` (every binary that tests and benches use).
+`test` starts `arrive` beside the tests, since half of them need no cluster: it makes images and cluster.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from e2e import arrival
 from e2e.images.make import make_images
-from e2e.kind import binaries, cluster
+from e2e.kind import binaries, cluster, dockerd
 from e2e.kind.cluster import Kind
+from e2e.kind.docker import Docker
 from e2e.kind.places import REPOSITORY, Places
 from e2e.kind.steps import StepError, say
 
-WORKERS = "2"
+WORKERS = "3"
+"""More than there are cores: scenarios wait for pods more than they compute."""
+SPREAD = ("--dist", "loadgroup", "--no-loadscope-reorder")
+"""By the groups and in the order that conftest.py gives."""
 SAME_SECONDS = 3
 END_SECONDS = 60
 
@@ -43,6 +49,9 @@ def main(words: Sequence[str]) -> int:
             case ["down"]:
                 with _alone(places):
                     cluster.down(places)
+            case ["arrive", lock]:
+                with arrival.announced(int(lock)):
+                    _up(places)
             case ["tools"]:
                 with _alone(places):
                     binaries.build_all(places, (*binaries.TOOLS, *binaries.BENCH_TOOLS))
@@ -96,29 +105,38 @@ def _alone(places: Places) -> Iterator[None]:
 def _test(places: Places, words: Sequence[str]) -> int:
     if os.environ.get("E2E_KUBECONFIG"):
         return _pytest([], dict(os.environ), words)
-    with _alone(places), _cluster(places, full="--full" in words) as kind:
-        goes = {} if places.kept.exists() else {"E2E_CLUSTER_GOES": "1"}
-        return _pytest(kind.docker.enter, {**os.environ, **kind.env, **goes}, words)
+    with _alone(places):
+        if places.kept.exists():
+            kind = _up(places)
+            return _pytest(kind.docker.enter, {**os.environ, **kind.env}, words)
+        with _cluster(places, full="--full" in words) as (kind, coming):
+            return _pytest(kind.docker.enter, {**os.environ, **kind.env, **coming, "E2E_CLUSTER_GOES": "1"}, words)
 
 
 @contextmanager
-def _cluster(places: Places, *, full: bool) -> Iterator[Kind]:
-    """The kept cluster, or one that goes when we end; what a killed run left goes first."""
-    if places.kept.exists():
-        yield _up(places, full=full)
-        return
+def _cluster(places: Places, *, full: bool) -> Iterator[tuple[Kind, dict[str, str]]]:
+    """A cluster that is on its way, and goes when we end; what a killed run left goes first."""
     try:
         cluster.down(places)
-        yield _up(places, full=full)
+        docker = _tools(places, full=full)
+        if docker.private:
+            dockerd.start(places)
+        with arrival.awaited(places.arrival, [sys.executable, "-m", "e2e.run", "arrive"]) as coming:
+            yield Kind(places, docker), coming
     finally:
         cluster.down(places)
 
 
-def _up(places: Places, *, full: bool = False) -> Kind:
+def _tools(places: Places, *, full: bool = False) -> Docker:
     binaries.require_go()
     docker = cluster.docker_for(places)
     binaries.build_all(places)
     binaries.fetch_for_tests(places, full=full)
+    return docker
+
+
+def _up(places: Places) -> Kind:
+    docker = _tools(places)
     images = make_images(places, tool="buildah" if docker.private else "")
     kind = cluster.up(places, docker)
     kind.load(image.file for image in images)
@@ -140,7 +158,7 @@ def _pytest(enter: Sequence[str], env: dict[str, str], words: Sequence[str]) -> 
     given = [word for word in words if word != "--full"]
     paths = [] if any(not word.startswith("-") and os.path.exists(word.split("::")[0]) for word in given) else ["e2e"]
     chosen = [] if full else ["-m", "not full"]
-    command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, "--dist", "loadfile", *chosen, *paths, *given]
+    command = [*enter, sys.executable, "-m", "pytest", "-n", WORKERS, *SPREAD, *chosen, *paths, *given]
     # A session of its own: a terminal's Ctrl-C reaches it once, through us; the second would cut its cleaning short.
     env = {**env, **({"E2E_SIGN_IN": "1"} if full else {}), "E2E_RUN": uuid.uuid4().hex[:8]}
     process = subprocess.Popen(command, cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL, start_new_session=True)

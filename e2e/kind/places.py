@@ -60,6 +60,11 @@ class Places:
         return self.cache / "loaded"
 
     @property
+    def arrival(self) -> Path:
+        """Locked while a cluster is being made beside the tests."""
+        return self.cache / "arrival"
+
+    @property
     def netns(self) -> Path:
         """The network namespace of the private daemon."""
         return Path("/run/netns") / self.name
