@@ -30,14 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Time for real pods to start, and an order in which processes seldom wait.
 
     Those that need no cluster come first, since it may still be on its way; then those that run alone, one after the
-    other in one process; then the rest. Files stay together.
+    other in one process; then the rest. Files stay together, and folders whose tests share an API server.
     """
     ours = [item for item in items if item.path.is_relative_to(HERE)]
     for item in ours:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
-        item.add_marker(pytest.mark.xdist_group("alone" if _alone(item) else item.path.stem))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=lambda item: (_needs_cluster(item), not _alone(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    if _alone(item):
+        return "alone"
+    return item.path.stem if _needs_cluster(item) or item.path.parent == HERE else item.path.parent.name
 
 
 def _needs_cluster(item: pytest.Item) -> bool:
@@ -107,10 +113,17 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def platform(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Platform:
+def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Platform:
     """CRD, operator, etcd and NATS, installed once for all processes of this run."""
     base = tmp_path_factory.getbasetemp()
     return installation.once(base if worker_id == "master" else base.parent, cluster)
+
+
+@pytest.fixture
+def platform(request: pytest.FixtureRequest, installed: Platform) -> Iterator[Platform]:
+    """What is installed, in use by this test: beside others, or by it alone."""
+    with installed.held(alone=_alone(request.node)):
+        yield installed
 
 
 @pytest.fixture
@@ -127,10 +140,9 @@ def new_namespace(
         namespace.create()
         return namespace
 
-    with platform.held(alone=request.node.get_closest_marker("alone") is not None):
-        yield make
-        for namespace in made:
-            namespace.leave()
+    yield make
+    for namespace in made:
+        namespace.leave()
 
 
 @pytest.fixture

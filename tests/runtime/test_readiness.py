@@ -25,7 +25,7 @@ def clients(*entries: Entry, now: float = 0.0) -> Clients:
     known = Clients()
     for namespace in ("ns", None):
         prefix = client_prefix(namespace)
-        known.snapshot(prefix, [e for e in entries if e.key.startswith(prefix)], replaced=False, now=now)
+        known.snapshot(prefix, [e for e in entries if e.key.startswith(prefix)], now)
     return known
 
 
@@ -80,7 +80,7 @@ def test_loading_and_failure_are_no_lag(why: dict[str, Any]) -> None:
 
 
 def test_changes_are_followed() -> None:
-    """Readiness follows the frontends' own keys, and a frontend that leaves is not waited for."""
+    """Readiness follows the frontends' own keys; one whose key goes away has ten seconds to come back."""
     known = clients(client(pending=[ME]))
     entry = client()
     known.change([Change(entry.key, entry.value, 2)], 1.0)
@@ -88,14 +88,31 @@ def test_changes_are_followed() -> None:
     entry = client(failed={ME: "x"})
     known.change([Change(entry.key, entry.value, 3)], 1.0)
     assert not known.judge(ME, WRITTEN, 1.0).ready
-    known.change([Change(entry.key, None, 4)], 1.0)
-    assert known.judge(ME, WRITTEN, 1.0).ready
+    known.change([Change(entry.key, None, 4)], 2.0)
+    assert "x" in known.judge(ME, WRITTEN, 12.0).reasons[0]
+    assert known.judge(ME, WRITTEN, 12.1) == (True, [], [])
+
+
+def test_a_frontend_that_had_come_so_far_may_leave() -> None:
+    """What it had acknowledged before it left holds nobody up."""
+    known = clients(client())
+    known.change([Change(client().key, None, 4)], 2.0)
+    assert known.judge(ME, WRITTEN, 2.0).ready
+
+
+def test_who_has_left_is_forgotten() -> None:
+    """Frontends come and go for months."""
+    known = clients()
+    for number in range(100):
+        known.change([Change(client(number).key, client(number).value, number)], float(number))
+        known.change([Change(client(number).key, None, number)], float(number))
+    assert len(known._seen) <= 11
 
 
 def test_frontends_of_a_replaced_store_are_remembered_for_a_while() -> None:
     """An emptied store does not make a worker ready before the frontends had ten seconds to come back."""
     known = clients(client(epoch="e"))
-    known.snapshot(client_prefix("ns"), [], replaced=True, now=50.0)
+    known.snapshot(client_prefix("ns"), [], 50.0)
     again = Written("f", 5, at=51.0)
     assert not known.judge(ME, again, 55.0).ready
     assert known.judge(ME, again, 62.0).ready
@@ -105,10 +122,11 @@ def test_frontends_of_a_replaced_store_are_remembered_for_a_while() -> None:
 
 
 def test_a_listed_absence_is_a_departure() -> None:
-    """After an ordinary outage a frontend that is no longer listed is not waited for."""
+    """A frontend that is no longer listed after an outage has as long to come back."""
     known = clients(client(revision=1))
-    known.snapshot(client_prefix("ns"), [], replaced=False, now=1.0)
-    assert known.judge(ME, WRITTEN, 1.0).ready
+    known.snapshot(client_prefix("ns"), [], 1.0)
+    assert not known.judge(ME, WRITTEN, 10.0).ready
+    assert known.judge(ME, WRITTEN, 11.1).ready
 
 
 def test_an_unreadable_client_holds_nobody_up() -> None:

@@ -2,8 +2,9 @@
 
 `registry.Registration` feeds it the clients' keys and asks `judge`. A frontend counts
 once it has applied the worker's record and neither loads nor failed to load it; one that
-lags more than ten seconds no longer counts, and is reported. The protocol's "Ready means
-routable".
+lags more than ten seconds no longer counts, and is reported; one whose key went away is
+remembered for as long, since a process that is stopped, or computes for seconds, loses its
+lease, too, and comes back. The protocol's "Ready means routable".
 """
 
 from __future__ import annotations
@@ -50,24 +51,24 @@ class Clients:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def snapshot(self, prefix: str, entries: Iterable[Entry], *, replaced: bool, now: float) -> None:
-        """Apply a list. Clients of a store that was replaced are remembered for as long as a lag may last."""
+    def snapshot(self, prefix: str, entries: Iterable[Entry], now: float) -> None:
+        """Apply a list."""
         listed = set()
         for entry in entries:
             self._wrote(entry.key, entry.value, now)
             listed.add(entry.key)
-        for key in [k for k in self._seen if k.startswith(prefix) and k not in listed]:
-            if replaced:
-                self._seen[key].gone = now
-            elif self._seen[key].gone is None:
-                del self._seen[key]
+        for key in self._seen:
+            if key.startswith(prefix) and key not in listed:
+                self._went(key, now)
+        self._forget(now)
 
     def change(self, changes: Iterable[Change], now: float) -> None:
         for change in changes:
             if change.value is None:
-                self._seen.pop(change.key, None)
+                self._went(change.key, now)
             else:
                 self._wrote(change.key, change.value, now)
+        self._forget(now)
 
     def judge(self, instance: int, written: Written, now: float) -> Readiness:
         """Can every live frontend route to the instance?"""
@@ -90,6 +91,15 @@ class Clients:
         """Have all clients, of whatever kind, applied what was written at `revision`?"""
         records = [seen.record for seen in self._seen.values() if seen.gone is None]
         return all(record.epoch == epoch and record.revision >= revision for record in records)
+
+    def _went(self, key: str, now: float) -> None:
+        seen = self._seen.get(key)
+        if seen is not None and seen.gone is None:
+            seen.gone = now
+
+    def _forget(self, now: float) -> None:
+        for key in [k for k, seen in self._seen.items() if seen.gone is not None and now - seen.gone > LAG_LIMIT]:
+            del self._seen[key]
 
     def _wrote(self, key: str, value: bytes, now: float) -> None:
         try:

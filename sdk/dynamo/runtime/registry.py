@@ -62,9 +62,8 @@ class _Neighbours:
 
     def _follower(self, store: Store, prefix: str) -> Follower:
         def listed(epoch: str, snapshot: Snapshot) -> None:
-            replaced = self._epochs.get(prefix, epoch) != epoch
             self._epochs[prefix] = epoch
-            self.clients.snapshot(prefix, snapshot.entries, replaced=replaced, now=self._clock())
+            self.clients.snapshot(prefix, snapshot.entries, self._clock())
             self.news.set()
 
         def changed(changes: list[Change]) -> None:
