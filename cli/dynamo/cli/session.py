@@ -29,7 +29,7 @@ from dynamo.frontend.app import Application
 from dynamo.frontend.http_server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
-from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging
+from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging, loops
 from dynamo.worker import main as worker_process
 from dynamo.worker.engine import Engine
 from dynamo.worker.engines import create_engine
@@ -59,22 +59,13 @@ def start(run: Run) -> int:
         frontend_process.run(settings)
         return 0
     configure_logging(verbosity)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
+    loops.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
     return 0
 
 
 def _quiet_logging(verbosity: int) -> None:
     """A conversation is not interrupted by what is only interesting."""
     configure_logging(verbosity, env={"DYN_LOG": "warn", **os.environ})
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # not there on Windows; slower, otherwise the same
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(run: Run, settings: FrontendSettings) -> None:

@@ -9,13 +9,14 @@ import os
 import socket
 import sys
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from dynamo.frontend.server import Leaving, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
+from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.logs import configure_logging
@@ -50,9 +51,9 @@ def run(settings: FrontendSettings) -> None:
         if reason := problem(settings):
             raise click.UsageError(reason)
         if settings.workers > 1:
-            _with_uvloop(supervise(settings, _ready))
+            loops.run(supervise(settings, _ready))
         else:
-            _with_uvloop(_serve(settings))
+            loops.run(_serve(settings))
     except DynamoException as error:
         raise click.ClickException(error.message) from error
     except KeyboardInterrupt:
@@ -130,12 +131,3 @@ def _ready(url: str, system_url: str | None = None) -> None:
     _calm_collector()
     sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
-
-
-def _with_uvloop(work: Any) -> None:
-    try:
-        import uvloop
-    except ImportError:  # not there on Windows; slower, otherwise the same
-        asyncio.run(work)
-        return
-    uvloop.run(work)

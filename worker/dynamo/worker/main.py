@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from dynamo.llm import LocalModel, open_model
+from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.runtime.logs import configure_logging
@@ -57,7 +58,7 @@ def run(settings: WorkerSettings) -> None:
     except DynamoException as error:
         raise click.UsageError(error.message) from error
     try:
-        _with_uvloop(_work(settings))
+        loops.run(_work(settings))
     except DynamoException as error:
         log.debug("the worker ends", exc_info=True)
         raise click.ClickException(error.message) from error
@@ -145,15 +146,6 @@ async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
     with contextlib.suppress(OSError):  # whoever read the line may have gone; the worker serves on
         sys.stdout.write(f"ready {json.dumps(line)}\n")
         sys.stdout.flush()
-
-
-def _with_uvloop(work: Any) -> None:
-    try:
-        import uvloop
-    except ImportError:  # not there on Windows; slower, otherwise the same
-        asyncio.run(work)
-        return
-    uvloop.run(work)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,25 @@
+"""The event loop that our programs run on: uvloop's where it is installed, else the standard library's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What `asyncio.Runner` is given."""
+    try:
+        import uvloop
+    except ImportError:  # not there on Windows; slower, otherwise the same
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end, as `asyncio.run` does."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work)
