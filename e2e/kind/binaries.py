@@ -37,6 +37,7 @@ TOOLS = (
 # Without it helm calls itself v3.19, which pyhelm3 can't read.
 TOOL_FLAGS = {"helm": ("-X helm.sh/helm/v3/internal/version.version={version}",)}
 ARGO_CD = "github.com/argoproj/argo-cd/v3@v3.1.9"
+GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
 BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
@@ -80,7 +81,8 @@ def build_kstatus(places: Places) -> Path:
 def fetch_for_tests(places: Places, *, full: bool) -> None:
     """What tests read of others' sources: `make e2e` runs them in a network without a way out."""
     build_kstatus(places)
-    with step("Argo CD's definitions"):
+    with step("definitions of Argo CD and the Gateway API"):
+        folder_of(GATEWAY_API)
         folder = folder_of(ARGO_CD)
     if full:
         with step("what Argo CD's own test of health checks is built of"):

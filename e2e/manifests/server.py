@@ -5,13 +5,13 @@ So a resourceVersion that stays says that a write changed nothing.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import yaml
 from e2e.apiserver.client import APPLY, until
 from e2e.apiserver.plane import CRDS, Plane
+from e2e.kind.binaries import GATEWAY_API, folder_of
 
 from dynamo.operator.crdgen import crd
 from dynamo.operator.kinds import PIPELINES, Resource, resource_of
@@ -19,7 +19,6 @@ from dynamo.operator.kube import MANAGER
 from dynamo.operator.resources.site import Manifest
 
 NAMESPACES = Resource("v1", "Namespace", "namespaces")
-GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
 ENFORCED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -83,8 +82,5 @@ class Server(Plane):
 
 def httproutes() -> Manifest:
     """The Gateway API's own definition, out of its Go module."""
-    done = subprocess.run(
-        ["go", "mod", "download", "-json", GATEWAY_API], capture_output=True, text=True, timeout=300, check=True
-    )
-    file = Path(json.loads(done.stdout)["Dir"]) / "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"
+    file = folder_of(GATEWAY_API) / "config/crd/standard/gateway.networking.k8s.io_httproutes.yaml"
     return dict(yaml.safe_load(file.read_text("utf-8")))
