@@ -8,9 +8,10 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from e2e import arrival, dump, installation
+from e2e import arrival, distribution, dump, installation
 from e2e.cluster import Cluster
 from e2e.installation import Platform
 from e2e.namespace import RUN_LABEL, Namespace
@@ -26,8 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes long; only `make e2e-full` runs it")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist's, which reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> distribution.ByGroup:
+    """Of all tests of this run."""
+    return distribution.ByGroup(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Time for real pods to start, and an order in which processes seldom wait.
 
     Those that need no cluster come first, since it may still be on its way; then those that run alone, one after the
@@ -37,8 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in ours:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=lambda item: (_needs_cluster(item), not _alone(item)))
+    distribution.write(config, {item.nodeid: _group(item) for item in items})
 
 
 def _group(item: pytest.Item) -> str:

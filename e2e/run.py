@@ -26,7 +26,7 @@ from e2e.kind.steps import StepError, say
 
 WORKERS = "3"
 """More than there are cores: scenarios wait for pods more than they compute."""
-SPREAD = ("--dist", "loadgroup", "--no-loadscope-reorder")
+SPREAD = ("--dist", "loadscope", "--no-loadscope-reorder")
 """By the groups and in the order that conftest.py gives."""
 SAME_SECONDS = 3
 END_SECONDS = 60
