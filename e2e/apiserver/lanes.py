@@ -107,14 +107,12 @@ class Lanes(Sequence[Lane]):
     def until_ready(self, seconds: float = DONE_SECONDS) -> list[float]:
         """Each Ready for what is wanted of it, and nothing is written any more; the seconds that each took."""
         begun, took = time.monotonic(), dict.fromkeys(self.namespaces, 0.0)
-
-        def all_ready() -> bool:
+        while unready := self.unready():
             self.play()
-            unready, now = self.unready(), time.monotonic() - begun
+            now = time.monotonic() - begun
             took.update(dict.fromkeys(unready, now))
-            return not unready
-
-        until("every pipeline is ready", all_ready, seconds)
+            assert now < seconds, f"after {seconds:.0f} s {len(unready)} of {len(self)} aren't ready: {unready}"
+            time.sleep(0.1)
         self.until_rest()
         return list(took.values())
 

@@ -81,12 +81,13 @@ def befallen(
     assert story.unlike(whole) == []
     assert lanes.since(written) == [], "at rest, and of a deletion, nothing is written"
     assert operator.process.poll() is None
-    delay = max(max(each[:-SPARED]) - max(each[-SPARED:]) for each in story.seconds)
+    delay, spared_most = max((max(each[:-SPARED]) - max(each[-SPARED:]), max(each[-SPARED:])) for each in story.seconds)
     note(
         f"{len(faults)} pipelines: seconds by which the last was later than the last one without fault", round(delay, 1)
     )
-    assert delay <= RESYNC + SWEEP + SLACK
-    until("most have had their fault", lambda: len(spared(lanes, faults)) <= 0.2 * len(faults), 10)
+    # On a busy machine what is done after the resync takes as long as it takes those that were spared.
+    assert delay <= RESYNC + SWEEP + SLACK + spared_most
+    until("most have had their fault", lambda: len(spared(lanes, faults)) <= 0.2 * len(faults), 30)
 
 
 def spared(lanes: Lanes, faults: Sequence[tuple[Told, Fault]]) -> list[Told]:
