@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynamo.cli import reference
+from dynamo.operator import conditions, conditions_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -46,6 +47,13 @@ def test_the_request_path_names_its_files() -> None:
 def test_configuration_follows_the_code() -> None:
     """docs/configuration.md is what `make generate` writes."""
     assert (ROOT / "docs/configuration.md").read_text() == reference.render(), "run `make generate`"
+
+
+def test_conditions_follow_the_code() -> None:
+    """docs/conditions.md is what `make generate` writes, and no condition or reason is without a meaning."""
+    assert (ROOT / "docs/conditions.md").read_text() == conditions_page.render(), "run `make generate`"
+    assert set(conditions.TYPES) == set(conditions.Type)
+    assert set(conditions.REASONS) == set(conditions.Reason)
 
 
 def test_every_variable_is_documented() -> None:

@@ -40,6 +40,7 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.SCALED_TO_ZERO: Health.HEALTHY,
     Reason.OBSERVING: Health.PROGRESSING,
     Reason.STARTING: Health.PROGRESSING,
+    Reason.LOADING_MODEL: Health.PROGRESSING,
     Reason.ROLLING_OUT: Health.PROGRESSING,
     Reason.SCALING: Health.PROGRESSING,
     Reason.UNSCHEDULABLE: Health.PROGRESSING,
@@ -56,6 +57,7 @@ HEALTH: Mapping[Reason, Health | None] = {
     # Of other conditions than Ready: they say nothing of the whole.
     Reason.AVAILABLE: None,
     Reason.ALL_READY: None,
+    Reason.LOADED: None,
     Reason.NO_FRONTEND: None,
     Reason.NO_WORKERS: None,
 }
@@ -73,6 +75,7 @@ PODS: Mapping[Reason, Object] = {
     Reason.OUT_OF_MEMORY: {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
     Reason.CONFIG_MISSING: {"containerStatuses": [
         {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}}}]},
+    Reason.LOADING_MODEL: {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}]},
     Reason.EVICTED: {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"},
 }  # fmt: skip
 """How the second worker's pod then is."""

@@ -122,7 +122,7 @@ STATES = st.one_of(
 LAST: st.SearchStrategy[dict[str, Any]] = st.one_of(st.just({}), st.fixed_dictionaries({"terminated": ENDED}))
 CONTAINERS = st.lists(
     st.fixed_dictionaries(
-        {"name": st.just("c"), "ready": st.booleans()}, optional={"state": STATES, "lastState": LAST}
+        {"name": st.sampled_from(["c", "model"]), "ready": st.booleans()}, optional={"state": STATES, "lastState": LAST}
     ),
     max_size=2,
 )
@@ -174,6 +174,19 @@ def test_a_pod_on_its_way_is_no_news() -> None:
     ]
     news = [mirror.take(PODS, child(version=n, status=one)) for n, one in enumerate(on_its_way)]
     assert news == [{KEY}, set(), set(), set(), {KEY}]
+
+
+def test_a_model_that_is_loaded_is_news() -> None:
+    """It may take long: that it began, and that it ended, is told; of other init containers nothing."""
+    mirror = opened()
+
+    def pod(name: str, state: dict[str, Any]) -> dict[str, Any]:
+        return {"phase": "Pending", "initContainerStatuses": [{"name": name, "state": state}]}
+
+    states = [pod("theirs", {"running": {}}), pod("model", {"running": {}}), pod("model", {"terminated": {}})]
+    assert [mirror.take(PODS, child(version=n, status=one)) for n, one in enumerate(states)] == [{KEY}, {KEY}, {KEY}]
+    assert mirror.take(PODS, child("b", version=1, status={})) == {KEY}
+    assert mirror.take(PODS, child("b", version=2, status=states[0])) == set()
 
 
 def test_any_order_of_events_ends_with_the_truth() -> None:

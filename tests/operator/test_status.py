@@ -13,7 +13,7 @@ from tests.operator.pipelines import SMALLEST, Spec, body, pipeline, specs, vali
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, PipelineStatus
 from dynamo.operator.conditions import Reason, Type
-from dynamo.operator.observe import Observed, observe, why
+from dynamo.operator.observe import GIST_CHARACTERS, Observed, observe, why
 from dynamo.operator.resources import naming
 from dynamo.operator.status import Trouble, failed_status, first_status, status
 
@@ -120,6 +120,24 @@ def test_scale_speaks_of_what_follows_spec_replicas() -> None:
                                                           "message": 'secret "hf" not found'}}}]},
             Reason.CONFIG_MISSING, 'secret "hf" not found',
         ),
+        (
+            {"containerStatuses": [
+                {"state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                 "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+            Reason.OUT_OF_MEMORY, "OOMKilled: exit code 137",
+        ),
+        (
+            {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}],
+             "containerStatuses": [{"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}]},
+            Reason.LOADING_MODEL, "loads its model",
+        ),
+        ({"initContainerStatuses": [{"name": "theirs", "state": {"running": {}}}]}, Reason.STARTING, "not ready"),
+        (
+            {"initContainerStatuses": [
+                {"name": "model", "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                 "lastState": {"terminated": {"exitCode": 1, "message": "hf://a/b: 401, a token is needed"}}}]},
+            Reason.CRASH_LOOPING, "its model could not be loaded: exit code 1: hf://a/b: 401, a token is needed",
+        ),
         ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, Reason.EVICTED, "disk pressure"),
         ({"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}, Reason.STARTING, "not ready"),
     ],
@@ -138,6 +156,79 @@ def test_messages_name_the_pod_and_why_it_waits(pod: Status, reason: Reason, sai
     assert condition(told, Type.RECONCILING)["status"] == "True"
     assert condition(told, Type.AVAILABLE)["status"] == "True", "the other worker serves"
     assert told["workers"] == "1/2"
+
+
+def test_a_long_last_line_is_cut() -> None:
+    """A message is read in a terminal."""
+    ended = {"exitCode": 1, "message": "\n".join(["a trace", "x" * 1000, ""])}
+    container = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    waiting = why({"kind": "Pod", "metadata": {"name": "a-0"}, "status": {"containerStatuses": [container]}})
+    assert waiting is not None
+    assert waiting.message == "exit code 1: " + "x" * (GIST_CHARACTERS - 1) + "…"
+
+
+def test_the_model_is_loaded_once_a_worker_of_this_revision_serves() -> None:
+    """One that is lost doesn't unload it; a new revision has to load it first; nobody has it without workers."""
+    found, edited = mocker(replicas=2), mocker(replicas=2, kvCacheBlockSize=32)
+    cluster = settled(found)
+    assert condition(of(found, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Loaded"
+    assert condition(with_pod(found, {}), Type.MODEL_LOADED)["status"] == "True"
+    rolling = condition(of(edited, cluster.observed()), Type.MODEL_LOADED)
+    assert (rolling["status"], rolling["reason"]) == ("False", "Starting")
+    none = mocker(replicas=0)
+    assert condition(of(none, settled(none).observed()), Type.MODEL_LOADED)["reason"] == "ScaledToZero"
+
+
+def test_what_keeps_the_model_from_being_loaded_is_told() -> None:
+    """The only worker's trouble is ModelLoaded's; an old revision's isn't."""
+    found, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
+    failed = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}]}
+    assert condition(with_pod(found, failed), Type.MODEL_LOADED)["reason"] == "ImagePullFailed"
+    assert condition(with_pod(found, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
+    cluster = settled(found)
+    cluster.objects["Pod", min(cluster.names("Pod"))]["status"] = failed
+    assert condition(of(edited, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Starting"
+
+
+def test_loading_is_no_news_while_something_rolls() -> None:
+    """Ready's reason stays RollingOut; its message says what goes on."""
+    cluster, new = settled(mocker()), mocker(kvCacheBlockSize=32)
+    cluster.reconcile(new)
+    cluster.step()
+    (name,) = [name for name in cluster.names("Pod") if planned(new).workers[0].revision in name]
+    cluster.objects["Pod", name]["status"] = {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}]}
+    told = of(new, cluster.observed())
+    assert condition(told, Type.READY)["reason"] == "RollingOut"
+    assert condition(told, Type.READY)["message"].endswith(f"pod {name} loads its model")
+    assert condition(told, Type.MODEL_LOADED)["reason"] == "LoadingModel"
+
+
+def test_pods_that_nobody_makes() -> None:
+    """A quota: the Deployment's controller says so; of a StatefulSet's pod, at least that it lacks."""
+    found = mocker(replicas=2)
+    cluster = settled(found)
+    lacking = sorted(cluster.names("Pod"))[-1]
+    del cluster.objects["Pod", lacking]
+    told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
+    assert told["reason"] == "Starting"
+    assert f"pod {lacking} is not made yet" in told["message"]
+    deployment = cluster.objects["Deployment", "llama-frontend"]
+    refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: small"}
+    deployment["status"] = {"conditions": [refused]}
+    told = condition(of(found, cluster.observed()), Type.FRONTEND_READY)
+    assert (told["reason"], "exceeded quota: small" in told["message"]) == ("QuotaExceeded", True)
+    deployment["status"] = {"conditions": [{**refused, "message": "violates PodSecurity"}]}
+    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "Refused"
+
+
+def test_a_pod_that_hangs_is_named() -> None:
+    """Its node doesn't answer, and Kubernetes doesn't make another of its name meanwhile."""
+    found = mocker(replicas=2)
+    cluster = settled(found)
+    name = sorted(cluster.names("Pod"))[-1]
+    cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+    told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
+    assert f"pod {name} should have ended long ago" in told["message"]
 
 
 def test_a_rollout_is_not_ready_before_the_old_is_gone() -> None:
@@ -184,7 +275,7 @@ def test_zero_is_a_wish() -> None:
 def test_nothing_there_yet() -> None:
     """The first moments: not ready, not available, in progress."""
     told = of(mocker(), Observed())
-    assert [c["status"] for c in told["conditions"]] == ["False", "False", "False", "False", "True"]
+    assert [c["status"] for c in told["conditions"]] == ["False", "False", "False", "False", "False", "True"]
     assert condition(told, Type.AVAILABLE)["reason"] == "NoFrontend"
 
 

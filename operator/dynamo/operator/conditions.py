@@ -15,7 +15,7 @@ MESSAGE_LIMIT = 2048
 
 
 class Type(StrEnum):
-    """What a condition is about."""
+    """What a condition is about; `TYPES` says when each holds."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -23,17 +23,20 @@ class Type(StrEnum):
     AVAILABLE = "Available"
     FRONTEND_READY = "FrontendReady"
     WORKERS_READY = "WorkersReady"
+    MODEL_LOADED = "ModelLoaded"
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is; documented in `docs/design/operator.md`."""
+    """Why a condition is as it is: a closed set; `REASONS` says what each means."""
 
     OBSERVING = "Observing"
     SERVING = "Serving"
     AVAILABLE = "Available"
     ALL_READY = "AllReady"
     SCALED_TO_ZERO = "ScaledToZero"
+    LOADED = "Loaded"
     STARTING = "Starting"
+    LOADING_MODEL = "LoadingModel"
     ROLLING_OUT = "RollingOut"
     SCALING = "Scaling"
     NO_FRONTEND = "NoFrontend"
@@ -51,6 +54,42 @@ class Reason(StrEnum):
     FORBIDDEN = "Forbidden"
 
 
+TYPES: Mapping[Type, str] = {
+    Type.READY: "this generation serves: every part has all it should, and nothing old is left",
+    Type.RECONCILING: "on the way, or waiting for what may come by itself; there only while it holds",
+    Type.STALLED: "only an edit, or of what is in the way, helps; there only while it holds",
+    Type.AVAILABLE: "a request that comes now finds a frontend, and a worker of every component",
+    Type.FRONTEND_READY: "as many frontends as wanted are ready, of this template, and no others are left",
+    Type.WORKERS_READY: "as many workers as wanted are ready, of this revision, and no others are left",
+    Type.MODEL_LOADED: "of every component, a worker of this revision has loaded the model, and can be routed to",
+}
+
+REASONS: Mapping[Reason, str] = {
+    Reason.SERVING: "every part is ready and the endpoint serves",
+    Reason.AVAILABLE: "requests are answered",
+    Reason.ALL_READY: "as many as wanted are ready",
+    Reason.LOADED: "every component has a worker with the model loaded",
+    Reason.SCALED_TO_ZERO: "none are wanted",
+    Reason.OBSERVING: "the operator has seen this generation and begins",
+    Reason.STARTING: "pods are made and start; the message names one that doesn't serve yet",
+    Reason.LOADING_MODEL: "a pod loads its model before its worker starts (the init container `model`)",
+    Reason.ROLLING_OUT: "pods of this revision replace those of others",
+    Reason.SCALING: "more are there than wanted, and they end",
+    Reason.NO_FRONTEND: "no frontend is ready, so nobody answers",
+    Reason.NO_WORKERS: "a component has no worker that can be reached",
+    Reason.UNSCHEDULABLE: "a pod finds no node; the message has the scheduler's words",
+    Reason.IMAGE_PULL_FAILED: "a pod's image can't be pulled",
+    Reason.CRASH_LOOPING: "a container ends again and again; the message has exit code and last line of its log",
+    Reason.OUT_OF_MEMORY: "a container was killed for taking more memory than its limit",
+    Reason.CONFIG_MISSING: "a pod names a Secret or ConfigMap that isn't there, or a container that can't be made",
+    Reason.EVICTED: "a node has thrown a pod out",
+    Reason.INVALID_SPEC: "the spec can't become a deployment; the message names the field",
+    Reason.REFUSED: "the API server refuses a part for what the spec says; the message has its sentence",
+    Reason.NAME_TAKEN: "an object of somebody else has a name that a part needs; it is left alone",
+    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; tried again each minute",
+    Reason.FORBIDDEN: "the operator lacks a right; tried again each minute",
+}
+
 WORST_FIRST: tuple[Reason, ...] = (
     Reason.CONFIG_MISSING,
     Reason.IMAGE_PULL_FAILED,
@@ -58,11 +97,19 @@ WORST_FIRST: tuple[Reason, ...] = (
     Reason.CRASH_LOOPING,
     Reason.UNSCHEDULABLE,
     Reason.EVICTED,
+    Reason.QUOTA_EXCEEDED,
+    Reason.REFUSED,
+    Reason.LOADING_MODEL,
     Reason.STARTING,
 )
 
-ON_THE_WAY: frozenset[Reason] = frozenset({Reason.OBSERVING, Reason.STARTING, Reason.SCALING, Reason.ROLLING_OUT})
+BEGINNING: frozenset[Reason] = frozenset({Reason.OBSERVING, Reason.STARTING, Reason.LOADING_MODEL})
+"""What every new worker goes through."""
+ON_THE_WAY: frozenset[Reason] = BEGINNING | {Reason.SCALING, Reason.ROLLING_OUT}
 """Nothing is wrong; it only isn't done."""
+
+LOADING = "LoadingModel"
+"""Kubernetes has no word for it."""
 
 _OF_PODS: Mapping[str, Reason] = {
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
@@ -78,6 +125,9 @@ _OF_PODS: Mapping[str, Reason] = {
     "SchedulingGated": Reason.UNSCHEDULABLE,
     "Evicted": Reason.EVICTED,
     "Failed": Reason.CRASH_LOOPING,
+    "QuotaExceeded": Reason.QUOTA_EXCEEDED,
+    "FailedCreate": Reason.REFUSED,
+    LOADING: Reason.LOADING_MODEL,
 }
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
-from dynamo.operator.conditions import ON_THE_WAY, Reason, Type
+from dynamo.operator.conditions import BEGINNING, ON_THE_WAY, Reason, Type
 from dynamo.operator.resources import naming
 
 QUIET_SECONDS: Final = 300.0
@@ -22,8 +22,6 @@ REMEMBERED: Final = 4096
 MESSAGE_LIMIT: Final = 1024
 """The API server takes no longer ones."""
 
-_BEGINNING: Final = frozenset({Reason.OBSERVING, Reason.STARTING})
-"""What every new pipeline goes through is no news."""
 _NORMAL: Final = frozenset({Reason.SERVING, Reason.SCALED_TO_ZERO}) | ON_THE_WAY
 
 
@@ -40,8 +38,8 @@ def told(before: Mapping[str, Any], after: Mapping[str, Any]) -> Told | None:
     old, new = _ready(before.get("conditions", ())), _ready(after.get("conditions", ()))
     if new is None or (old is not None and (old["status"], old["reason"]) == (new["status"], new["reason"])):
         return None
-    if old is None and new["reason"] in _BEGINNING:
-        return None
+    if new["reason"] in BEGINNING and (old is None or old["reason"] in BEGINNING):
+        return None  # what every new pipeline goes through is no news
     return Told(new["reason"], new["message"], new["reason"] in _NORMAL)
 
 

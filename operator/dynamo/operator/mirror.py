@@ -17,6 +17,7 @@ from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import Resource
 from dynamo.operator.observe import MERELY_STARTING
 from dynamo.operator.resources import naming
+from dynamo.operator.resources.loading import CONTAINER as LOADER
 
 Object = Mapping[str, Any]
 
@@ -106,7 +107,7 @@ class Mirror:
 _NOBODY: frozenset[Key] = frozenset()
 _METADATA = ("name", "namespace", "uid", "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
 _STATUS: Mapping[str, tuple[str, ...]] = {
-    "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas"),
+    "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "conditions"),
     "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
 }
 """What `observe` reads; the other kinds' statuses tell nothing."""
@@ -141,14 +142,20 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
 
 
 def _counts(condition: Object) -> bool:
-    """A pod has a dozen changes of its conditions on its way, and serves or not."""
-    return (condition["type"], condition["status"]) in (("Ready", "True"), ("PodScheduled", "False"))
+    """A pod has a dozen changes of its conditions on its way, and serves or not; of a Deployment, what keeps it."""
+    return (condition["type"], condition["status"]) in _COUNTING
+
+
+_COUNTING = (("Ready", "True"), ("PodScheduled", "False"), ("ReplicaFailure", "True"))
 
 
 def _says_why(container: Object) -> bool:
-    """Whether its state tells why the pod doesn't serve: one that runs, or merely starts, says nothing."""
+    """Whether its state tells why the pod doesn't serve: one that merely starts says nothing, and one that runs
+    only if it loads the model."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting = (state.get("waiting") or {}).get("reason", MERELY_STARTING[0])
+    if "running" in state and container.get("name") == LOADER:
+        return True
     return "terminated" in state or "terminated" in last or waiting not in MERELY_STARTING
 
 

@@ -6,13 +6,16 @@ ordinals. A pod that should be gone by now (its node is dead) counts as gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
+from dynamo.operator.conditions import LOADING
 from dynamo.operator.converge import RevisionSet
 from dynamo.operator.resources import naming
+from dynamo.operator.resources.loading import CONTAINER as LOADER
 
 Live = Mapping[str, Any]
 OVERDUE_SECONDS = 60
@@ -20,6 +23,9 @@ OVERDUE_SECONDS = 60
 
 _SELECTING = ("StatefulSet", "Deployment")
 MERELY_STARTING = ("ContainerCreating", "PodInitializing")
+GIST_CHARACTERS = 300
+"""Of a log's last line."""
+_STARTING = "Starting"
 
 
 class Waiting(NamedTuple):
@@ -27,7 +33,8 @@ class Waiting(NamedTuple):
 
     pod: str
     reason: str
-    """As Kubernetes calls it: ImagePullBackOff, Unschedulable, CrashLoopBackOff, …; Starting without a worse one."""
+    """As Kubernetes calls it: ImagePullBackOff, Unschedulable, CrashLoopBackOff, …; LoadingModel or Starting
+    without a worse one."""
     message: str
 
 
@@ -65,17 +72,53 @@ def observe(objects: Iterable[Live], now: datetime) -> Observed:
     """From all live objects that bear the pipeline's label."""
     live = list(objects)
     pods = [o for o in live if o["kind"] == "Pod" and not _overdue(o, now)]
+    hanging = [o for o in live if o["kind"] == "Pod" and _overdue(o, now)]
+    sets = [o for o in live if o["kind"] == "StatefulSet"]
     deployment = next((o for o in live if o["kind"] == "Deployment"), None)
     waiting: dict[str, list[Waiting]] = {}
-    for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
-        found = why(pod)
-        if found:
-            waiting.setdefault(label(pod, naming.COMPONENT), []).append(found)
+    told = (_refused(deployment), _waiting(pods), _hanging(hanging), _missing(sets, pods + hanging))
+    for component, found in chain.from_iterable(told):
+        waiting.setdefault(component, []).append(found)
     return Observed(
         frontend=deployment_facts(deployment) if deployment else None,
-        sets=tuple(revision_sets([o for o in live if o["kind"] == "StatefulSet"], pods)),
-        waiting={component: tuple(each) for component, each in waiting.items()},
+        sets=tuple(revision_sets(sets, pods)),
+        waiting={component: tuple(sorted(each)) for component, each in waiting.items()},
     )
+
+
+def _waiting(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
+    """By component: pods that don't serve."""
+    for pod in pods:
+        if found := why(pod):
+            yield label(pod, naming.COMPONENT), found
+
+
+def _hanging(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
+    """Pods that should be gone: only a node that answers again, or whoever deletes it, ends them."""
+    for pod in pods:
+        message = "should have ended long ago: its node doesn't answer"
+        yield label(pod, naming.COMPONENT), Waiting(str(pod["metadata"]["name"]), _STARTING, message)
+
+
+def _missing(sets: Iterable[Live], pods: Sequence[Live]) -> Iterator[tuple[str, Waiting]]:
+    """The first pod of each set that nobody has made: a set's own status never says why (a quota, an admission)."""
+    there = {str(pod["metadata"]["name"]) for pod in pods}
+    for one in sets:
+        name = str(one["metadata"]["name"])
+        wanted = (f"{name}-{number}" for number in range(one.get("spec", {}).get("replicas", 1)))
+        lacking = next((pod for pod in wanted if pod not in there), None)
+        if lacking is not None and not one["metadata"].get("deletionTimestamp"):
+            message = f"is not made yet (if it stays so, the Events of StatefulSet {name} tell why)"
+            yield label(one, naming.COMPONENT), Waiting(lacking, _STARTING, message)
+
+
+def _refused(deployment: Live | None) -> Iterator[tuple[str, Waiting]]:
+    """Where the Deployment's controller may not make pods, it says why."""
+    for condition in (deployment or {}).get("status", {}).get("conditions", []):
+        if deployment and (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
+            message = str(condition.get("message", ""))
+            reason = "QuotaExceeded" if "exceeded quota" in message else "FailedCreate"
+            yield label(deployment, naming.COMPONENT), Waiting(f"of {deployment['metadata']['name']}", reason, message)
 
 
 def deployment_facts(deployment: Live) -> DeploymentFacts:
@@ -145,16 +188,18 @@ def why(pod: Live) -> Waiting | None:
     if is_ready(pod) or pod["metadata"].get("deletionTimestamp"):
         return None
     name, status = str(pod["metadata"]["name"]), pod.get("status", {})
-    statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    found = next((w for w in (_container(name, s) for s in statuses) if w), None)
+    before, statuses = status.get("initContainerStatuses", []), status.get("containerStatuses", [])
+    found = next((w for w in (_container(name, s) for s in (*before, *statuses)) if w), None)
     if found:
         return found
+    if any(one.get("name") == LOADER and "running" in one.get("state", {}) for one in before):
+        return Waiting(name, LOADING, "loads its model")
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))
     if status.get("phase") == "Failed":
         return Waiting(name, status.get("reason") or "Failed", status.get("message", ""))
-    return Waiting(name, "Starting", "is not ready yet")
+    return Waiting(name, _STARTING, "is not ready yet")
 
 
 def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
@@ -164,7 +209,9 @@ def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
     reason = waiting.get("reason", "")
     if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not status.get("ready")):
         worst = "OOMKilled" if ended.get("reason") == "OOMKilled" else "CrashLoopBackOff"
-        return Waiting(pod, worst, _last_words(ended) or waiting.get("message", ""))
+        doing = "its model could not be loaded" if status.get("name") == LOADER else ""
+        said = _last_words(ended) or waiting.get("message", "")
+        return Waiting(pod, worst, ": ".join(part for part in (doing, said) if part))
     if reason and reason not in MERELY_STARTING:
         return Waiting(pod, reason, waiting.get("message", ""))
     return None
@@ -173,7 +220,9 @@ def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
 def _last_words(ended: Mapping[str, Any]) -> str:
     lines = [line.strip() for line in str(ended.get("message", "")).splitlines() if line.strip()]
     code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
-    return ": ".join(part for part in (code, lines[-1] if lines else "") if part)
+    last = lines[-1] if lines else ""
+    gist = last if len(last) <= GIST_CHARACTERS else last[: GIST_CHARACTERS - 1] + "…"
+    return ": ".join(part for part in (code, gist) if part)
 
 
 def _overdue(pod: Live, now: datetime) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.conditions import ON_THE_WAY, WORST_FIRST, Fact, Reason, Type, conditions, reason_of
+from dynamo.operator.conditions import BEGINNING, ON_THE_WAY, WORST_FIRST, Fact, Reason, Type, conditions, reason_of
 from dynamo.operator.converge import RevisionSet
 from dynamo.operator.observe import Observed, Waiting
 from dynamo.operator.resources import naming
@@ -123,7 +123,7 @@ def _facts(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]], 
     frontend = _frontend_fact(plan.frontend, observed)
     workers = _workers_fact(plan, observed, counts)
     ready = _ready_fact(frontend, workers, trouble)
-    facts = [ready, _available_fact(observed, counts), frontend, workers]
+    facts = [ready, _available_fact(observed, counts), frontend, workers, _loaded_fact(plan, observed, counts)]
     if trouble is not None:
         return [*facts, _trouble_fact(trouble)]
     if ready.status != "True":
@@ -182,6 +182,20 @@ def _workers_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, 
     return _unready(Type.WORKERS_READY, message, waiting, unfinished[0][2])
 
 
+def _loaded_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
+    """A worker serves only with its model loaded, so one of the wanted revision shows that it can be."""
+    wanted = [w.component for w in plan.workers if w.replicas]
+    without = [str(c["name"]) for c in counts if c["name"] in wanted and not c["updated"]]
+    if not wanted:
+        return Fact(Type.MODEL_LOADED, "False", Reason.SCALED_TO_ZERO, "no workers are wanted, so nobody has it loaded")
+    if not without:
+        return Fact(Type.MODEL_LOADED, "True", Reason.LOADED, f"{plan.model} is loaded by workers of this revision")
+    revisions = {w.component: w.revision for w in plan.workers}
+    own = [w for name in without for w in observed.waiting_for(name) if f"-{name}-{revisions[name]}-" in w.pod]
+    message = f"no worker of {', '.join(without)} has loaded {plan.model} yet"
+    return _unready(Type.MODEL_LOADED, message, own, Reason.STARTING)
+
+
 def _unfinished(
     plan: Plan, sets: Sequence[RevisionSet], counts: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, Reason]]:
@@ -211,5 +225,6 @@ def _unready(kind: Type, counted: str, waiting: Sequence[Waiting], fallback: Rea
     if worst is None:
         return Fact(kind, "False", fallback, counted)
     reason = reason_of(worst.reason)
-    said = worst.message if reason is Reason.STARTING else f"{worst.reason}: {worst.message}".removesuffix(": ")
-    return Fact(kind, "False", fallback if reason is Reason.STARTING else reason, f"{counted}; pod {worst.pod} {said}")
+    said = worst.message if reason in BEGINNING else f"{worst.reason}: {worst.message}".removesuffix(": ")
+    is_no_news = reason is Reason.STARTING or (reason in BEGINNING and fallback is not Reason.STARTING)
+    return Fact(kind, "False", fallback if is_no_news else reason, f"{counted}; pod {worst.pod} {said}")
