@@ -75,6 +75,7 @@ def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     wanted |= {
         ("", "pods"): READ,
         ("", "events"): {"create", "patch"},
+        ("coordination.k8s.io", "leases"): {"get"},
         ("dynamo.dev", "dynamopipelines"): READ,
         ("dynamo.dev", "dynamopipelines/status"): {"patch"},
         ("dynamo.dev", "dynamopipelines/finalizers"): {"update"},

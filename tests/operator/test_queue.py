@@ -252,6 +252,9 @@ def test_the_charts_file_is_read() -> None:
     assert (found.lease, found.identity, found.own_namespace) == ("release-operator", "op-1", "dynamo")
     assert found.environment("x").grace_seconds == 60
     assert found.intervals == Intervals()
+    assert str(found.installation) == "dynamo/release-operator"
+    alone = Settings.of(json.dumps(FILE | {"leaderElection": {"enabled": False, "lease": "release-operator"}}), {})
+    assert str(alone.installation) == "default/release-operator/alone"
     often = Settings.of(json.dumps(FILE | {"intervals": {"sweepSeconds": 2, "resyncSeconds": 5.5}}), {})
     assert often.intervals == Intervals(sweep=2.0, resync=5.5)
 

@@ -109,7 +109,7 @@ def test_one_of_two_leads_and_the_other_follows() -> None:
             assert not await two.step()
             now[0] = 14.0
             assert not await two.step()
-            assert not one.leading
+            assert not one.leads()
             now[0] = 15.0
             assert await two.step()
             assert not await one.step()

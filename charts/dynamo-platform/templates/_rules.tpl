@@ -36,6 +36,12 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if eq .Values.operator.rbac.scope "cluster" }}
+# Whether another operator, which a pipeline's status names, still lives.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get]
+{{- end }}
 {{- if include "dynamo-platform.secrets" . | fromJsonArray }}
 # Credentials for etcd and NATS, one Secret per pipeline; a name that is not known yet can't be listed here. No list, no watch.
 - apiGroups: [""]

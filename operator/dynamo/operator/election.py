@@ -31,8 +31,7 @@ class Election:
         self._sight = lease.Sight()
         self._renewed: float | None = None
 
-    @property
-    def leading(self) -> bool:
+    def leads(self) -> bool:
         """Whether we may act."""
         return lease.is_leading(self._renewed, self._clock())
 
@@ -45,7 +44,7 @@ class Election:
 
     async def keep(self) -> None:
         """Renews until somebody else has it, or until it couldn't be renewed in time."""
-        while self.leading:
+        while self.leads():
             await asyncio.sleep(self._period)
             try:
                 async with asyncio.timeout(self._left()):

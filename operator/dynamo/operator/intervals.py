@@ -13,3 +13,5 @@ class Intervals:
     """Between two LISTs of the pipelines' versions."""
     resync: float = 600.0
     """Each pipeline is looked at again, and each kind of child listed anew."""
+    rival: float = 120.0
+    """For so long another installation must have been silent before its pipelines are taken over."""

@@ -15,6 +15,7 @@ import aiohttp
 import kopf
 
 from dynamo.operator.budget import Budget
+from dynamo.operator.fence import Fence
 from dynamo.operator.kube import Api, Count
 
 FRESH_SECONDS = 60.0
@@ -65,10 +66,10 @@ class Login:
             raise LoginError("no credentials: run in a pod with a service account, or point KUBECONFIG to a file")
         return found
 
-    def api(self, count: Count | None = None) -> Api:
-        """A session of our own; to be closed."""
+    def api(self, count: Count | None = None, may_write: Callable[[], bool] = lambda: True) -> Api:
+        """A session of our own, which asks before each write but a lease's; to be closed."""
         info = self.info()
-        connector = aiohttp.TCPConnector(ssl=info.as_ssl_context(), limit=0)
+        connector = Fence(may_write, ssl=info.as_ssl_context(), limit=0)
         return Api(
             aiohttp.ClientSession(connector=connector),
             info.server,

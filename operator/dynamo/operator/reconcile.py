@@ -21,6 +21,7 @@ from dynamo.operator.answers import ApiError, Gone, Refused, verdict
 from dynamo.operator.api import explain, rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
 from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, belongs, changes, with_live_replicas
+from dynamo.operator.claims import FIELD, Rivals, Standing
 from dynamo.operator.conditions import Reason
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
@@ -36,6 +37,7 @@ from dynamo.operator.resources.entrance import url as url_of
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
 from dynamo.operator.settings import Settings
+from dynamo.operator.standing import Claims
 from dynamo.operator.status import Trouble, failed_status, status
 from dynamo.operator.voice import Voice
 from dynamo.operator.workload import Plan
@@ -79,12 +81,15 @@ class Reconciler:
         access: Access | None = None,
         mirror: Mirror | None = None,
         latest: Latest | None = None,
+        claims: Claims | None = None,
     ) -> None:
         self._api, self._settings = api, settings
         self._latest = latest if latest is not None else Latest()
         self._reading, self._voice = Reading(api, mirror), Voice(api, settings.identity, self._latest.wrote)
         self._clock = clock or (lambda: datetime.now(UTC))
         self._access = access or Access(api, settings)
+        rivals = Rivals(settings.intervals.rival)
+        self._claims = claims or Claims(api, settings.installation, settings.identity, rivals)
 
     async def reconcile(self, key: Key) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
@@ -100,15 +105,34 @@ class Reconciler:
             self._latest.gone(key)
             self._access.gone(Owner(key.namespace, key.name))
             self._voice.gone(key)
+            self._claims.gone(key)
             return Outcome(gone=True)
         return await self._look(body, is_told=False)
 
     async def _look(self, body: Object, is_told: bool) -> Outcome:
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
+        now = self._clock()
+        standing = await self._claims.standing(body, now)
+        if standing is Standing.THEIRS:
+            return Outcome(seconds=self._claims.pause)
+        if standing is Standing.ABANDONED:
+            claimed = await self._claimed(body, now)
+            if claimed is None:
+                return Outcome(failed=True)
+            body = claimed
         return await _Look(
-            self._api, self._settings, self._reading, self._voice, self._access, body, self._clock(), is_told
+            self._api, self._settings, self._reading, self._voice, self._access, body, now, is_told
         ).run()
+
+    async def _claimed(self, body: Object, now: datetime) -> Object | None:
+        """The pipeline with our name in its status; None where somebody else was quicker."""
+        try:
+            return await self._voice.claim(body, self._claims.us, now)
+        except ApiError as error:
+            if error.code in (404, 409):
+                return None
+            raise
 
 
 class _Seen(NamedTuple):
@@ -162,6 +186,7 @@ class _Look:
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
         self._key = Key(self._namespace, self._name)
+        self._us = str(settings.installation)
         self._status: Object = body.get("status") or {}
         self._writes = 0
         self._wait: float | None = None
@@ -317,6 +342,7 @@ class _Look:
         return found.trouble._replace(message=f"{name}: {said}" if name and name not in said else said)
 
     async def _say(self, found: Object) -> None:
+        found = {**found, FIELD: self._us}
         if found == self._status:
             return
         wait = self._voice.due(self._key, self._status, found, self._now)

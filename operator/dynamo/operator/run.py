@@ -40,7 +40,8 @@ PATIENCE_SECONDS = 45.0
 async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) -> None:
     """Until cancelled; raises `LoginError`, `ProbesError`."""
     metrics, health = Metrics(), Health()
-    api = login.api(metrics.requested)
+    reign = _Reign()
+    api = login.api(metrics.requested, reign.may_write)
     probes = Probes(health, metrics.render, *probes_at)
 
     async def lead() -> None:
@@ -52,11 +53,22 @@ async def operate(settings: Settings, login: Login, probes_at: tuple[str, int]) 
             return await lead()
         while True:
             election = Election(api, settings.own_namespace, settings.lease, settings.identity)
+            reign.election = election
             await _term(election, health, lead, settings.intervals.sweep)
             log.warning("the lease %s could not be renewed, or another replica has it: waiting for it", settings.lease)
     finally:
         await probes.stop()
         await api.close()
+
+
+class _Reign:
+    """Whose writes count: a term's election, or everybody's where nobody is elected."""
+
+    election: Election | None = None
+
+    def may_write(self) -> bool:
+        """Right now."""
+        return self.election is None or self.election.leads()
 
 
 async def _term(

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 from pydantic.alias_generators import to_camel
 
+from dynamo.operator.claims import Installation
 from dynamo.operator.intervals import Intervals
 from dynamo.operator.plan import GRACE_SECONDS, Environment
 from dynamo.operator.resources.site import Site
@@ -78,6 +79,7 @@ class _Intervals(_Part):
 
     sweep_seconds: PositiveFloat = Intervals.sweep
     resync_seconds: PositiveFloat = Intervals.resync
+    rival_seconds: PositiveFloat = Intervals.rival
 
 
 class _File(_Part):
@@ -104,9 +106,16 @@ class Settings:
     identity: str = "dynamo-operator"
     lease: str | None = "dynamo-operator"
     """None: a single replica that asks nobody."""
+    name: str = "dynamo-operator"
+    """Of the installation in its namespace; the lease's, held or not."""
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
     intervals: Intervals = field(default_factory=Intervals)
+
+    @property
+    def installation(self) -> Installation:
+        """What tells it from others in the same cluster."""
+        return Installation(self.own_namespace, self.name, elects=self.lease is not None)
 
     @property
     def platform(self) -> str:
@@ -132,10 +141,15 @@ class Settings:
             own_namespace=environment.get("POD_NAMESPACE") or "default",
             identity=environment.get("POD_NAME") or "dynamo-operator",
             lease=found.leader_election.lease if found.leader_election.enabled else None,
+            name=found.leader_election.lease,
             etcd_sign_in=found.etcd.sign_in(),
             nats_sign_in=found.nats.sign_in(),
-            intervals=Intervals(found.intervals.sweep_seconds, found.intervals.resync_seconds),
+            intervals=_intervals(found.intervals),
         )
+
+
+def _intervals(found: _Intervals) -> Intervals:
+    return Intervals(found.sweep_seconds, found.resync_seconds, found.rival_seconds)
 
 
 def _site(found: _File) -> Site:

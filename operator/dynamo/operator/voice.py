@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dynamo.operator.answers import ApiError
+from dynamo.operator.claims import FIELD, Installation
 from dynamo.operator.dirty import Key
 from dynamo.operator.events import Quiet, event_of, told
 from dynamo.operator.kinds import EVENTS
@@ -54,6 +55,11 @@ class Voice:
             # Nothing depends on an Event; the status says the same.
             log.info("%s/%s: no Event was written: %s", namespace, name, error)
         return written
+
+    async def claim(self, body: Object, us: Installation, now: datetime) -> Object:
+        """Before anything else is written for a pipeline that was somebody else's; raises `ApiError`."""
+        before = body.get("status") or {}
+        return await self.say(body, before, {**before, FIELD: str(us)}, now)
 
     def gone(self, key: Key) -> None:
         """Forgets a pipeline."""

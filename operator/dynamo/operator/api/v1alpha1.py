@@ -309,6 +309,9 @@ class PipelineStatus(Fields):
         default=None, description="Label selector of those workers, for the scale subresource."
     )
     components: tuple[ComponentStatus, ...] = Field(default=(), max_length=16, description="The components one by one.")
+    operator: str | None = Field(
+        default=None, description="Installation that serves it, by namespace and lease; others leave it alone."
+    )
 
 
 class DynamoPipeline(Fields):
