@@ -17,6 +17,7 @@ from dynamo.operator.kinds import Resource
 CONTROLLERS = (
     "deployment-controller", "replicaset-controller", "statefulset-controller", "garbage-collector-controller",
     "namespace-controller", "serviceaccount-controller", "disruption-controller",
+    "resourcequota-controller",
 )  # fmt: skip
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
