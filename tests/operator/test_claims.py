@@ -105,6 +105,7 @@ class Two:
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server, self.now = server, 0.0
         self.first, self.second = self._one(api, FIRST), self._one(api, SECOND)
+        self.upgraded = lambda: self._one(api, FIRST)
 
     def _one(self, api: Api, us: Installation) -> Reconciler:
         settings = _settings(us)
@@ -254,15 +255,32 @@ def test_without_the_right_to_read_leases_it_stands_back() -> None:
 
 
 def test_a_status_that_names_nobody_is_claimed() -> None:
-    """By an operator that was upgraded, or after somebody took the status away: one write, no child's."""
+    """By an operator that was upgraded: one write, no child's."""
 
     async def case(both: Two) -> None:
         await both.settle(both.first)
         found = both.server.one("DynamoPipeline", "llama")
         both.server.put({**found, "status": {k: v for k, v in found["status"].items() if k != "operator"}})
         written = len(both.server.writes)
-        await both.settle(both.first)
+        await both.settle(both.upgraded())
         assert [path.rpartition("/")[2] for _, path in both.server.writes[written:]] == ["status"]
+
+    two(case)
+
+
+def test_a_definition_that_drops_the_name() -> None:
+    """An older CRD has no place for it: it is tried once, not at each look."""
+
+    async def case(both: Two) -> None:
+        await both.settle(both.first)
+        found = both.server.one("DynamoPipeline", "llama")
+        dropped = {**found, "status": {k: v for k, v in found["status"].items() if k != "operator"}}
+        looks = [both.first, both.first, both.first]
+        outcomes = []
+        for one in looks:
+            both.server.put(dropped)
+            outcomes.append(await one.reconcile(KEY))
+        assert [one.writes for one in outcomes] == [0, 0, 0]
 
     two(case)
 

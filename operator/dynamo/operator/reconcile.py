@@ -21,7 +21,7 @@ from dynamo.operator.answers import ApiError, Gone, Refused, verdict
 from dynamo.operator.api import explain, rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
 from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, belongs, changes, with_live_replicas
-from dynamo.operator.claims import FIELD, Rivals, Standing
+from dynamo.operator.claims import Rivals, Standing
 from dynamo.operator.conditions import Reason
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
@@ -122,7 +122,7 @@ class Reconciler:
                 return Outcome(failed=True)
             body = claimed
         return await _Look(
-            self._api, self._settings, self._reading, self._voice, self._access, body, now, is_told
+            self._api, self._settings, self._reading, self._voice, self._access, self._claims, body, now, is_told
         ).run()
 
     async def _claimed(self, body: Object, now: datetime) -> Object | None:
@@ -175,6 +175,7 @@ class _Look:
         reading: Reading,
         voice: Voice,
         access: Access,
+        claims: Claims,
         body: Object,
         now: datetime,
         is_told: bool,
@@ -186,7 +187,7 @@ class _Look:
         metadata = body["metadata"]
         self._namespace, self._name, self._uid = metadata["namespace"], metadata["name"], metadata["uid"]
         self._key = Key(self._namespace, self._name)
-        self._us = str(settings.installation)
+        self._claims = claims
         self._status: Object = body.get("status") or {}
         self._writes = 0
         self._wait: float | None = None
@@ -342,7 +343,7 @@ class _Look:
         return found.trouble._replace(message=f"{name}: {said}" if name and name not in said else said)
 
     async def _say(self, found: Object) -> None:
-        found = {**found, FIELD: self._us}
+        found = self._claims.named(self._key, self._status, found)
         if found == self._status:
             return
         wait = self._voice.due(self._key, self._status, found, self._now)

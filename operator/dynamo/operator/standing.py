@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dynamo.operator.answers import ApiError
-from dynamo.operator.claims import Installation, Rivals, Standing, claimed_by
+from dynamo.operator.claims import FIELD, Installation, Rivals, Standing, claimed_by
 from dynamo.operator.dirty import Key
 from dynamo.operator.events import Told, event_of
 from dynamo.operator.kinds import EVENTS, LEASES
@@ -33,6 +33,7 @@ class Claims:
         self.us = us
         self._api, self._instance, self._rivals, self._clock = api, instance, rivals, clock
         self._told: dict[Key, Installation] = {}
+        self._named: set[Key] = set()
 
     @property
     def pause(self) -> float:
@@ -45,7 +46,8 @@ class Claims:
         status: Mapping[str, Any] = body.get("status") or {}
         rival = claimed_by(status)
         if rival is None or rival.is_same(self.us):
-            self.gone(key)
+            self._told.pop(key, None)
+            self._rivals.forget(key)
             return Standing.OURS
         await self._asked_for(rival)
         edit = int(body["metadata"].get("generation", 0)), int(status.get("observedGeneration", 0))
@@ -55,8 +57,19 @@ class Claims:
         await self._tell(key, rival, body, now)
         return Standing.THEIRS
 
+    def named(self, key: Key, before: Object, after: Object) -> Object:
+        """A status that is about to be written, with our name.
+
+        A CRD from before there was such a field drops it: for that alone nothing is written twice.
+        """
+        if after == before and key in self._named:
+            return after
+        self._named.add(key)
+        return {**after, FIELD: str(self.us)}
+
     def gone(self, key: Key) -> None:
         """Forgets a pipeline."""
+        self._named.discard(key)
         self._told.pop(key, None)
         self._rivals.forget(key)
 
