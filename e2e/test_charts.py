@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-
 import pytest
 import yaml
-from e2e.cluster import RefusedError, program
+from e2e.cluster import RefusedError
 from e2e.installation import CHART, Platform, values_of_run
 from e2e.kind.places import REPOSITORY
 from e2e.namespace import Namespace
 from e2e.outage import operator_down
 from e2e.pipelines import Object, asking, is_ready, say
+from e2e.releases import OWN, RELEASE, helm, install, merged
 
 PIPELINES = REPOSITORY / "charts/dynamo-pipeline"
-RELEASE, NAME = "own", "charted"
-HELM_SECONDS = 300
-# Somebody with rights in namespaces only: no CRD, no ClusterRole, and one namespace to look after.
-OWN: Object = {
-    "crds": {"install": False},
-    "operator": {"rbac": {"scope": "namespace", "aggregate": False}},
-    "etcd": {"persistence": {"size": "1Gi"}},
-}
-
-
-def _helm(namespace: Namespace, *words: str, values: Object | None = None) -> str:
-    """What helm prints; RefusedError with what it says."""
-    command = [program("helm"), "--kubeconfig", str(namespace.cluster.kubeconfig), "-n", namespace.name, *words]
-    given = ["--values", "-"] if values is not None else []
-    text = json.dumps(values) if values is not None else ""
-    done = subprocess.run(
-        [*command, *given], input=text, capture_output=True, text=True, timeout=HELM_SECONDS, check=False
-    )
-    if done.returncode:
-        raise RefusedError(done.stderr)
-    return done.stdout
-
-
-def _merged(one: Object, other: Object) -> Object:
-    """As Helm merges values."""
-    both = {
-        k: _merged(one[k], v) if isinstance(v, dict) and isinstance(one.get(k), dict) else v for k, v in other.items()
-    }
-    return {**one, **both}
-
-
-def _install(namespace: Namespace, *words: str) -> str:
-    values = _merged(values_of_run(), OWN)
-    return _helm(
-        namespace, "upgrade", "--install", RELEASE, str(CHART), "--wait", "--timeout=240s", *words, values=values
-    )
+NAME = "charted"
 
 
 def _pods(namespace: Namespace) -> dict[str, str]:
@@ -63,17 +26,17 @@ def _pods(namespace: Namespace) -> dict[str, str]:
 def test_charts(namespace: Namespace, platform: Platform) -> None:
     """Installed, tested, upgraded with and without --force, removed and installed again; its pipeline outlives all."""
     with operator_down(platform):
-        notes = _install(namespace)
+        notes = install(namespace)
         assert f"rollout status deployment/{RELEASE}-dynamo-platform-operator" in notes
-        assert "Phase:          Succeeded" in _helm(namespace, "test", RELEASE)
+        assert "Phase:          Succeeded" in helm(namespace, "test", RELEASE)
         _pipeline_by_chart(namespace)
         before = _pods(namespace)
         for words in ([], ["--force"]):
-            _install(namespace, *words)
+            install(namespace, *words)
             assert _pods(namespace) == before, f"an upgrade {words} without a change replaced pods"
-        _helm(namespace, "uninstall", RELEASE, "--wait", "--timeout=120s")
+        helm(namespace, "uninstall", RELEASE, "--wait", "--timeout=120s")
         assert namespace.pipeline(NAME)["status"]["conditions"]
-        _install(namespace)
+        install(namespace)
         namespace.wait_ready(NAME)
         with asking(namespace, NAME) as client:
             assert say(client, NAME)
@@ -88,11 +51,11 @@ def _pipeline_by_chart(namespace: Namespace) -> None:
     values: Object = {"pipelines": {NAME: {"spec": spec}}}
     wrong: Object = {"pipelines": {NAME: {"spec": {**spec, "replica": 2}}}}
     with pytest.raises(RefusedError, match="additional properties 'replica' not allowed"):
-        _helm(namespace, "install", "models", str(PIPELINES), values=wrong)
-    assert f"wait dp/{NAME}" in _helm(namespace, "install", "models", str(PIPELINES), values=values)
+        helm(namespace, "install", "models", str(PIPELINES), values=wrong)
+    assert f"wait dp/{NAME}" in helm(namespace, "install", "models", str(PIPELINES), values=values)
     namespace.wait_ready(NAME)
     generation = namespace.pipeline(NAME)["metadata"]["generation"]
-    _helm(namespace, "upgrade", "--force", "models", str(PIPELINES), values=values)
+    helm(namespace, "upgrade", "--force", "models", str(PIPELINES), values=values)
     assert namespace.pipeline(NAME)["metadata"]["generation"] == generation
     namespace.wait_ready(NAME)
 
@@ -100,7 +63,7 @@ def _pipeline_by_chart(namespace: Namespace) -> None:
 def test_what_is_there_already_is_not_taken(namespace: Namespace, platform: Platform) -> None:
     """The CRD belongs to the platform's release: a second one is refused, and says by whom it is held."""
     with pytest.raises(RefusedError) as refused:
-        _helm(namespace, "install", RELEASE, str(CHART), values=values_of_run())
+        helm(namespace, "install", RELEASE, str(CHART), values=values_of_run())
     assert "dynamopipelines.dynamo.dev" in str(refused.value)
     assert f'current value is "{platform.release}"' in str(refused.value)
     assert namespace.list("apps/v1/Deployment") == []
@@ -114,7 +77,7 @@ def test_etcd_and_nats_must_come_from_somewhere(namespace: Namespace, platform: 
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "ensure CRDs are installed first"),
     ):
         with pytest.raises(RefusedError, match=sentence):
-            _helm(namespace, "install", RELEASE, str(CHART), values=_merged(OWN, values))
+            helm(namespace, "install", RELEASE, str(CHART), values=merged(OWN, values))
 
 
 def test_the_example_of_the_notes_is_a_pipeline(namespace: Namespace, platform: Platform) -> None:

@@ -2,71 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from e2e.busy import ROLL_SECONDS, Note, busy, load, mocker, serve, uids, wait_rolled
 from e2e.cluster import wait_for
+from e2e.installation import Platform
 from e2e.namespace import Namespace
-from e2e.pipelines import Object, is_ready, pipeline, workers
-from e2e.traffic import Seen, traffic
+from e2e.outage import home, operator_selector, wait_for_leader
 
-NAME = "busy"
-ROLL_SECONDS = 300
 TIMES = 3
-SLOW: Object = {"speedup_ratio": 0.25}
-"""Streams of about a second, so that every change meets some of them."""
-
-Note = Callable[[str, object], None]
+HOLD_SECONDS = 60
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("replicas", [pytest.param(3, marks=pytest.mark.full), 1])
 def test_workers_roll(namespace: Namespace, record_property: Note, replicas: int) -> None:
     """Three workers one after the other; a single one by surge."""
-    worker = {"engine": "mocker", "replicas": replicas, "engineArgs": SLOW}
-    _serve(namespace, worker)
-    with traffic(namespace, NAME) as seen:
+    worker = mocker(replicas=replicas)
+    serve(namespace, worker)
+    with load(namespace) as both:
         for turn in range(TIMES):
-            before = _uids(namespace, "worker")
-            namespace.apply(_pipeline({**worker, "env": [{"name": "TURN", "value": str(turn)}]}))
-            _wait_rolled(namespace, "worker", before)
-    _judge(seen, record_property)
+            before = uids(namespace)
+            namespace.apply(busy({**worker, "env": [{"name": "TURN", "value": str(turn)}]}))
+            wait_rolled(namespace, before)
+    both.judge(record_property)
 
 
 @pytest.mark.alone
 @pytest.mark.full
 def test_frontends_roll(namespace: Namespace, record_property: Note) -> None:
     """Two frontends, by `spec.restart`, which rolls the workers with them."""
-    worker = {"engine": "mocker", "replicas": 2, "engineArgs": SLOW}
-    _serve(namespace, worker, replicas=2)
-    with traffic(namespace, NAME) as seen:
+    worker, frontend = mocker(replicas=2), {"replicas": 2}
+    serve(namespace, worker, frontend=frontend)
+    with load(namespace) as both:
         for turn in range(TIMES):
-            before = _uids(namespace, "frontend")
-            namespace.apply(_pipeline(worker, replicas=2, restart=str(turn)))
-            _wait_rolled(namespace, "frontend", before)
-    _judge(seen, record_property)
+            before = uids(namespace, "frontend")
+            namespace.apply(busy(worker, frontend=frontend, restart=str(turn)))
+            wait_rolled(namespace, before, "frontend")
+    both.judge(record_property)
 
 
-def _pipeline(worker: Object, replicas: int = 1, **spec: object) -> Object:
-    return pipeline(NAME, worker, frontend={"replicas": replicas, "service": {"type": "NodePort"}}, **spec)
+@pytest.mark.alone
+def test_a_single_worker_is_recreated(namespace: Namespace, record_property: Note) -> None:
+    """By `Recreate`, where there is no room for two: requests wait at the frontend until the new one is there."""
+    worker = mocker(replicas=1, rollout={"strategy": "Recreate"})
+    frontend = {"holdSeconds": HOLD_SECONDS}
+    serve(namespace, worker, frontend=frontend)
+    with load(namespace, patience=HOLD_SECONDS) as both:
+        before = uids(namespace)
+        namespace.apply(busy({**worker, "env": [{"name": "TURN", "value": "next"}]}, frontend=frontend))
+        wait_rolled(namespace, before)
+    both.judge(record_property)
 
 
-def _serve(namespace: Namespace, worker: Object, replicas: int = 1) -> None:
-    namespace.apply(_pipeline(worker, replicas))
-    namespace.wait_ready(NAME)
-
-
-def _uids(namespace: Namespace, component: str) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in workers(namespace, NAME, component)}
-
-
-def _wait_rolled(namespace: Namespace, component: str, before: set[str]) -> None:
-    wait_for("no old pod is left", lambda: not _uids(namespace, component) & before, ROLL_SECONDS)
-    namespace.wait_ready(NAME, ROLL_SECONDS)
-    assert all(map(is_ready, workers(namespace, NAME, component)))
-
-
-def _judge(seen: Seen, note: Note) -> None:
-    note("streams", str(seen))
-    assert seen.failures == []
-    assert seen.complete == seen.sent > 0
+@pytest.mark.alone
+def test_the_operator_is_killed_in_mid_rollout(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """With no time to give anything back: users see nothing of it, and the next operator ends the rollout."""
+    worker = mocker(replicas=3)
+    serve(namespace, worker)
+    here, selector = home(platform), operator_selector(platform)
+    with load(namespace) as both:
+        before = uids(namespace)
+        namespace.apply(busy({**worker, "env": [{"name": "TURN", "value": "next"}]}))
+        wait_for("the rollout began", lambda: uids(namespace) - before, ROLL_SECONDS)
+        here.kubectl("delete", "pod", "-l", selector, "--grace-period=0", "--force")
+        wait_rolled(namespace, before)
+    wait_for_leader(platform)
+    both.judge(record_property)

@@ -105,7 +105,11 @@ class Two:
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server, self.now = server, 0.0
         self.first, self.second = self._one(api, FIRST), self._one(api, SECOND)
-        self.upgraded = lambda: self._one(api, FIRST)
+        self._api = api
+
+    def upgraded(self) -> Reconciler:
+        """The first installation's next process."""
+        return self._one(self._api, FIRST)
 
     def _one(self, api: Api, us: Installation) -> Reconciler:
         settings = _settings(us)

@@ -1,0 +1,115 @@
+"""A node of kind stops without a word, under streaming traffic, and comes back."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from e2e.busy import NAME, ROLL_SECONDS, Load, Note, load, mocker, serve
+from e2e.cluster import wait_for
+from e2e.installation import Platform
+from e2e.namespace import Namespace
+from e2e.outage import home
+from e2e.pipelines import Object, is_ready
+
+DOCKER_SECONDS = 30
+NOTICED_SECONDS = 120
+"""Kubernetes' controllers take a node for dead after 40 to 50 s, and then its pods for not ready."""
+AWAY_SECONDS = 20.0
+HOSTNAME = "kubernetes.io/hostname"
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_node_stops(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """Streams of its workers go on elsewhere; the status says which pod is lost; back again, all is well."""
+    node, other = victim_and_other(platform)
+    frontend = {"replicas": 2, "migrationLimit": 3, "podTemplate": on(other)}
+    serve(
+        namespace,
+        mocker(name="stays", replicas=2, podTemplate=on(other)),
+        mocker(name="lost", replicas=1, podTemplate=on(node)),
+        frontend=frontend,
+    )
+    with load(namespace) as both:
+        _stopped(namespace, node, both, record_property)
+        namespace.wait_ready(NAME, ROLL_SECONDS)
+    both.judge(record_property)
+
+
+def _stopped(namespace: Namespace, node: str, both: Load, note: Note) -> None:
+    with paused(node):
+        began = time.monotonic()
+        condition = wait_for("the status says so", lambda: _unready(namespace), NOTICED_SECONDS)
+        note("seconds until the status tells of a stopped node", round(time.monotonic() - began, 1))
+        assert f"{NAME}-lost-" in condition["message"]
+        assert namespace.condition(NAME, "FrontendReady")["status"] == "True"
+        sent = both.seen.sent
+        time.sleep(AWAY_SECONDS)
+        assert both.seen.sent > sent
+
+
+def _unready(namespace: Namespace) -> Object | None:
+    found = namespace.condition(NAME)
+    return found if found.get("status") == "False" else None
+
+
+def on(node: str) -> Object:
+    """A podTemplate that asks for a node."""
+    return {"spec": {"nodeSelector": {HOSTNAME: node}}}
+
+
+def victim_and_other(platform: Platform) -> tuple[str, str]:
+    """A node without anything of the platform, and one with it; only kind's nodes can be stopped."""
+    nodes = [node["metadata"]["name"] for node in platform.cluster.list("v1/Node") if not node["spec"].get("taints")]
+    assert len(nodes) > 1, "this scenario needs two nodes without taints"
+    assert _is_container(nodes[0]), (
+        "this scenario stops a node, so it needs kind's: containers of a Docker within reach"
+    )
+    here = home(platform)
+    etcd = next(pod for pod in here.list("v1/Pod") if _part(pod) == "etcd")["spec"]["nodeName"]
+    victim, other = next(node for node in nodes if node != etcd), etcd
+    _moved_away(here, victim)
+    return victim, other
+
+
+def _moved_away(here: Namespace, node: str) -> None:
+    """The platform's pods leave the node; etcd, whose volume is tied to one, isn't there."""
+    here.cluster.kubectl("cordon", node)
+    try:
+        found = [pod["metadata"]["name"] for pod in here.list("v1/Pod") if pod["spec"].get("nodeName") == node]
+        if found:
+            here.kubectl("delete", "pod", *found, "--wait=true", seconds=180)
+        wait_for("the platform is Ready", lambda: all(map(is_ready, here.list("v1/Pod"))), ROLL_SECONDS)
+    finally:
+        here.cluster.kubectl("uncordon", node)
+
+
+def _part(pod: Object) -> str:
+    return str(pod["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
+
+
+@contextmanager
+def paused(node: str) -> Iterator[None]:
+    """Nothing on the node runs inside, and nobody is told."""
+    _docker("pause", node)
+    try:
+        yield
+    finally:
+        _docker("unpause", node)
+
+
+def _is_container(node: str) -> bool:
+    if shutil.which("docker") is None:
+        return False
+    command = ["docker", "container", "inspect", node]
+    return subprocess.run(command, capture_output=True, timeout=DOCKER_SECONDS, check=False).returncode == 0
+
+
+def _docker(*words: str) -> None:
+    subprocess.run(["docker", *words], capture_output=True, timeout=DOCKER_SECONDS, check=True)

@@ -1,0 +1,71 @@
+"""From the charts and the CRD of the commit before to these, and back, with a pipeline that serves all the time."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from e2e.busy import NAME, Note, load, mocker, serve, uids
+from e2e.installation import CHART, Platform
+from e2e.kind.places import REPOSITORY
+from e2e.namespace import Namespace
+from e2e.outage import operator_down
+from e2e.releases import install
+
+CRD = "crds/dynamo.dev_dynamopipelines.yaml"
+WHAT = ("charts", "crds")
+GIT_SECONDS = 60
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_up_and_back(namespace: Namespace, platform: Platform, record_property: Note, tmp_path: Path) -> None:
+    """No pod of a pipeline is replaced by either, since the images are the same, and no request fails."""
+    before = before_the_last_change(tmp_path)
+    with operator_down(platform), definition(namespace, before / CRD):
+        install(namespace, chart=before / "charts" / CHART.name)
+        serve(namespace, mocker(replicas=2), frontend={"replicas": 2})
+        pods = uids(namespace), uids(namespace, "frontend")
+        with load(namespace) as both:
+            for folder in (REPOSITORY, before, REPOSITORY):
+                namespace.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder / CRD))
+                install(namespace, chart=folder / "charts" / CHART.name)
+                namespace.wait_ready(NAME)
+                assert (uids(namespace), uids(namespace, "frontend")) == pods
+        both.judge(record_property)
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+@contextmanager
+def definition(namespace: Namespace, file: Path) -> Iterator[None]:
+    """Another CRD inside; ours afterwards."""
+    apply = ("apply", "--server-side", "--force-conflicts", "-f")
+    namespace.cluster.kubectl(*apply, str(file))
+    try:
+        yield
+    finally:
+        namespace.cluster.kubectl(*apply, str(REPOSITORY / CRD))
+
+
+def before_the_last_change(folder: Path) -> Path:
+    """Charts and CRD as they were before the last commit that changed them."""
+    last = _git("log", "-1", "--format=%H", "--", *WHAT).decode().strip()
+    assert last, "this scenario needs the repository's history, where the charts of another commit are"
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", f"{last}^", *WHAT))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def _git(*words: str) -> bytes:
+    command = ["git", "-C", str(REPOSITORY), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=False)
+    except FileNotFoundError:
+        return b""
+    return done.stdout if done.returncode == 0 else b""
