@@ -69,7 +69,7 @@ def victim_and_other(platform: Platform) -> tuple[str, str]:
     nodes = [node["metadata"]["name"] for node in platform.cluster.list("v1/Node") if not node["spec"].get("taints")]
     assert len(nodes) > 1, "this scenario needs two nodes without taints"
     assert _is_container(nodes[0]), (
-        "this scenario stops a node, so it needs kind's: containers of a Docker within reach"
+        "this scenario stops a node, so it needs kind, and its Docker within reach"
     )
     here = home(platform)
     etcd = next(pod for pod in here.list("v1/Pod") if _part(pod) == "etcd")["spec"]["nodeName"]
