@@ -68,9 +68,7 @@ def victim_and_other(platform: Platform) -> tuple[str, str]:
     """A node without anything of the platform, and one with it; only kind's nodes can be stopped."""
     nodes = [node["metadata"]["name"] for node in platform.cluster.list("v1/Node") if not node["spec"].get("taints")]
     assert len(nodes) > 1, "this scenario needs two nodes without taints"
-    assert _is_container(nodes[0]), (
-        "this scenario stops a node, so it needs kind, and its Docker within reach"
-    )
+    assert _is_container(nodes[0]), "this scenario stops a node, so it needs kind, and its Docker within reach"
     here = home(platform)
     etcd = next(pod for pod in here.list("v1/Pod") if _part(pod) == "etcd")["spec"]["nodeName"]
     victim, other = next(node for node in nodes if node != etcd), etcd

@@ -17,6 +17,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
 FILE = re.compile(
     r"`((?:sdk|operator|frontend|worker|cli|tests|docs|examples|bench|crds|charts|images|e2e)/[\w./*-]*)`"
 )
+TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)::(\w+)`")
 VARIABLE = re.compile(r'"((?:DYN|ETCD|NATS)_[A-Z0-9_]+)"')
 
 
@@ -54,6 +55,21 @@ def test_conditions_follow_the_code() -> None:
     assert (ROOT / "docs/conditions.md").read_text() == conditions_page.render(), "run `make generate`"
     assert set(conditions.TYPES) == set(conditions.Type)
     assert set(conditions.REASONS) == set(conditions.Reason)
+
+
+def test_promises_name_tests_that_exist() -> None:
+    """Each line of a table of docs/promises.md has one at least."""
+    lines = [line for line in (ROOT / "docs/promises.md").read_text().splitlines() if line.startswith("| ")]
+    promised = [line for line in lines if not line.startswith("| |")]
+    assert promised
+    assert [line for line in promised if not TEST.search(line)] == []
+    named = set(TEST.findall((ROOT / "docs/promises.md").read_text()))
+    assert [(file, name) for file, name in sorted(named) if not _is_test(file, name)] == []
+
+
+def _is_test(file: str, name: str) -> bool:
+    path = ROOT / file
+    return path.is_file() and re.search(rf"^def {name}\(", path.read_text(), re.MULTILINE) is not None
 
 
 def test_every_variable_is_documented() -> None:
