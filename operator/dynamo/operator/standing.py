@@ -50,7 +50,7 @@ class Claims:
             self._rivals.forget(key)
             return Standing.OURS
         await self._asked_for(rival)
-        edit = int(body["metadata"].get("generation", 0)), int(status.get("observedGeneration", 0))
+        edit = int(body["metadata"].get("generation", 0)), int(status.get("observedGeneration") or 0)
         if self._rivals.is_gone(rival, key, edit, self._clock()):
             log.warning("%s: taken over from the operator %s, which is gone", key, rival)
             return Standing.ABANDONED
