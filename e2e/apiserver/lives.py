@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import aiohttp
 from e2e.apiserver.client import Object, holding
 from e2e.apiserver.lanes import Lane, Lanes
-from e2e.apiserver.operators import CONFIG, Operator, Operators
+from e2e.apiserver.operators import CONFIG, HOME, Operator, Operators
 
 from dynamo.operator.budget import Budget
 from dynamo.operator.kube import Api
@@ -128,7 +128,8 @@ async def _in_a_row(lane: Lane, lives: Lives, url: str, token: str) -> None:
 
 async def _life(lane: Lane, lives: Lives, url: str, token: str) -> None:
     """Begins with nothing; until cancelled."""
-    settings = Settings.of(json.dumps(CONFIG), {})
+    # The installation that `Operators.through` starts: statuses name it.
+    settings = Settings.of(json.dumps(CONFIG | {"leaderElection": {"enabled": False}}), {"POD_NAMESPACE": HOME})
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         api = Api(session, url, budget=Budget(), credentials=lambda refused=False: headers)
