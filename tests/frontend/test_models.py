@@ -243,6 +243,35 @@ def test_migration_goes_on_elsewhere(make_site: Any, engines: Any) -> None:
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") >= 1
 
 
+@pytest.mark.parametrize("card", ["same", "another"])
+def test_hold_is_for_those_that_lost_the_only_worker_too(make_site: Any, engines: Any, within: Any, card: str) -> None:
+    """Refused by a worker that leaves, and none is left: the request waits for the next one, if that has its card."""
+    site, refusing = make_site(hold_seconds=8), Refusing(WorkerUnavailable("it leaves"))
+    leaving = site.worker(refusing)
+    found: list[int] = []
+    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
+    asking.start()
+    within("it was refused", lambda: refusing.seen > 0)
+    site.stop_worker(leaving)
+    within("the frontend knows of none", lambda: not site.instances())
+    site.worker(engines(), **({} if card == "same" else {"context_length": 64}))
+    asking.join(20)
+    assert found == [200 if card == "same" else 503]
+
+
+def test_without_hold_who_lost_the_only_worker_is_told(make_site: Any, within: Any) -> None:
+    """At once, so that the client may go elsewhere."""
+    site, refusing = make_site(), Refusing(WorkerUnavailable("it leaves"))
+    leaving = site.worker(refusing)
+    found: list[int] = []
+    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
+    asking.start()
+    within("it was refused", lambda: refusing.seen > 0)
+    site.stop_worker(leaving)
+    asking.join(5)
+    assert found == [503]
+
+
 class Garbage:
     """An engine that sends what nobody can read."""
 

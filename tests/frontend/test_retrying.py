@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.retrying import MAX_ATTEMPTS, RETRY_WINDOW_SECONDS, Attempts, may_go_on, wait_before
+from dynamo.frontend.retrying import MAX_ATTEMPTS, RETRY_WINDOW_SECONDS, Attempts, may_go_on, patience, wait_before
 from dynamo.runtime.errors import (
     CannotConnect,
     CapacityExceeded,
@@ -45,6 +45,16 @@ def test_final_errors_end_it(kind: type[DynamoException]) -> None:
 def test_full_everywhere_is_not_waited_for() -> None:
     """How long to wait for room is the client's decision."""
     assert wait_before(CapacityExceeded(), Attempts(), 0.0, None) is None
+
+
+def test_who_lost_the_only_worker_waits_as_long_as_who_comes_after() -> None:
+    """With holdSeconds, also where no instance is left; without, it ends at once."""
+    assert wait_before(CannotConnect(), Attempts(), 0.0, None, patience(False, 0.0)) is None
+    assert wait_before(CannotConnect(), Attempts(), 25.0, None, patience(False, 30.0))
+    assert wait_before(CannotConnect(), Attempts(), 30.0, None, patience(False, 30.0)) is None
+    assert wait_before(CannotConnect(), Attempts(), 25.0, 0.01, patience(False, 30.0)) is None
+    assert patience(True, 0.0) == RETRY_WINDOW_SECONDS
+    assert patience(True, 30.0) == 30.0
 
 
 @given(st.integers(0, 50), st.floats(0, 100), st.none() | st.floats(0, 100))

@@ -16,7 +16,7 @@ import msgspec
 from dynamo.frontend.kv import Ticket
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.models import ModelSet, Seat
-from dynamo.frontend.retrying import Attempts, may_go_on, wait_before
+from dynamo.frontend.retrying import Attempts, may_go_on, patience, wait_before
 from dynamo.llm.detokenize import Detokenizer
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -77,6 +77,14 @@ class Desk(msgspec.Struct):
     meter: ModelMeter
     clock: Callable[[], float]
     migration_limit: int = 0
+    hold_seconds: float = 0.0
+    again: Callable[[ModelSet], ModelSet | None] | None = None
+    """The set that a card has now: a set ends with its last instance, and the next one begins another."""
+
+    def renew(self) -> None:
+        """Where the set has ended, go on with the one that has followed it."""
+        if not self.models.seats and self.again is not None:
+            self.models = self.again(self.models) or self.models
 
 
 class Choice:
@@ -281,7 +289,7 @@ class Choice:
             return False
         wait: float | None = 0.0
         if isinstance(error, NoInstances) or not self._has_another():
-            wait = self._wait(error) if self._desk.models.seats else None
+            wait = self._wait(error)
         if wait is None:
             return False
         self._count_attempt(error)
@@ -291,10 +299,12 @@ class Choice:
     def _wait(self, error: DynamoException) -> float | None:
         """How long until all instances are tried again."""
         desk, attempts, now = self._desk, self._attempts, self._desk.clock()
+        desk.renew()
         if attempts.waits == 0:
             self._failing_since = now
         left = None if desk.context.deadline is None else desk.context.deadline - now
-        wait = wait_before(error, attempts, now - self._failing_since, left)
+        window = patience(bool(desk.models.seats), desk.hold_seconds)
+        wait = wait_before(error, attempts, now - self._failing_since, left, window)
         attempts.waits += 1
         attempts.made = 0
         self._tried.clear()

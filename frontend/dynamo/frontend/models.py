@@ -275,6 +275,11 @@ class ModelPool:
         # During a rollout two cards serve one model; each gets requests as it has instances.
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
 
+    def again(self, ended: ModelSet) -> ModelSet | None:
+        """The set of the same card that is served now; prompts are tokenised for a card, so that no other will do."""
+        found = self._sets.get((ended.name, ended.digest))
+        return found if found is not None and found.served else None
+
     async def wait_for(self, name: str, seconds: float) -> ModelSet:
         """As `find`, but wait up to `seconds` for a worker where that may help."""
         try:

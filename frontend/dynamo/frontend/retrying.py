@@ -37,10 +37,24 @@ def may_go_on(error: DynamoException, so_far: Attempts) -> bool:
     return so_far.made < MAX_ATTEMPTS
 
 
-def wait_before(error: DynamoException, so_far: Attempts, elapsed: float, left: float | None) -> float | None:
-    """Seconds to wait before all instances are tried again; None: give up."""
+def patience(has_instances: bool, hold_seconds: float) -> float:
+    """Seconds for which all instances are tried again and again.
+
+    A request whose only worker has just left waits as one that comes after it, which `holdSeconds` promises.
+    """
+    return max(RETRY_WINDOW_SECONDS if has_instances else 0.0, hold_seconds)
+
+
+def wait_before(
+    error: DynamoException,
+    so_far: Attempts,
+    elapsed: float,
+    left: float | None,
+    window: float = RETRY_WINDOW_SECONDS,
+) -> float | None:
+    """Seconds to wait before all instances are tried again; None: give up. `window` is the `patience`."""
     if isinstance(error, CapacityExceeded):
         return None  # full everywhere: the client decides how long it waits
     wait = min(_FIRST_WAIT * 2**so_far.waits, _LONGEST_WAIT)
-    window = RETRY_WINDOW_SECONDS if left is None else min(RETRY_WINDOW_SECONDS, elapsed + left)
+    window = window if left is None else min(window, elapsed + left)
     return wait if elapsed + wait < window else None

@@ -182,6 +182,7 @@ class _Job:
         desk = Desk(
             models=models, opener=services.opener, context=Context(self._rid, deadline=deadline), meter=meter,
             clock=services.clock, migration_limit=services.policy.migration_limit,
+            hold_seconds=services.policy.hold_seconds, again=services.pool.again,
         )  # fmt: skip
         self.answer.start([Choice(index, one, desk, self.answer) for index, one in enumerate(requests)])
 
