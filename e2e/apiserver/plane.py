@@ -129,7 +129,7 @@ class Plane:
             f"--secure-port={self.port}", f"--cert-dir={self.folder / 'certs'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}", "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=198.51.100.128/25",
+            f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=198.18.128.0/18",
             f"--audit-policy-file={self.folder / 'audit.json'}", f"--audit-log-path={self.folder / 'audit.log'}",
             "--audit-log-maxsize=1000", "--allow-privileged",
         ]  # fmt: skip
