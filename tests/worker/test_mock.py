@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,6 +185,21 @@ def test_both_forms_of_arguments() -> None:
     nested = read_arguments({"engine": {"speedup_ratio": 10, "num_gpu_blocks": 99, "backend": "vllm"}}, 16)
     assert flat == nested
     assert (flat.limits.block_size, flat.timing.speedup_ratio) == (16, 10.0)
+    hyphens = {
+        "speedup-ratio": 10,
+        "num-gpu-blocks-override": 99,
+        "data-parallel-size": 1,
+        "disaggregation-mode": "agg",
+    }
+    assert read_arguments({**hyphens, "kv-transfer-bandwidth": 450, "is_prefill": False}, 16) == flat
+
+
+def test_reasoning_is_an_object_or_its_text() -> None:
+    """The original's file has the object, its flag the text; both name all three."""
+    given = {"start_thinking_token_id": 5, "end_thinking_token_id": 6, "thinking_ratio": 0.5}
+    read = read_arguments({"reasoning": given}, 16)
+    assert read.reasoning == (5, 6, 0.5)
+    assert read_arguments({"engine": {"reasoning": json.dumps(given)}}, 16) == read
 
 
 @pytest.mark.parametrize(
@@ -195,6 +212,9 @@ def test_both_forms_of_arguments() -> None:
         ({"preemption_mode": "newest"}, "lifo or fifo"),
         ({"engine": []}, "object"),
         ({"num_gpu_blocks": 1}, "too small"),
+        ({"is_prefill": True}, "is_prefill' can only be False"),
+        ({"reasoning": {"thinking_ratio": 2}}, "reasoning'"),
+        ({"reasoning": "{"}, "reasoning'"),
         ({"dp_size": 2}, "dp_size' can only be 1"),
         ({"engine": {"backend": "sglang"}}, "backend' can only be 'vllm'"),
         ({"engine": {"timing_model": {"type": "table"}}}, "timing_model"),

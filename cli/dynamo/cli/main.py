@@ -22,6 +22,7 @@ _COMMANDS = {
     "ps": "dynamo.cli.ps:ps",
     "logs": "dynamo.cli.logs:logs",
     "validate": "dynamo.cli.validate:validate",
+    "simulate": "dynamo.cli.simulate:simulate",
     "install": "dynamo.cli.cluster.install:install",
     "uninstall": "dynamo.cli.cluster.uninstall:uninstall",
     "apply": "dynamo.cli.cluster.apply:apply",

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
+from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import read_arguments
-from dynamo.worker.engines.mock.scheduler import Plan, Scheduler, Sequence
+from dynamo.worker.engines.mock.scheduler import Sequence
+from dynamo.worker.engines.mock.stepper import Output, Stepper
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -35,13 +37,10 @@ class _Request:
     """One request, from the shell's side."""
 
     sink: Sink
-    position: int
-    """Where in the endless text its next token stands."""
-    left: int
-    floor: int
-    """Tokens before which no stop id counts."""
+    answer: TextAnswer
     stops: dict[int, str]
-    cached: dict[str, Any] | None = None
+    silent: bool = True
+    """No token has left yet."""
     sequence: Sequence[_Request] = field(init=False)
 
 
@@ -51,7 +50,8 @@ class Mocker:
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         self._arguments = read_arguments(settings.arguments(), settings.kv_cache_block_size)
         self._model = model
-        self._scheduler: Scheduler[_Request] = Scheduler(self._arguments.limits)
+        self._stepper: Stepper[_Request] = Stepper(self._arguments.limits, self._arguments.timing)
+        self._scheduler = self._stepper.scheduler
         self._text: list[int] = []
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -113,12 +113,7 @@ class Mocker:
             return nothing_wanted(sink)
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
-        wanted = _DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens
-        seed = request.sampling_options.seed or 0
-        made = _Request(
-            sink, (seed + self._arguments.seed) % len(self._text), min(wanted, room), conditions.min_tokens or 0, stops
-        )
-        made.floor = made.left - made.floor
+        made = _Request(sink, self._answer(request, room, stops), stops)
         try:
             made.sequence = self._scheduler.add(made, request.token_ids)
         except ValueError as error:
@@ -126,50 +121,48 @@ class Mocker:
         self._wake.set()
         return lambda: self._scheduler.remove(made.sequence)
 
+    def _answer(self, request: PreprocessedRequest, room: int, stops: dict[int, str]) -> TextAnswer:
+        conditions, arguments = request.stop_conditions, self._arguments
+        wanted = min(_DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens, room)
+        start = (request.sampling_options.seed or 0) + arguments.seed
+        marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
+        return TextAnswer(
+            self._text, start % len(self._text), wanted, floor=conditions.min_tokens or 0, stops=stops, marks=marks
+        )
+
     async def _run(self) -> None:
         due = time.monotonic()
         while True:
-            plan = self._scheduler.plan()
-            if not plan.producing and not plan.prefill_tokens:
+            step = self._stepper.begin()
+            if step is None:
                 self._wake.clear()
                 await self._wake.wait()
                 due = time.monotonic()
                 continue
-            usage = self._scheduler.pool.usage
-            due += self._arguments.timing.step_seconds(plan.prefill_tokens, usage, plan.decoding)
+            due += step.seconds
             now = time.monotonic()
             await asyncio.sleep(due - now)
             # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
             due = max(due, now)
-            self._produce(plan)
+            for output in self._stepper.end(step):
+                _push(output)
             changes = self._scheduler.pool.take_changes()
             if changes is not None and self._on_kv is not None:
                 self._on_kv(changes)
 
-    def _produce(self, plan: Plan[_Request]) -> None:
-        """Push one token of every sequence that is still there."""
-        text, size, advance = self._text, len(self._text), self._scheduler.advance
-        for sequence in plan.producing:
-            request = sequence.owner
-            if not sequence.running:
-                continue  # aborted, or preempted by one before it in this very step
-            token = text[request.position]
-            request.position = (request.position + 1) % size
-            request.left -= 1
-            if request.cached is None:
-                request.cached = {CACHED_TOKENS: sequence.cached_tokens}
-                request.sink.push([token], request.cached)
-            else:
-                request.sink.push([token])
-            if request.left <= 0 or (token in request.stops and request.left <= request.floor):
-                self._end(request, token)
-            else:
-                advance(sequence, token)
 
-    def _end(self, request: _Request, token: int) -> None:
-        self._scheduler.remove(request.sequence)
-        reason = request.stops.get(token) if request.left <= request.floor else None
-        if reason is None:
-            request.sink.finish(LENGTH)
-        else:
-            request.sink.finish(reason, {STOP_REASON: token} if reason == STOP else None)
+def _push(output: Output[_Request]) -> None:
+    """One token on its way, and the end of the answer where it was the last."""
+    request = output.sequence.owner
+    if request.silent:
+        request.silent = False
+        request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens})
+    else:
+        request.sink.push([output.token])
+    if not output.over:
+        return
+    if request.answer.stopped_by is None:
+        request.sink.finish(LENGTH)
+        return
+    reason = request.stops[output.token]
+    request.sink.finish(reason, {STOP_REASON: output.token} if reason == STOP else None)

@@ -1,20 +1,35 @@
-"""The mock engine's arguments, in both forms that people have: flat, and nested under `engine`."""
+"""The mock engine's arguments, in both forms that people have: flat, and nested under `engine`.
+
+Names are the original's, with underscores or hyphens. docs/design/kv.md says which of them mean what here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.mock.answers import Reasoning
 from dynamo.worker.engines.mock.scheduler import Limits
 from dynamo.worker.engines.mock.timing import Timing
 from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"
-_ALIASES: Final = {"num_gpu_blocks_override": "num_gpu_blocks"}
-_IGNORED: Final = ("tensor_parallel_size", "dynamo", "enable_local_indexer")
+_ALIASES: Final = {
+    "num_gpu_blocks_override": "num_gpu_blocks", "data_parallel_size": "dp_size", "engine_type": "backend",
+}  # fmt: skip
+_IGNORED: Final = (
+    "tensor_parallel_size", "dynamo", "enable_local_indexer", "sglang", "trtllm",
+    "kv_transfer_bandwidth", "kv_transfer_timing_mode", "kv_cache_dtype", "kv_bytes_per_token",
+)  # fmt: skip
 """Accepted since files for the original have them; they change nothing of what is simulated."""
-_FIXED: Final[dict[str, Any]] = {"backend": "vllm", "dp_size": 1, "timing_model": {"type": "polynomial"}}
+_FIXED: Final[dict[str, Any]] = {
+    "backend": "vllm", "dp_size": 1, "timing_model": {"type": "polynomial"},
+    "is_prefill": False, "is_decode": False, "disaggregation_mode": "agg",
+    "prefill_schedule_interval": 1, "prefill_decode_interval": 0,
+}  # fmt: skip
 """Known to the original with other values too; here only with these."""
 _RANGES: Final = {
     "num_gpu_blocks": (1, 1 << 40), "block_size": (1, 1 << 20), "max_num_seqs": (1, 1 << 20),
@@ -22,6 +37,12 @@ _RANGES: Final = {
     "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
     "seed": (0, 1 << 62),
 }  # fmt: skip
+
+
+class _Marks(msgspec.Struct, forbid_unknown_fields=True):
+    start_thinking_token_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    end_thinking_token_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    thinking_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -33,11 +54,12 @@ class MockArguments:
     max_model_len: int | None = None
     startup_time: float = 0.0
     seed: int = 0
+    reasoning: Reasoning | None = None
 
 
 _LIMITS: Final = {f.name: f.default for f in fields(Limits)}
 _TIMING: Final[dict[str, Any]] = Timing._field_defaults
-_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0}
+_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0, "reasoning": None}
 _DEFAULTS: Final[dict[str, Any]] = {**_LIMITS, **_TIMING, **_OWN}
 
 
@@ -52,6 +74,7 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
         raise InvalidArgument("mocker argument 'engine' must be an object")
     found: dict[str, Any] = {"block_size": block_size}
     for name, value in {**flat, **nested}.items():
+        name = name.replace("-", "_")
         name = _ALIASES.get(name, name)
         if name in _FIXED:
             _check_fixed(name, value)
@@ -76,11 +99,23 @@ def _checked(name: str, value: Any) -> Any:
         if value not in ("lifo", "fifo"):
             raise InvalidArgument(f"mocker argument 'preemption_mode' must be lifo or fifo, got {value!r}")
         return value
+    if name == "reasoning":
+        return _reasoning(value)
     if isinstance(_DEFAULTS[name], bool):
         if not isinstance(value, bool):
             raise InvalidArgument(f"mocker argument {name!r} must be true or false, got {value!r}")
         return value
     return _number(name, value)
+
+
+def _reasoning(value: Any) -> Reasoning:
+    """The original's flag is a JSON text, its file has an object."""
+    try:
+        found = msgspec.json.decode(value, type=dict) if isinstance(value, str) else value
+        made = msgspec.convert(found, _Marks)
+    except msgspec.MsgspecError as error:
+        raise InvalidArgument(f"mocker argument 'reasoning': {error}") from error
+    return Reasoning(*msgspec.structs.astuple(made))
 
 
 def _number(name: str, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Continuous batching as vLLM does it: admission, chunked prefill, decoding, preemption. Pure.
 
 One engine step is `plan()` (who is admitted, how many tokens are computed) and then, when
-its simulated time has passed, `advance(sequence)` for each sequence that got a token.
+its simulated time has passed, `advance(sequence)` for each sequence that got a token (`stepper.py`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,11 @@ class Scheduler(Generic[T]):
         """Queue a request; raises `ValueError` for what isn't a token id."""
         size = self.limits.block_size
         names = sequence_hashes(block_hashes(token_ids, size))
-        sequence = Sequence(owner, token_ids[len(names) * size :], names, len(token_ids))
+        return self.add_named(owner, names, token_ids[len(names) * size :])
+
+    def add_named(self, owner: T, names: list[int], tail: list[int]) -> Sequence[T]:
+        """Queue a request whose whole blocks have been named already; both lists are the sequence's from now on."""
+        sequence = Sequence(owner, tail, names, len(names) * self.limits.block_size + len(tail))
         self._waiting.append(sequence)
         return sequence
 

@@ -1,0 +1,92 @@
+"""How the simulated frontend chooses: the code of the real one, told what a real one would see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
+from dynamo.frontend.routing import SELECTORS, Candidate, Turn
+from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.router import Prompt
+
+KV: Final = "kv"
+MODES: Final = tuple(SELECTORS)
+
+
+class Placed(Protocol):
+    """A request that was sent."""
+
+    worker: int
+
+    def prefilled(self) -> None:
+        """Its first token came."""
+
+    def close(self) -> None:
+        """It ended."""
+
+
+class Placing(Protocol):
+    """One frontend's choice of worker, 0 and up."""
+
+    def place(self, number: int, names: list[int], tokens: int) -> Placed: ...
+
+    def told(self, worker: int, step: KvStep) -> None:
+        """A worker's KV event."""
+
+
+class _KvPlaced:
+    __slots__ = ("close", "prefilled", "worker")
+
+    def __init__(self, ticket: Ticket, worker: int) -> None:
+        self.worker, self.prefilled, self.close = worker, ticket.prefilled, ticket.close
+
+
+class KvPlacing:
+    """Router mode kv; `blocks` is a worker's cache, None where its events aren't followed."""
+
+    def __init__(
+        self, options: KvOptions, block_size: int, workers: int, blocks: int | None, random: Random,
+        clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._router = KvRouting(options, block_size, random, clock).router
+        self._clock, self._workers = clock, range(workers)
+        if blocks is not None:
+            for worker in self._workers:
+                self._router.follow(worker, blocks)
+
+    def place(self, number: int, names: list[int], tokens: int) -> Placed:
+        ticket = Ticket(number, self._router, Prompt(names, tokens), self._clock)
+        return _KvPlaced(ticket, ticket.place(self._workers))
+
+    def told(self, worker: int, step: KvStep) -> None:
+        self._router.told(worker, step)
+
+
+class _Counted:
+    __slots__ = ("_candidate", "worker")
+
+    def __init__(self, candidate: Candidate) -> None:
+        candidate.open_streams += 1
+        self._candidate, self.worker = candidate, candidate.id
+
+    def prefilled(self) -> None:
+        """Nothing that these modes look at."""
+
+    def close(self) -> None:
+        self._candidate.open_streams -= 1
+
+
+class PlainPlacing:
+    """Every other mode: by what this frontend has open there."""
+
+    def __init__(self, mode: str, workers: int, capacity: int, random: Random) -> None:
+        self._select, self._random, self._turn = SELECTORS[mode], random, Turn()
+        self._candidates: Sequence[Candidate] = [Candidate(id=worker, capacity=capacity) for worker in range(workers)]
+
+    def place(self, number: int, names: list[int], tokens: int) -> Placed:
+        return _Counted(self._select(self._candidates, self._turn, self._random))
+
+    def told(self, worker: int, step: KvStep) -> None:
+        """Nobody listens."""
