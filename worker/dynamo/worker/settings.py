@@ -22,6 +22,7 @@ _RANGES: Final = {
     "context_length": (2, 1 << 31),
     "kv_cache_block_size": (1, 1 << 16),
     "tensor_parallel_size": (1, 4096),
+    "num_workers": (1, 1024),
     "num_nodes": (1, 4096),
     "node_rank": (0, 4095),
     "system_port": (-1, 65535),
@@ -45,6 +46,7 @@ class WorkerSettings:
     context_length: int | None = setting(None, "Longest prompt plus answer in tokens; default: the model's.")
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
+    num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
     num_nodes: int = setting(1, "Nodes that share one replica.")
     node_rank: int = setting(0, "Which of them this one is.")
     leader_addr: str = setting("", "host:port of the node of rank 0.")

@@ -18,7 +18,7 @@ from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sin
 from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import read_arguments
 from dynamo.worker.engines.mock.scheduler import Sequence
-from dynamo.worker.engines.mock.stepper import Output, Stepper
+from dynamo.worker.engines.mock.stepper import Output, Step, Stepper
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -144,11 +144,15 @@ class Mocker:
             await asyncio.sleep(due - now)
             # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
             due = max(due, now)
-            for output in self._stepper.end(step):
-                _push(output)
+            self._produce(step)
             changes = self._scheduler.pool.take_changes()
             if changes is not None and self._on_kv is not None:
                 self._on_kv(changes)
+
+    def _produce(self, step: Step[_Request]) -> None:
+        """Push one token of every sequence that is still there."""
+        for output in self._stepper.end(step):
+            _push(output)
 
 
 def _push(output: Output[_Request]) -> None:
