@@ -11,7 +11,7 @@ EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quic
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
-.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-operator images clean
+.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-router bench-operator images clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,9 @@ e2e-down: $(VENV)/.dev ## delete it
 
 bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
 	@$(BIN)/python bench/run.py $(ARGS)
+
+bench-router: $(VENV)/.dev ## routing by KV caches, side by side with ai-dynamo's
+	@PYTHONPATH=. $(BIN)/python -m bench.router.suite $(ARGS)
 
 bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with fake nodes
 	@PYTHONPATH=. $(BIN)/python -m bench.operator.suite $(ARGS)

@@ -113,6 +113,11 @@ class Connection(asyncio.Protocol):
         async with asyncio.timeout(REQUEST_SECONDS):
             await self._done
 
+    @property
+    def answer(self) -> Answer:
+        """The last one, or as much of it as has come."""
+        return self._answer
+
     def close(self) -> None:
         """Hang up."""
         if self._transport is not None:

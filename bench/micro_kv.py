@@ -77,6 +77,14 @@ def storing(size: int) -> None:
 
 def hearing(size: int) -> None:
     """Messages of eight full workers, from bytes to the index: each step stores and removes so many blocks."""
+    say, hear = heard(size)
+    show(f"say, {size} stored and removed a step", say, "us/step")
+    show(f"hear and apply, {size} stored and removed a step", hear, "us/step")
+    print(f"{'  that is':45} {2 * size / hear:10.0f} blocks/s")
+
+
+def heard(size: int) -> tuple[float, float]:
+    """Seconds of CPU for such a step: the worker that says it, the frontend that hears it."""
     numbers = random.Random(4)
     sends = [Sender() for _ in range(8)]
     followed = [Following() for _ in sends]
@@ -94,7 +102,7 @@ def hearing(size: int) -> None:
         steps.append(KvStep(fresh, old))
     begin = time.thread_time()
     messages = [data for number, step in enumerate(steps) for data in sends[number % 8].step(step, number % 8, MILLION)]
-    show(f"say, {size} stored and removed a step", (time.thread_time() - begin) / len(steps), "us/step")
+    said = (time.thread_time() - begin) / len(steps)
     begin = time.thread_time()
     for data in messages:
         step = decode_step(data)
@@ -102,8 +110,7 @@ def hearing(size: int) -> None:
             made.told(step.worker, told)
     seconds = time.thread_time() - begin
     assert not any(one.behind for one in followed)
-    show(f"hear and apply, {size} stored and removed a step", seconds / len(messages), "us/step")
-    print(f"{'  that is':45} {2 * size * len(messages) / seconds:10.0f} blocks/s")
+    return said, seconds / len(messages)
 
 
 def catching_up() -> None:
@@ -180,14 +187,19 @@ def apply(made: KvRouter, worker: int, following: Following, part: Part) -> None
 
 
 def holding(workers: int) -> None:
-    """A million blocks, each with one worker of so many."""
+    show(f"memory, {workers} workers", bytes_per_block(workers) * 1e-6, "bytes/block")
+
+
+def bytes_per_block(workers: int) -> float:
+    """Of an index with a million blocks, each with one worker of so many."""
     numbers = random.Random(3)
     tracemalloc.start()
     index = KvIndex()
     for number in range(workers):
         index.store(Rank(number), (numbers.getrandbits(64) for _ in range(MILLION // workers)))
-    show(f"memory, {workers} workers", tracemalloc.get_traced_memory()[0] / len(index) * 1e-6, "bytes/block")
+    found = tracemalloc.get_traced_memory()[0] / len(index)
     tracemalloc.stop()
+    return found
 
 
 def cpu(work: Callable[[], object], times: int) -> float:

@@ -55,7 +55,7 @@ class Side:
     rss_loaded: float
 
 
-def _get(url: str) -> Any:
+def get(url: str) -> Any:
     """A JSON answer of a server that may not be up yet; None then."""
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
@@ -64,17 +64,17 @@ def _get(url: str) -> Any:
         return None
 
 
-def _start_etcd(servers: Servers) -> str:
+def start_etcd(servers: Servers) -> str:
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     command = [program("etcd"), "--data-dir", str(servers.folder / "etcd"), "--log-level", "error"]
     command += ["--listen-client-urls", client, "--advertise-client-urls", client]
     command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
     servers.start("etcd", [*command, "--initial-cluster", f"default={peer}"], os.environ)
-    wait_for("etcd", lambda: _get(f"{client}/health") is not None, servers)
+    wait_for("etcd", lambda: get(f"{client}/health") is not None, servers)
     return client
 
 
-def _start_nats(servers: Servers) -> str:
+def start_nats(servers: Servers) -> str:
     port = free_port()
     output = servers.start("nats", [program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], os.environ)
     wait_for("nats-server", lambda: b"Server is ready" in output.read_bytes(), servers)
@@ -87,7 +87,7 @@ def _serve(
     """Start the frontend, then the workers; memory is read before and after the model was loaded."""
     url = f"http://127.0.0.1:{free_port()}"
     servers.start("frontend", [*frontend, "--http-host", "127.0.0.1", "--http-port", url.rpartition(":")[2]], env)
-    wait_for("the frontend", lambda: _get(f"{url}/live") is not None, servers)
+    wait_for("the frontend", lambda: get(f"{url}/live") is not None, servers)
     empty = rss_mb(servers.pids("frontend"))
     for _ in range(WORKERS):
         servers.start("worker", workers, env)
@@ -95,17 +95,22 @@ def _serve(
     return Side(servers, url, empty, rss_mb(servers.pids("frontend")))
 
 
-def _has_model(url: str) -> bool:
-    listed = _get(f"{url}/v1/models")
+def started(servers: Servers) -> int:
+    """How many of our workers have said that every frontend can route to them."""
+    outputs = servers.folder.glob("worker-*.log")
+    return sum(line.startswith(b"ready ") for output in outputs for line in output.read_bytes().splitlines())
+
+
+def has_model(url: str) -> bool:
+    listed = get(f"{url}/v1/models")
     return bool(listed) and any(entry["id"] == MODEL for entry in listed["data"])
 
 
-def start_peer(servers: Servers, plan: Plan) -> Side:
-    """ai-dynamo: TCP request plane, etcd discovery, its defaults but for what `Plan` says."""
-    python = str(peer_python())
-    env = {
+def peer_variables(servers: Servers) -> dict[str, str]:
+    """The environment of the peer's processes, with an etcd started for them."""
+    return {
         **peer_environment(),
-        "ETCD_ENDPOINTS": _start_etcd(servers),
+        "ETCD_ENDPOINTS": start_etcd(servers),
         "HOME": str(servers.folder),
         "HF_HUB_OFFLINE": "1",
         "DYN_LOG": LOG_LEVEL,
@@ -114,6 +119,20 @@ def start_peer(servers: Servers, plan: Plan) -> Side:
         "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
         "DYN_EVENT_PLANE_HOST": "127.0.0.1",
     }
+
+
+def our_variables(servers: Servers) -> dict[str, str]:
+    """The environment of our processes, with an etcd and a nats-server started for them."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "ETCD_", "NATS_"))}
+    # The repository's root is on our own path only: servers run as they are installed.
+    env["PYTHONPATH"] = os.pathsep.join(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p != str(ROOT))
+    return env | {"ETCD_ENDPOINTS": start_etcd(servers), "NATS_SERVER": start_nats(servers), "DYN_LOG": LOG_LEVEL}
+
+
+def start_peer(servers: Servers, plan: Plan) -> Side:
+    """ai-dynamo: TCP request plane, etcd discovery, its defaults but for what `Plan` says."""
+    python = str(peer_python())
+    env = peer_variables(servers)
     frontend = [python, "-m", "dynamo.frontend", "--router-mode", "round-robin", "--tokenizer", plan.tokenizer]
     worker = [python, "-m", "dynamo.mocker", "--model-path", str(plan.model), "--model-name", MODEL]
     worker += ["--speedup-ratio", f"{plan.ratio:g}" if plan.ratio < 1e5 else str(int(plan.ratio))]
@@ -121,9 +140,9 @@ def start_peer(servers: Servers, plan: Plan) -> Side:
     worker += ["--max-num-seqs", str(MAX_SEQUENCES), "--max-num-batched-tokens", str(MAX_BATCHED_TOKENS)]
 
     def ready(url: str) -> bool:
-        health = _get(f"{url}/health") or {}
+        health = get(f"{url}/health") or {}
         serving = [i for i in health.get("instances", ()) if i["endpoint"] == "generate"]
-        return len(serving) >= WORKERS and _has_model(url)
+        return len(serving) >= WORKERS and has_model(url)
 
     return _serve(servers, frontend, worker, env, ready)
 
@@ -150,18 +169,13 @@ def start_echo(servers: Servers, model: Path, delay_ms: int) -> Side:
 def _start(
     servers: Servers, model: Path, frontend_options: Sequence[str], worker_options: Sequence[str], extra: dict[str, str]
 ) -> Side:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DYN_", "ETCD_", "NATS_"))}
-    # The repository's root is on our own path only: servers run as they are installed.
-    env["PYTHONPATH"] = os.pathsep.join(p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p != str(ROOT))
-    env |= {"ETCD_ENDPOINTS": _start_etcd(servers), "NATS_SERVER": _start_nats(servers), "DYN_LOG": LOG_LEVEL, **extra}
+    env = our_variables(servers) | extra
     frontend = [sys.executable, "-m", "dynamo.frontend", "--router-mode", "round-robin", *frontend_options]
     worker = [sys.executable, "-m", "dynamo.worker", *worker_options]
     worker += ["--model-path", str(model), "--model-name", MODEL, "--system-port", "-1"]
 
     def ready(url: str) -> bool:
-        outputs = servers.folder.glob("worker-*.log")
-        started = sum(any(line.startswith(b"ready ") for line in o.read_bytes().splitlines()) for o in outputs)
-        return started >= WORKERS and _has_model(url)
+        return started(servers) >= WORKERS and has_model(url)
 
     return _serve(servers, frontend, worker, env, ready)
 

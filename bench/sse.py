@@ -12,6 +12,8 @@ import re
 
 _TEXT = re.compile(rb'"(?:content|text)":\s*"[^"]')
 _USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
+_PROMPT = re.compile(rb'"prompt_tokens":\s*(\d+)')
+_CACHED = re.compile(rb'"cached_tokens":\s*(\d+)')
 _FINISH = re.compile(rb'"finish_reason":\s*"(\w+)"')
 _DONE = b"data: [DONE]"
 # Holds the last events of a stream whatever the length of their ids and names.
@@ -42,6 +44,11 @@ class Answer:
         if not self.has_text:
             self.has_text = _TEXT.search(self._tail) is not None
         return completed
+
+    def prompt_tokens(self) -> tuple[int, int | None]:
+        """Tokens of the prompt and how many of them came from a cache, as the usage says; None where it doesn't."""
+        prompt, cached = _PROMPT.search(self._tail), _CACHED.search(self._tail)
+        return int(prompt[1]) if prompt else 0, int(cached[1]) if cached else None
 
     def fault(self, status: int, tokens: int, streamed: bool) -> str | None:
         """Why this answer is not what was asked for, or None."""

@@ -59,11 +59,24 @@ class KvRouter:
     def place(self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float) -> Decision:
         """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
         self._expire(now)
-        decision = self._decide(prompt, ranks)
+        decision = self.query(prompt, ranks)
         self.activity.add(request, decision.rank, prompt.names, decision.to_prefill)
         if decision.rank.instance not in self._followed:
             self._predicted.sent(decision.rank, prompt.names, now)
         return decision
+
+    def query(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
+        """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
+        overlaps, shared = self.index.depths(prompt.names), self.activity.shared(prompt.names)
+        candidates, blocks = [], len(prompt.names)
+        for rank in ranks:
+            load = self.activity.load(rank)
+            potential = load.blocks + blocks - shared.get(rank, 0)
+            candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
+        found = costs(candidates, prompt.tokens, self.block_size, self._weights)
+        chosen = choose(found, self._temperature, self._draw)
+        overlap = candidates[chosen].overlap_blocks
+        return Decision(ranks[chosen], overlap, found[chosen], max(0, prompt.tokens - overlap * self.block_size))
 
     def prefilled(self, request: str) -> None:
         """Its first token came."""
@@ -100,18 +113,6 @@ class KvRouter:
     def _forget(self, instance: int) -> None:
         for rank in [rank for rank in self.index.ranks if rank.instance == instance]:
             self._predicted.drop(rank)
-
-    def _decide(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
-        overlaps, shared = self.index.depths(prompt.names), self.activity.shared(prompt.names)
-        candidates, blocks = [], len(prompt.names)
-        for rank in ranks:
-            load = self.activity.load(rank)
-            potential = load.blocks + blocks - shared.get(rank, 0)
-            candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
-        found = costs(candidates, prompt.tokens, self.block_size, self._weights)
-        chosen = choose(found, self._temperature, self._draw)
-        overlap = candidates[chosen].overlap_blocks
-        return Decision(ranks[chosen], overlap, found[chosen], max(0, prompt.tokens - overlap * self.block_size))
 
     def _expire(self, now: float) -> None:
         if now - self._expired_at >= EXPIRE_EVERY:

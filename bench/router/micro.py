@@ -1,0 +1,78 @@
+"""What a decision, an event and a block cost the frontend, by workers: CPU of one thread, memory traced.
+
+The measuring itself is `bench/micro_kv.py`'s; what is told here has bars.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from bench.micro_kv import PROMPT_TOKENS, bytes_per_block, cpu, heard, name, router
+
+from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import KvRouter
+
+_DECISION_US = 150.0
+_EVENTS = 100_000.0
+_BYTES = {8: 100.0, 1000: 200.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One cost."""
+
+    name: str
+    value: float
+    unit: str
+    said: str = ""
+    """Its bar, and whether it holds."""
+
+
+def costs() -> Iterator[Figure]:
+    """All of them, one by one as they are measured."""
+    tokens = random.Random(1).choices(range(32_000), k=PROMPT_TOKENS)
+    at_64 = 0.0
+    for workers in (1, 8, 64, 512):
+        made, ranks = filled(tokens, workers)
+        decision = cpu(lambda made=made, ranks=ranks: made.query(made.prompt(tokens), ranks), 50) * 1e6  # type: ignore[misc]
+        at_64 = decision if workers == 64 else at_64
+        limit = {64: _DECISION_US, 512: 3 * at_64}.get(workers)
+        yield Figure(f"decision, {PROMPT_TOKENS} tokens, {workers} workers", decision, "µs CPU", _said(decision, limit))
+        tracked = cpu(partial(_life, made, tokens, ranks), 50) * 1e6
+        yield Figure(f"the same, counted until its end, {workers} workers", tracked, "µs CPU")
+    for size in (1, 8, 128):
+        events = 2 * size / heard(size)[1]
+        yield Figure(
+            f"events of {size} blocks stored and removed, 8 workers", events, "blocks/s", _said(-events, -_EVENTS)
+        )
+    for workers, most in _BYTES.items():
+        held = bytes_per_block(workers)
+        yield Figure(f"index of a million blocks, {workers} workers", held, "bytes/block", _said(held, most))
+
+
+def filled(tokens: list[int], workers: int) -> tuple[KvRouter, list[Rank]]:
+    """A router whose workers hold all of a prompt or half of it in turn, and run a request each."""
+    made, ranks = router(), [Rank(number) for number in range(workers)]
+    names = name(tokens)
+    for rank in ranks:
+        made.follow(rank.instance)
+        made.told(rank.instance, KvStep(names[: len(names) // (1 + rank.instance % 2)]))
+        made.place(f"running {rank.instance}", made.prompt(tokens[rank.instance :][:640]), [rank], 0.0)
+    return made, ranks
+
+
+def _life(made: KvRouter, tokens: list[int], ranks: list[Rank]) -> None:
+    made.place("x", made.prompt(tokens), ranks, 0.0)
+    made.prefilled("x")
+    made.ended("x")
+
+
+def _said(value: float, limit: float | None) -> str:
+    if limit is None:
+        return ""
+    sign = "<=" if limit > 0 else ">="
+    return f"{sign} {abs(limit):,.0f} {'ok' if value <= limit else 'MISSED'}"
