@@ -67,8 +67,7 @@ class Ticket:
 
     def place(self, instances: Sequence[int]) -> int:
         """Choose among instances, of which there is at least one: the index of the choice."""
-        ranks = [Rank(instance) for instance in instances]
-        decision = self._router.place(self._id, self._prompt, ranks, self._clock())
+        decision = self._router.place(self._id, self._prompt, self._router.ranks(instances), self._clock())
         if self._sharing is not None:
             self._shared = self._sharing.sent(decision.rank, self._prompt.names, decision.to_prefill)
         if log.isEnabledFor(logging.DEBUG):
@@ -77,7 +76,7 @@ class Ticket:
                 "instance %014x: %d of %d blocks cached, cost %.3f",
                 decision.rank.instance, decision.overlap_blocks, whole, decision.cost,
             )  # fmt: skip
-        return ranks.index(decision.rank)
+        return decision.position
 
     def prefilled(self) -> None:
         """Its first token came."""

@@ -105,6 +105,8 @@ class Histories(RuleBasedStateMachine):
             if depth:
                 expected[rank] = depth
         assert self.index.depths(prompt) == expected
+        ranks = [Rank(instance, rank) for instance in range(7) for rank in range(2)]
+        assert self.index.overlaps(prompt, ranks) == [expected.get(rank, 0) for rank in ranks]
 
     @invariant()
     def holds_what_it_was_told(self) -> None:

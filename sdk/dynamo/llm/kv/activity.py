@@ -33,13 +33,17 @@ class _Request:
     """Blocks of its output, which nobody shares."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Busy:
     prefill_tokens: int = 0
     grown: int = 0
     requests: int = 0
     users: dict[int, int] = field(default_factory=dict)
     """How many requests use a block."""
+
+
+_NOTHING = _Busy()
+"""Of ranks without requests."""
 
 
 class Activity:
@@ -109,6 +113,16 @@ class Activity:
         if busy is None:
             return IDLE
         return Load(busy.prefill_tokens, len(busy.users) + busy.grown, busy.requests)
+
+    def loads(self, ranks: Sequence[Rank], names: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """`prefill_tokens`, `blocks` less those that `shared` tells, and `requests` of each rank, in their order."""
+        get = self._ranks.get
+        found = [get(rank) or _NOTHING for rank in ranks]
+        blocks = [len(busy.users) + busy.grown for busy in found]
+        if shared := self.shared(names):
+            known = {self._ranks[rank]: depth for rank, depth in shared.items()}
+            blocks = [count - known.get(busy, 0) for count, busy in zip(blocks, found, strict=True)]
+        return [busy.prefill_tokens for busy in found], blocks, [busy.requests for busy in found]
 
     def shared(self, names: Sequence[int]) -> dict[Rank, int]:
         """How many of these blocks a rank has in use anyway; ranks with none aren't there."""

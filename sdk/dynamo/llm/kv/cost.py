@@ -44,22 +44,32 @@ class Candidate(NamedTuple):
     """How much of this prompt's beginning its cache holds."""
 
 
-def costs(candidates: Sequence[Candidate], tokens: int, block_size: int, weights: Weights) -> list[float]:
-    """One number for each candidate, lower is better; `tokens` is the prompt's length."""
+def costs(
+    candidates: Iterable[tuple[Rank, int, int, int, int]], tokens: int, block_size: int, weights: Weights
+) -> list[float]:
+    """One number for each `Candidate`, lower is better; `tokens` is the prompt's length.
+
+    Plain tuples will do: a decision has one for every rank.
+    """
     credit, decay, scale, per_request = (
         weights.overlap_credit,
         weights.overlap_credit_decay,
         weights.prefill_load_scale,
         weights.decode_request_weight,
     )
-    least = min((c.prefill_tokens for c in candidates), default=0) if decay else 0
+    if not decay:
+        return [
+            (scale * left if (left := (prefill + tokens) / block_size - credit * overlap) > 0.0 else 0.0)
+            + (decode + per_request * requests)
+            for _, prefill, decode, requests, overlap in candidates
+        ]
+    candidates = list(candidates)
+    least = min((candidate[1] for candidate in candidates), default=0)
     found = []
-    for _, prefill_tokens, decode_blocks, requests, overlap in candidates:
-        worth = credit * overlap
-        if decay and worth:
-            worth /= 1.0 + decay * (prefill_tokens - least) / max(tokens, 1)
-        to_prefill = (prefill_tokens + tokens) / block_size - worth
-        found.append(scale * max(0.0, to_prefill) + decode_blocks + per_request * requests)
+    for _, prefill, decode, requests, overlap in candidates:
+        worth = credit * overlap / (1.0 + decay * (prefill - least) / max(tokens, 1))
+        left = (prefill + tokens) / block_size - worth
+        found.append(scale * max(0.0, left) + (decode + per_request * requests))
     return found
 
 

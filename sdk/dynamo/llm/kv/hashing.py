@@ -43,7 +43,7 @@ def block_hashes(
     `media[i]` are the hashes (64 bits) of the images that touch block i. `eagle`: a block is named by one token
     more than it holds, as speculative decoding with EAGLE does. Raises `ValueError` for what isn't a token id.
     """
-    data = memoryview(_as_bytes(tokens))
+    data = _packed(tokens)
     stride = _stride(block_size)
     window = stride + _TOKEN_BYTES if eagle else stride
     starts = range(0, len(data) - window + 1, stride)
@@ -51,7 +51,7 @@ def block_hashes(
         return [
             _xxh3(bytes(data[at : at + window]) + _media(media, index), seed=seed) for index, at in enumerate(starts)
         ]
-    return [_xxh3(data[at : at + window], seed=seed) for at in starts]
+    return [_xxh3(data[at : at + window], seed) for at in starts]
 
 
 def sequence_hashes(blocks: Iterable[int], after: int | None = None) -> list[int]:
@@ -62,7 +62,7 @@ def sequence_hashes(blocks: Iterable[int], after: int | None = None) -> list[int
     found: list[int] = []
     append, last = found.append, after
     for block in blocks:
-        last = block if last is None else _xxh3(_link(last, block), seed=SEED)
+        last = block if last is None else _xxh3(_link(last, block), SEED)
         append(last)
     return found
 
@@ -73,14 +73,19 @@ def _stride(block_size: int) -> int:
     return block_size * _TOKEN_BYTES
 
 
-def _as_bytes(tokens: Sequence[int]) -> bytes:
+def _packed(tokens: Sequence[int]) -> memoryview:
+    """Four bytes a token, little-endian."""
     try:
-        ids = array("I", tokens)
+        if isinstance(tokens, list):
+            ids = array("I")
+            ids.fromlist(tokens)  # twice as quick as giving it to the constructor
+        else:
+            ids = array("I", tokens)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"a token id is a whole number from 0 to 2**32 - 1: {error}") from error
     if sys.byteorder == "big":
         ids.byteswap()
-    return ids.tobytes()
+    return memoryview(ids).cast("B")
 
 
 def _media(media: Sequence[Iterable[int]], index: int) -> bytes:

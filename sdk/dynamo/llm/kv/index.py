@@ -7,7 +7,7 @@ who feeds it (events, snapshots) and who asks (the router) share one thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -180,6 +180,27 @@ class KvIndex:
     def depths(self, hashes: Iterable[int]) -> dict[Rank, int]:
         """`find` by rank: how many blocks of the prompt it holds from the start on."""
         return {rank: match.blocks for match in self.find(hashes) for rank in self.ranks_in(match.mask)}
+
+    def overlaps(self, hashes: Iterable[int], ranks: Sequence[Rank]) -> list[int]:
+        """`depths` of these ranks, in their order; 0 for those that hold nothing of it."""
+        found = self.find(hashes)
+        if not found:
+            return [0] * len(ranks)
+        slots = self._slots
+        if len(found) == 1:
+            ((blocks, mask),) = found
+            return [blocks if (slot := slots.get(rank)) is not None and mask & slot.bit else 0 for rank in ranks]
+        if len(found) == 2:
+            (more, deep), (less, flat) = found
+            return [
+                0 if (slot := slots.get(rank)) is None
+                else more if deep & (bit := slot.bit)
+                else less if flat & bit
+                else 0
+                for rank in ranks
+            ]  # fmt: skip
+        known = {rank: match.blocks for match in found for rank in self.ranks_in(match.mask)}
+        return [known.get(rank, 0) for rank in ranks]
 
     def blocks_of(self, rank: Rank) -> Iterator[int]:
         """All blocks of a rank, in no order; looks at the whole index."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from dynamo.llm.kv.activity import Activity
-from dynamo.llm.kv.cost import Candidate, Weights, choose, costs
+from dynamo.llm.kv.cost import Weights, choose, costs
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.hashing import SEED, block_hashes, sequence_hashes
 from dynamo.llm.kv.index import KvIndex, Rank
@@ -37,6 +37,8 @@ class Decision(NamedTuple):
     cost: float
     to_prefill: int
     """Tokens of the prompt that are probably not cached there."""
+    position: int
+    """Of `rank` among those to choose from."""
 
 
 class KvRouter:
@@ -51,10 +53,19 @@ class KvRouter:
         self._predicted = Predicted(self.index, predict_seconds)
         self._expired_at = 0.0
         self._followed: set[int] = set()
+        self._instances: Sequence[int] = ()
+        self._ranks: list[Rank] = []
 
     def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
         """Names a prompt's blocks; raises `ValueError` for what isn't a token id."""
         return Prompt(sequence_hashes(block_hashes(tokens, self.block_size, seed=seed)), len(tokens))
+
+    def ranks(self, instances: Sequence[int]) -> Sequence[Rank]:
+        """Where requests to these instances go; made anew only when they are others than those asked for last."""
+        if instances != self._instances:
+            self._instances = instances
+            self._ranks = [Rank(instance) for instance in instances]
+        return self._ranks
 
     def place(self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float) -> Decision:
         """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
@@ -67,16 +78,16 @@ class KvRouter:
 
     def query(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
         """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
-        overlaps, shared = self.index.depths(prompt.names), self.activity.shared(prompt.names)
-        candidates, blocks = [], len(prompt.names)
-        for rank in ranks:
-            load = self.activity.load(rank)
-            potential = load.blocks + blocks - shared.get(rank, 0)
-            candidates.append(Candidate(rank, load.prefill_tokens, potential, load.requests, overlaps.get(rank, 0)))
-        found = costs(candidates, prompt.tokens, self.block_size, self._weights)
+        names, own = prompt.names, len(prompt.names)
+        overlaps = self.index.overlaps(names, ranks)
+        prefill, used, requests = self.activity.loads(ranks, names)
+        decode = [blocks + own for blocks in used]
+        found = costs(
+            zip(ranks, prefill, decode, requests, overlaps, strict=True), prompt.tokens, self.block_size, self._weights
+        )
         chosen = choose(found, self._temperature, self._draw)
-        overlap = candidates[chosen].overlap_blocks
-        return Decision(ranks[chosen], overlap, found[chosen], max(0, prompt.tokens - overlap * self.block_size))
+        left = max(0, prompt.tokens - overlaps[chosen] * self.block_size)
+        return Decision(ranks[chosen], overlaps[chosen], found[chosen], left, chosen)
 
     def prefilled(self, request: str) -> None:
         """Its first token came."""

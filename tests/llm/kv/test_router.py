@@ -1,0 +1,73 @@
+"""Names, index, activity and cost together: what a decision says, and that asking changes nothing."""
+
+from __future__ import annotations
+
+import random
+
+from dynamo.llm.kv.cost import Candidate, Weights, costs
+from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import KvRouter
+
+SIZE = 4
+
+
+def router(temperature: float = 0.0) -> KvRouter:
+    return KvRouter(SIZE, Weights(), temperature, random.Random(0).random, 120.0)
+
+
+def test_a_question_counts_nothing() -> None:
+    """`query` says what `place` will do, as often as it is asked."""
+    made = router()
+    prompt = made.prompt(range(40))
+    ranks = made.ranks([1, 2, 3])
+    for rank in ranks:
+        made.follow(rank.instance)
+    made.told(2, KvStep(prompt.names[:6]))
+    asked = [made.query(prompt, ranks) for _ in range(3)]
+    assert asked == [asked[0]] * 3
+    assert len(made.activity) == 0
+    assert made.place("x", prompt, ranks, 0.0) == asked[0]
+    assert (asked[0].rank, asked[0].position, asked[0].overlap_blocks, asked[0].to_prefill) == (Rank(2), 1, 6, 16)
+    assert len(made.activity) == 1
+
+
+def test_ranks_follow_the_instances() -> None:
+    """The same list for the same instances, another one when somebody came, left or moved."""
+    made = router()
+    first = made.ranks([1, 2])
+    assert first == [Rank(1), Rank(2)]
+    assert made.ranks([1, 2]) is first
+    assert made.ranks([2, 1]) == [Rank(2), Rank(1)]
+    assert made.ranks([2]) == [Rank(2)]
+    assert made.ranks([]) == []
+
+
+def test_the_cost_is_that_of_its_parts() -> None:
+    """Whatever runs and is cached anywhere: the chosen rank's cost is the lowest of the formula's, rank by rank."""
+    numbers = random.Random(5)
+    for _ in range(200):
+        made = router()
+        ranks = made.ranks(range(numbers.randint(1, 12)))
+        tokens = list(range(40))
+        names = made.prompt(tokens).names
+        for rank in ranks:
+            made.follow(rank.instance)
+            made.told(rank.instance, KvStep(names[: numbers.randint(0, 10)]))
+        for request in range(numbers.randint(0, 20)):
+            some = made.prompt([*tokens[: numbers.randint(0, 40)], *range(100, 100 + numbers.randint(0, 30))])
+            made.place(f"r{request}", some, [numbers.choice(list(ranks))], 0.0)
+            if numbers.random() < 0.5:
+                made.prefilled(f"r{request}")
+        prompt = made.prompt(tokens)
+        shared, depths = made.activity.shared(names), made.index.depths(names)
+        candidates = []
+        for rank in ranks:
+            load, both = made.activity.load(rank), shared.get(rank, 0)
+            decode = load.blocks + len(names) - both
+            candidates.append(Candidate(rank, load.prefill_tokens, decode, load.requests, depths.get(rank, 0)))
+        expected = costs(candidates, prompt.tokens, SIZE, Weights())
+        decision = made.query(prompt, ranks)
+        assert decision.cost == min(expected)
+        assert expected[decision.position] == decision.cost
+        assert decision.overlap_blocks == depths.get(decision.rank, 0)
