@@ -51,8 +51,8 @@ class Fleet:
         self.await_frontends()
 
 
-def start_peer(servers: Servers, scenario: Scenario, model: Path) -> Fleet:
-    """ai-dynamo with its kv router; several of its frontends tell each other what they send, as ours do."""
+def start_peer(servers: Servers, scenario: Scenario, model: Path, options: Sequence[str]) -> Fleet:
+    """ai-dynamo with its kv router, without our options; its frontends tell each other what they send, as ours do."""
     python = str(peer_python())
     frontend = [python, "-m", "dynamo.frontend", "--router-mode", "kv", "--tokenizer", "fastokens"]
     frontend += ["--router-replica-sync"] if scenario.frontends > 1 else []
@@ -69,13 +69,13 @@ def start_peer(servers: Servers, scenario: Scenario, model: Path) -> Fleet:
     return _start(servers, scenario, frontend, worker, peer_variables(servers), ready)
 
 
-def start_ours(servers: Servers, scenario: Scenario, model: Path, mode: str = "kv") -> Fleet:
+def start_ours(servers: Servers, scenario: Scenario, model: Path, options: Sequence[str], mode: str = "kv") -> Fleet:
     """This project."""
     engine = {
         "block_size": BLOCK_SIZE, "num_gpu_blocks": scenario.blocks, "max_num_seqs": MAX_SEQUENCES,
         "max_num_batched_tokens": MAX_BATCHED_TOKENS,
     }  # fmt: skip
-    frontend = [sys.executable, "-m", "dynamo.frontend", "--router-mode", mode, "--tokenizer", "fastokens"]
+    frontend = [sys.executable, "-m", "dynamo.frontend", "--router-mode", mode, "--tokenizer", "fastokens", *options]
     worker = [sys.executable, "-m", "dynamo.worker", "--engine", "mocker", "--engine-args", json.dumps(engine)]
     worker += ["--kv-cache-block-size", str(BLOCK_SIZE), "--num-workers", str(scenario.workers)]
     worker += ["--model-path", str(model), "--model-name", MODEL, "--system-port", "-1"]
@@ -99,8 +99,8 @@ def _start(
     return fleet
 
 
-STARTERS: dict[str, Callable[[Servers, Scenario, Path], Fleet]] = {
+STARTERS: dict[str, Callable[[Servers, Scenario, Path, Sequence[str]], Fleet]] = {
     "ours": start_ours,
     "peer": start_peer,
-    "plain": lambda servers, scenario, model: start_ours(servers, scenario, model, "round-robin"),
+    "plain": lambda servers, scenario, model, options: start_ours(servers, scenario, model, options, "round-robin"),
 }

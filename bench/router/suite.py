@@ -46,6 +46,7 @@ class Options:
     """The costs, too."""
     only_micro: bool
     output: Path | None
+    frontend_options: tuple[str, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -57,13 +58,19 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each scenario and side (3)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of conversations (1)")
     parser.add_argument("--ours-only", action="store_true", help="leave ai-dynamo out")
+    parser.add_argument(
+        "--frontend-option", action="append", default=[], help="given to our frontends, e.g. --overlap-score-weight=2"
+    )
     parser.add_argument("--output", type=Path, help="the JSON file (bench/results/router-<time>.json)")
     found = parser.parse_args(argv)
     only = tuple(name for name in found.only.split(",") if name)
     scenarios = tuple(name for name in only if name != "micro")
     left_out = ("peer",) if found.ours_only else ()
     micro = not only or "micro" in only
-    return Options(scenarios, left_out, found.rounds, found.scale, micro, only == ("micro",), found.output)
+    return Options(
+        scenarios, left_out, found.rounds, found.scale, micro, only == ("micro",), found.output,
+        tuple(found.frontend_option),
+    )  # fmt: skip
 
 
 def send(fleet: Fleet, talks: list[Any], at_once: int) -> dict[str, Any]:
@@ -130,7 +137,10 @@ def run(scenario: Scenario, options: Options, vocabulary: Sequence[str], model: 
     sides = [side for side in scenario.sides if side not in options.leave_out]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynamo-bench-router-")))
-        fleets = {side: STARTERS[side](stack.enter_context(Servers(folder / side)), scenario, model) for side in sides}
+        fleets = {
+            side: STARTERS[side](stack.enter_context(Servers(folder / side)), scenario, model, options.frontend_options)
+            for side in sides
+        }
         for number in range(options.rounds):
             for side in sides if number % 2 == 0 else reversed(sides):
                 figures = measure(fleets[side], scenario, number, vocabulary, options.scale)
@@ -157,6 +167,7 @@ def save(results: Results, micro: Sequence[Figure], options: Options) -> Path:
         "machine": {"cores": os.cpu_count(), "kernel": platform.release(), "architecture": platform.machine()},
         "rounds": options.rounds,
         "scale": options.scale,
+        "frontend_options": options.frontend_options,
         "results": results,
         "costs": [asdict(figure) for figure in micro],
     }
