@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +16,7 @@ from dynamo.cli.simulate import simulate
 from dynamo.cli.simulation.cluster import Cluster, Setup
 from dynamo.cli.simulation.figures import Figures, figures, percentile
 from dynamo.cli.simulation.placing import MODES
+from dynamo.cli.simulation.plot import plot
 from dynamo.cli.simulation.prompts import Prompts
 from dynamo.cli.simulation.trace import Call, Line, TraceError, calls, parse
 from dynamo.cli.simulation.workloads import SHAPES, generate
@@ -205,6 +207,20 @@ def test_percentiles_count_how_often() -> None:
     assert percentile([], 50) == 0
 
 
+def test_a_plot_has_a_line_for_each_mode() -> None:
+    """Later first tokens lie further to the right, all requests are at the top; a mode without any is left out."""
+    root = ElementTree.fromstring(plot({"kv": [20_000_000] * 9 + [90_000_000], "random": [200_000_000] * 4, "x": []}))
+    lines = [one.attrib["points"].split() for one in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert len(lines) == 2
+    ends = [tuple(map(float, line[-1].split(","))) for line in lines]
+    assert ends[0][0] < ends[1][0]
+    assert ends[0][1] == ends[1][1] == 20.0
+    names = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert names[-2:] == ["kv", "random"]
+    assert {"10", "100", "1000", "50%"} <= set(names)
+    assert plot({}).endswith("</svg>\n")
+
+
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(simulate, arguments)
 
@@ -218,6 +234,9 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     first = invoke("--workload", "e", "--requests", "60", *shape, "--json")
     assert first.output == invoke("--workload", "e", "--requests", "60", *shape, "--json").output
     assert [one["mode"] for one in json.loads(first.output)] == ["kv", "random"]
+    drawn = tmp_path / "e.svg"
+    assert invoke("--workload", "e", "--requests", "60", *shape, "--plot", str(drawn)).output == shown.output
+    assert drawn.read_text().count("<polyline") == 2
     file = str(tmp_path / "e.jsonl")
     assert "60 requests" in invoke("--workload", "e", "--requests", "60", "--write-trace", file).output
     again = invoke(file, "--trace-block-size", "64", *shape, "--json")

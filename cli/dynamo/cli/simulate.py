@@ -7,25 +7,29 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from dynamo.cli.simulation.cluster import Cluster, Setup
-from dynamo.cli.simulation.figures import Figures, figures, table
+from dynamo.cli.simulation.figures import figures, table
 from dynamo.cli.simulation.placing import MODES
+from dynamo.cli.simulation.plot import save_plot
 from dynamo.cli.simulation.prompts import Prompts
-from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Call, TraceError, calls, read_trace, write_trace
+from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Call, Line, TraceError, calls, read_trace, write_trace
 from dynamo.cli.simulation.workloads import SHAPES, generate
 from dynamo.frontend.kv import KvOptions
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.mock.arguments import MockArguments, read_arguments
+from dynamo.worker.engines.mock.arguments import read_arguments
 from dynamo.worker.settings import WorkerSettings
 
 _MODES: Final = ("random", "round-robin", "least-loaded", "kv")
 _SAY_EVERY: Final = 2.0
 _ENGINE_BLOCK: Final = 64
+_REQUESTS: Final = 1000
+_KV: Final = KvOptions()
 
 EPILOG: Final = """\b
 Examples:
@@ -43,7 +47,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
 @click.command("simulate", epilog=EPILOG)
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option("--workload", type=click.Choice(list(SHAPES)), help="A made-up trace instead of a file.")
-@click.option("--requests", type=click.IntRange(1), help="How many of the trace; of a made-up one 1000.")
+@click.option("--requests", type=click.IntRange(1), help=f"How many of the trace; of a made-up one {_REQUESTS}.")
 @click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
@@ -62,74 +66,113 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
     help=f"How a worker is chosen; repeatable. Default: {', '.join(_MODES)}.",
 )
 @click.option("--engine-args", default="", help="The mocker's arguments: a JSON object, or @FILE.")
-@click.option("--overlap-score-weight", type=float, default=1.0, show_default=True, help="As the frontend's.")
-@click.option("--router-temperature", type=float, default=0.0, show_default=True, help="As the frontend's.")
+@click.option(
+    "--overlap-score-weight",
+    type=click.FloatRange(0),
+    default=_KV.overlap_score_weight,
+    show_default=True,
+    help="As the frontend's.",
+)
+@click.option(
+    "--router-temperature",
+    type=click.FloatRange(0),
+    default=_KV.temperature,
+    show_default=True,
+    help="As the frontend's.",
+)
 @click.option("--use-kv-events/--no-use-kv-events", default=True, show_default=True, help="As the frontend's.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-def simulate(trace: Path | None, workload: str | None, as_json: bool, **given: Any) -> None:
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the times to the first token here, as an SVG.")
+def simulate(**given: Any) -> None:
     """Send a TRACE through the router to simulated engines, and say what clients would see.
 
     The router and the engines' scheduler are those of the real system, under a clock that jumps.
     """
-    if (trace is None) == (workload is None):
+    asked = _Asked(**given)
+    if (asked.trace is None) == (asked.workload is None):
         raise click.UsageError("name a trace file, or --workload for a made-up one")
+    if asked.write_trace is not None and asked.workload is None:
+        raise click.UsageError("--write-trace goes with --workload")
     try:
-        _simulate(trace, workload, as_json, given)
+        _write(asked, asked.write_trace) if asked.write_trace is not None else _simulate(asked)
     except (TraceError, InvalidArgument) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _simulate(trace: Path | None, workload: str | None, as_json: bool, given: dict[str, Any]) -> None:
-    if given["write_trace"] is not None:
-        if workload is None:
-            raise click.UsageError("--write-trace goes with --workload")
-        count = write_trace(given["write_trace"], _made_up(workload, given))
-        click.echo(f"{count} requests; hash ids stand for {SHAPES[workload].block} tokens each")
-        return
-    setup = _setup(given)
-    found = _calls(trace, workload, given)
-    prompts = Prompts(setup.engine.limits.block_size, _id_tokens(workload, given))
-    results = [_one(setup, mode, prompts, found) for mode in given["modes"] or _MODES]
-    click.echo(json.dumps([one.to_dict() for one in results], indent=1) if as_json else table(results))
+@dataclass(frozen=True)
+class _Asked:
+    """The command line."""
+
+    trace: Path | None
+    workload: str | None
+    requests: int | None
+    rate: float
+    write_trace: Path | None
+    trace_block_size: int | None
+    workers: int
+    modes: tuple[str, ...]
+    engine_args: str
+    overlap_score_weight: float
+    router_temperature: float
+    use_kv_events: bool
+    seed: int
+    as_json: bool
+    plot: Path | None
+
+    @property
+    def id_tokens(self) -> int:
+        default = MOONCAKE_BLOCK if self.workload is None else SHAPES[self.workload].block
+        return self.trace_block_size or default
+
+    def setup(self) -> Setup:
+        settings = WorkerSettings(engine="mocker", engine_args=self.engine_args)
+        engine = read_arguments(settings.arguments(), _ENGINE_BLOCK)
+        kv = KvOptions(overlap_score_weight=self.overlap_score_weight, temperature=self.router_temperature)
+        return Setup(self.workers, engine, kv, self.use_kv_events, self.seed)
+
+    def made_up(self, workload: str) -> Iterator[Line]:
+        if self.id_tokens != SHAPES[workload].block:
+            raise TraceError(f"--trace-block-size of workload {workload} is {SHAPES[workload].block}")
+        return generate(workload, self.requests or _REQUESTS, self.rate, self.seed)
+
+    def calls(self) -> list[Call]:
+        if self.workload is not None:
+            return calls(self.made_up(self.workload))
+        assert self.trace is not None
+        return read_trace(self.trace, self.id_tokens, self.requests)
 
 
-def _setup(given: dict[str, Any]) -> Setup:
-    engine = _engine(given["engine_args"])
-    kv = KvOptions(overlap_score_weight=given["overlap_score_weight"], temperature=given["router_temperature"])
-    return Setup(given["workers"], engine, kv, given["use_kv_events"], given["seed"])
+def _write(asked: _Asked, file: Path) -> None:
+    assert asked.workload is not None
+    count = write_trace(file, asked.made_up(asked.workload))
+    click.echo(f"{count} requests; hash ids stand for {asked.id_tokens} tokens each")
 
 
-def _engine(text: str) -> MockArguments:
-    return read_arguments(WorkerSettings(engine="mocker", engine_args=text).arguments(), _ENGINE_BLOCK)
+def _simulate(asked: _Asked) -> None:
+    setup = asked.setup()
+    found = asked.calls()
+    prompts = Prompts(setup.engine.limits.block_size, asked.id_tokens)
+    began = min(call.at for call in found if call.at is not None)
+    results, first = [], {}
+    for mode in asked.modes or _MODES:
+        cluster = _one(setup, mode, prompts, found)
+        results.append(figures(mode, cluster, began))
+        if asked.plot is not None:
+            first[mode] = sorted(cluster.seen.first)
+    if asked.plot is not None:
+        save_plot(asked.plot, first)
+    click.echo(json.dumps([one.to_dict() for one in results], indent=1) if asked.as_json else table(results))
 
 
-def _id_tokens(workload: str | None, given: dict[str, Any]) -> int:
-    default = MOONCAKE_BLOCK if workload is None else SHAPES[workload].block
-    return int(given["trace_block_size"] or default)
-
-
-def _calls(trace: Path | None, workload: str | None, given: dict[str, Any]) -> list[Call]:
-    if trace is not None:
-        return read_trace(trace, _id_tokens(workload, given), given["requests"])
-    assert workload is not None
-    return calls(_made_up(workload, given))
-
-
-def _made_up(workload: str, given: dict[str, Any]) -> Iterator[Any]:
-    if given["trace_block_size"] not in (None, SHAPES[workload].block):
-        raise TraceError(f"--trace-block-size of workload {workload} is {SHAPES[workload].block}")
-    return generate(workload, given["requests"] or 1000, given["rate"], given["seed"])
-
-
-def _one(setup: Setup, mode: str, prompts: Prompts, found: list[Call]) -> Figures:
+def _one(setup: Setup, mode: str, prompts: Prompts, found: list[Call]) -> Cluster:
     cluster = Cluster(setup, mode, prompts)
     gc.disable()  # a simulation makes no cycles, and looking for them takes a quarter of its time
     try:
         cluster.run(found, _speaker(mode, len(found)))
     finally:
         gc.enable()
-    return figures(mode, cluster, min(call.at for call in found if call.at is not None))
+    return cluster
 
 
 def _speaker(mode: str, total: int) -> Callable[[int, int], None]:
