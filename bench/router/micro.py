@@ -5,12 +5,17 @@ The measuring itself is `bench/micro_kv.py`'s; what is told here has bars.
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from bench.micro_kv import PROMPT_TOKENS, bytes_per_block, cpu, heard, name, router
+from bench.peer import peer_environment, peer_python
+from bench.processes import BenchError
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.index import Rank
@@ -30,14 +35,30 @@ class Figure:
     unit: str
     said: str = ""
     """Its bar, and whether it holds."""
+    peer: float | None = None
+    """The same of ai-dynamo, in the same minutes."""
 
 
-def costs() -> Iterator[Figure]:
-    """All of them, one by one as they are measured."""
+def peer_costs() -> dict[str, float]:
+    """What `peer_micro.py` measures; raises `BenchError`."""
+    script = Path(__file__).with_name("peer_micro.py")
+    command = [str(peer_python()), str(script)]
+    done = subprocess.run(command, env=peer_environment(), capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode != 0:
+        raise BenchError(f"{script.name} failed:\n{done.stderr[-1500:]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def costs(peer: Mapping[str, float]) -> Iterator[Figure]:
+    """All of them, one by one as they are measured; `peer` has the other side's by name."""
     tokens = random.Random(1).choices(range(32_000), k=PROMPT_TOKENS)
     at_64 = 0.0
     for workers in (1, 8, 64, 512):
         made, ranks = filled(tokens, workers)
+        title = f"name and find, {workers} workers"
+        finding = cpu(lambda made=made: made.index.find(made.prompt(tokens).names), 50) * 1e6  # type: ignore[misc]
+        yield Figure(title, finding, "µs CPU", peer=peer.get(title))
         decision = cpu(lambda made=made, ranks=ranks: made.query(made.prompt(tokens), ranks), 50) * 1e6  # type: ignore[misc]
         at_64 = decision if workers == 64 else at_64
         limit = {64: _DECISION_US, 512: 3 * at_64}.get(workers)
@@ -45,10 +66,9 @@ def costs() -> Iterator[Figure]:
         tracked = cpu(partial(_life, made, tokens, ranks), 50) * 1e6
         yield Figure(f"the same, counted until its end, {workers} workers", tracked, "µs CPU")
     for size in (1, 8, 128):
-        events = 2 * size / heard(size)[1]
-        yield Figure(
-            f"events of {size} blocks stored and removed, 8 workers", events, "blocks/s", _said(-events, -_EVENTS)
-        )
+        events, title = 2 * size / heard(size)[1], f"events of {size} blocks"
+        said = _said(-events, -_EVENTS)
+        yield Figure(f"{title} stored and removed, 8 workers", events, "blocks/s", said, peer.get(title))
     for workers, most in _BYTES.items():
         held = bytes_per_block(workers)
         yield Figure(f"index of a million blocks, {workers} workers", held, "bytes/block", _said(held, most))

@@ -24,7 +24,7 @@ from bench.figures import disturbance
 from bench.model import model_folder, words
 from bench.peer import VERSION, peer_python
 from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds
-from bench.router.micro import Figure, costs
+from bench.router.micro import Figure, costs, peer_costs
 from bench.router.scenarios import ANSWER_TOKENS, Scenario, conversations, select
 from bench.router.servers import STARTERS, Fleet
 from bench.router.table import Results, micro_table, table
@@ -188,7 +188,7 @@ def compare(options: Options) -> int:
             for scenario in scenarios:
                 run(scenario, options, words(model), model, results)
         if options.micro:
-            micro = list(costs())
+            micro = list(costs({} if "peer" in options.leave_out else peer_costs()))
     finally:
         if results or micro:
             print("\n\n".join(filter(None, (table(scenarios, results), micro_table(micro)))))

@@ -60,9 +60,14 @@ def verdict(bar: Bar, sides: Mapping[str, Sequence[Round]]) -> str:
 
 
 def micro_table(figures: Sequence[Figure]) -> str:
-    """The costs, each with its bar if it has one; empty for none."""
-    rows = [
-        [one.name, f"{one.value:,.3g}" if one.value < 1000 else f"{one.value:,.0f}", one.unit, one.said]
-        for one in figures
-    ]
-    return markdown(["cost", "", "unit", "bar"], rows) if rows else ""
+    """The costs, each with the peer's and with its bar, if it has them; empty for none."""
+    rows = []
+    for one in figures:
+        share = "" if one.peer is None else f"**{one.value / one.peer:.2f}**"
+        peer = "-" if one.peer is None else number(one.peer)
+        rows.append([one.name, one.unit, number(one.value), peer, share, one.said])
+    return markdown(["cost", "unit", "ours", "peer", "ratio", "bar"], rows) if rows else ""
+
+
+def number(value: float) -> str:
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from bench.router.client import Counts
-from bench.router.micro import filled
+from bench.router.micro import Figure, filled
 from bench.router.scenarios import SCENARIOS, SYSTEM_PROMPTS, SYSTEM_TOKENS, TURNS, Bar, conversations, select
 from bench.router.suite import parse
 from bench.router.table import micro_table, table, verdict
@@ -82,6 +82,15 @@ def test_the_tables_have_a_row_a_side() -> None:
     assert "ttft_p99_ms <= 1 of the peer's: **1.5** MISSED" in shown[2]
     assert "MISSED" not in shown[3]
     assert (table(SCENARIOS, {}), micro_table([])) == ("", "")
+
+
+def test_costs_are_held_against_the_peers() -> None:
+    """A ratio where there is one, a bar where there is one."""
+    figures = [Figure("find", 50.0, "µs CPU", peer=100.0), Figure("bytes", 77.9, "bytes/block", "<= 100 ok")]
+    assert micro_table(figures).splitlines()[2:] == [
+        "| find | µs CPU | 50 | 100 | **0.50** |  |",
+        "| bytes | bytes/block | 77.9 | - |  | <= 100 ok |",
+    ]
 
 
 def test_what_the_command_line_asks_for() -> None:

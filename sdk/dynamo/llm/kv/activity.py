@@ -40,6 +40,11 @@ class _Busy:
     requests: int = 0
     users: dict[int, int] = field(default_factory=dict)
     """How many requests use a block."""
+    blocks: int = 0
+    """All of them, the grown ones too; kept here since every decision asks for it."""
+
+    def count(self) -> None:
+        self.blocks = len(self.users) + self.grown
 
 
 _NOTHING = _Busy()
@@ -66,6 +71,7 @@ class Activity:
         for name in names:
             busy.users[name] += 1
         self._used.store(rank, fresh)
+        busy.count()
         busy.prefill_tokens += to_prefill
         busy.requests += 1
         self._requests[request] = _Request(rank, names, to_prefill)
@@ -81,7 +87,9 @@ class Activity:
         entry = self._requests.get(request)
         if entry is not None:
             entry.grown += 1
-            self._ranks[entry.rank].grown += 1
+            busy = self._ranks[entry.rank]
+            busy.grown += 1
+            busy.count()
 
     def free(self, request: str) -> None:
         """It ended; also where that was known already."""
@@ -93,6 +101,7 @@ class Activity:
         busy.requests -= 1
         busy.grown -= entry.grown
         self._used.remove(entry.rank, _released(busy, entry.names))
+        busy.count()
         if not busy.requests:
             self._leave(entry.rank)
 
@@ -112,13 +121,13 @@ class Activity:
         busy = self._ranks.get(rank)
         if busy is None:
             return IDLE
-        return Load(busy.prefill_tokens, len(busy.users) + busy.grown, busy.requests)
+        return Load(busy.prefill_tokens, busy.blocks, busy.requests)
 
     def loads(self, ranks: Sequence[Rank], names: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
         """`prefill_tokens`, `blocks` less those that `shared` tells, and `requests` of each rank, in their order."""
         get = self._ranks.get
         found = [get(rank) or _NOTHING for rank in ranks]
-        blocks = [len(busy.users) + busy.grown for busy in found]
+        blocks = [busy.blocks for busy in found]
         if shared := self.shared(names):
             known = {self._ranks[rank]: depth for rank, depth in shared.items()}
             blocks = [count - known.get(busy, 0) for count, busy in zip(blocks, found, strict=True)]

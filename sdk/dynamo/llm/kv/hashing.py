@@ -45,6 +45,10 @@ def block_hashes(
     """
     data = _packed(tokens)
     stride = _stride(block_size)
+    if not eagle and not any(media):
+        # Most prompts, on every request: cut in C.
+        pieces = struct.iter_unpack(f"{stride}s", data[: len(data) // stride * stride])
+        return [_xxh3(piece, seed) for (piece,) in pieces]
     window = stride + _TOKEN_BYTES if eagle else stride
     starts = range(0, len(data) - window + 1, stride)
     if any(media):

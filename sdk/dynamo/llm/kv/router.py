@@ -78,16 +78,16 @@ class KvRouter:
 
     def query(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
         """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
-        names, own = prompt.names, len(prompt.names)
+        names = prompt.names
         overlaps = self.index.overlaps(names, ranks)
         prefill, used, requests = self.activity.loads(ranks, names)
-        decode = [blocks + own for blocks in used]
         found = costs(
-            zip(ranks, prefill, decode, requests, overlaps, strict=True), prompt.tokens, self.block_size, self._weights
+            zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, self._weights
         )
         chosen = choose(found, self._temperature, self._draw)
         left = max(0, prompt.tokens - overlaps[chosen] * self.block_size)
-        return Decision(ranks[chosen], overlaps[chosen], found[chosen], left, chosen)
+        # Its own blocks are decoded over wherever it goes.
+        return Decision(ranks[chosen], overlaps[chosen], found[chosen] + len(names), left, chosen)
 
     def prefilled(self, request: str) -> None:
         """Its first token came."""
