@@ -33,8 +33,8 @@ def start(places: Places) -> None:
     _namespace(places)
     if not docker.answers():
         with step("a Docker daemon in a network namespace"):
-            _spawn(places, "dockerd", _daemon_command(places))
-            _wait(docker.answers, places, "dockerd")
+            process = _spawn(places, "dockerd", _daemon_command(places))
+            _wait(docker.answers, places, "dockerd", process)
     if not _alive(places, "dns"):
         (places.run / "Corefile").write_text(COREFILE)
         _spawn(places, "dns", [str(places.bin / "coredns"), "-conf", str(places.run / "Corefile")])
@@ -90,7 +90,7 @@ def _daemon_command(places: Places) -> list[str]:
     ]
 
 
-def _spawn(places: Places, name: str, command: list[str]) -> None:
+def _spawn(places: Places, name: str, command: list[str]) -> subprocess.Popen[bytes]:
     """Start a process that outlives us, in the namespace; its pid and its log lie in places.run."""
     with (places.run / f"{name}.log").open("w") as log:
         process = subprocess.Popen(
@@ -102,12 +102,14 @@ def _spawn(places: Places, name: str, command: list[str]) -> None:
             env={**os.environ, "PATH": on_path(places)},
         )
     (places.run / f"{name}.pid").write_text(str(process.pid))
+    return process
 
 
-def _wait(condition: Callable[[], bool], places: Places, name: str) -> None:
+def _wait(condition: Callable[[], bool], places: Places, name: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not condition():
-        if time.monotonic() > deadline or not _alive(places, name):
+        # Not `_alive`: a process that becomes another program has no command line for a moment.
+        if time.monotonic() > deadline or process.poll() is not None:
             log = (places.run / f"{name}.log").read_text()[-2000:]
             raise StepError(f"{name} does not start; the end of its log:\n{log}")
         time.sleep(0.2)
