@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from dynamo.runtime import CannotConnect, DistributedRuntime
+from dynamo.runtime._memory_bus import MemoryBus
 from dynamo.runtime.system import Health, SystemServer, runtime_health
 
 
@@ -140,6 +141,12 @@ def test_the_health_of_a_runtime() -> None:
             served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
             await until(lambda: runtime_health(runtime).ready)
             assert runtime_health(runtime) == (True, {"c": True}, [])
+            bus = runtime.bus
+            assert isinstance(bus, MemoryBus)
+            bus.disconnect()
+            assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"])
+            bus.reconnect()
+            assert runtime_health(runtime).ready
             runtime.set_health_status(False)
             assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"])
             runtime.set_health_status(True)

@@ -39,8 +39,9 @@ class Health(NamedTuple):
 
 
 def runtime_health(runtime: DistributedRuntime) -> Health:
-    """Ready when every endpoint is; `set_health_status` has the last word."""
-    endpoints, reasons = {}, []
+    """Ready when every endpoint is and requests can come; `set_health_status` has the last word."""
+    endpoints: dict[str, bool] = {}
+    reasons: list[str] = []
     for served in runtime.served:
         readiness = served.readiness()
         endpoints[served.path.endpoint] = readiness.ready
@@ -48,6 +49,9 @@ def runtime_health(runtime: DistributedRuntime) -> Health:
     ready = bool(endpoints) and all(endpoints.values())
     if not endpoints:
         reasons.append("no endpoint is served yet")
+    if not runtime.bus.connected:
+        ready = False
+        reasons.append("the bus is away: no request can come")
     if runtime.health is not None:
         ready = runtime.health
         if not ready:
