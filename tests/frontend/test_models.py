@@ -243,9 +243,17 @@ def test_migration_goes_on_elsewhere(make_site: Any, engines: Any) -> None:
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") >= 1
 
 
-@pytest.mark.parametrize("card", ["same", "another"])
-def test_hold_is_for_those_that_lost_the_only_worker_too(make_site: Any, engines: Any, within: Any, card: str) -> None:
-    """Refused by a worker that leaves, and none is left: the request waits for the next one, if that has its card."""
+@pytest.mark.parametrize(
+    ("card", "status"),
+    [
+        ({}, 200), ({"context_length": 2048}, 200), ({"kv_cache_block_size": 32}, 200),
+        ({"context_length": 64}, 503), ({"eos_token_ids": [7]}, 503), ({"add_bos": True}, 503),
+    ],
+)  # fmt: skip
+def test_hold_is_for_those_that_lost_the_only_worker_too(
+    make_site: Any, engines: Any, within: Any, card: dict[str, Any], status: int
+) -> None:
+    """Refused by a worker that leaves, and none is left: the request waits for the next one, if that has its tokens."""
     site, refusing = make_site(hold_seconds=8), Refusing(WorkerUnavailable("it leaves"))
     leaving = site.worker(refusing)
     found: list[int] = []
@@ -254,9 +262,23 @@ def test_hold_is_for_those_that_lost_the_only_worker_too(make_site: Any, engines
     within("it was refused", lambda: refusing.seen > 0)
     site.stop_worker(leaving)
     within("the frontend knows of none", lambda: not site.instances())
-    site.worker(engines(), **({} if card == "same" else {"context_length": 64}))
+    site.worker(engines(), **card)
     asking.join(20)
-    assert found == [200 if card == "same" else 503]
+    assert found == [status]
+
+
+def test_who_lost_the_last_worker_of_a_card_goes_to_the_next_one_s(make_site: Any, engines: Any, within: Any) -> None:
+    """A rollout that changes the block size: the last of the old ones refuses as it leaves, and nobody notices."""
+    site, refusing = make_site(), Refusing(WorkerUnavailable("it leaves"))
+    leaving = site.worker(refusing)
+    found: list[int] = []
+    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
+    asking.start()
+    within("it was refused", lambda: refusing.seen > 0)
+    site.worker(engines(), kv_cache_block_size=32)
+    site.stop_worker(leaving)
+    asking.join(20)
+    assert found == [200]
 
 
 def test_without_hold_who_lost_the_only_worker_is_told(make_site: Any, within: Any) -> None:

@@ -79,7 +79,7 @@ class Desk(msgspec.Struct):
     migration_limit: int = 0
     hold_seconds: float = 0.0
     again: Callable[[ModelSet], ModelSet | None] | None = None
-    """The set that a card has now: a set ends with its last instance, and the next one begins another."""
+    """The set that goes on where one has ended: a set ends with its last instance."""
 
     def renew(self) -> None:
         """Where the set has ended, go on with the one that has followed it."""

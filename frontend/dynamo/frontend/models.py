@@ -276,9 +276,9 @@ class ModelPool:
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
 
     def again(self, ended: ModelSet) -> ModelSet | None:
-        """The set of the same card that is served now; prompts are tokenised for a card, so that no other will do."""
-        found = self._sets.get((ended.name, ended.digest))
-        return found if found is not None and found.served else None
+        """The set that takes over the requests of one that has ended: of the same card, else of one with its tokens."""
+        served = [one for one in self._by_name.get(ended.name, ()) if one.served and one.card.takes_over(ended.card)]
+        return min(served, key=lambda one: one.digest != ended.digest, default=None)
 
     async def wait_for(self, name: str, seconds: float) -> ModelSet:
         """As `find`, but wait up to `seconds` for a worker where that may help."""

@@ -61,13 +61,23 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """Name the set of workers that understand each other's tokens."""
-        makes_tokens = [
-            "card-1", self.name, self.model_input, self.tokenizer, self.context_length, self.kv_cache_block_size,
-            sorted(self.eos_token_ids), self.bos_token_id, self.add_bos, sorted(self.special_tokens.items()),
-            sorted((role, ref.digest) for role, ref in self.files.items()),
+        """Name the set of workers among which a request is routed."""
+        routed_alike = ["card-2", self.name, self.context_length, self.kv_cache_block_size, *self._tokens]
+        return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
+
+    @property
+    def _tokens(self) -> list[Any]:
+        """All that decides which tokens a prompt becomes, and which text tokens become."""
+        return [
+            self.model_input, self.tokenizer, sorted(self.eos_token_ids), self.bos_token_id, self.add_bos,
+            sorted(self.special_tokens.items()), sorted((role, ref.digest) for role, ref in self.files.items()),
         ]  # fmt: skip
-        return hashlib.blake2b(msgspec.msgpack.encode(makes_tokens), digest_size=16).hexdigest()
+
+    def takes_over(self, other: ModelCard) -> bool:
+        """Tell whether requests that were made for `other` can go to workers of this card."""
+        room, needed = self.context_length, other.context_length
+        fits = room is None or (needed is not None and room >= needed)
+        return self.name == other.name and fits and self._tokens == other._tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the instance's record."""
