@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -222,15 +222,15 @@ async def measure(task: Task) -> dict[str, Any]:
             connection.close()
 
 
-def main() -> None:
-    """Entry point of the process."""
-    task = Task(**json.loads(sys.stdin.readline()))
+def as_process(measured: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+    """What a client's process does: one task in JSON from standard input, one line of figures to standard output."""
+    given = json.loads(sys.stdin.readline())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            print(json.dumps(runner.run(measure(task))), flush=True)
+            print(json.dumps(runner.run(measured(given))), flush=True)
         except* (OSError, TimeoutError) as failed:
             sys.exit(f"client: {failed.exceptions[0]!r}")
 
 
 if __name__ == "__main__":
-    main()
+    as_process(lambda given: measure(Task(**given)))

@@ -9,9 +9,16 @@ from typing import Any
 from bench.workloads import ABSOLUTE_BARS, Workload
 
 Round = Mapping[str, Any]
+Results = dict[str, dict[str, list[dict[str, Any]]]]
+"""Rounds by workload or scenario, and side."""
 SIDES = ("ours", "peer")
 # Above it the servers wait for each other's cores: tokens come late, and come in bunches, which is cheaper.
 OTHERS_LIMIT = 0.1
+
+
+def had_faults(results: Results) -> bool:
+    """Whether an answer of any round was wrong."""
+    return any(one["faults"] for sides in results.values() for rounds in sides.values() for one in rounds)
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

@@ -25,6 +25,17 @@ class BenchError(Exception):
     """The benchmark can't go on; the text says why and what to do."""
 
 
+def ended(work: Callable[[], int]) -> int:
+    """Carry out a benchmark; its exit status, or that of a mistake (1, after a sentence) or of Ctrl-C."""
+    try:
+        return work()
+    except (BenchError, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
 def tree(root: int) -> set[int]:
     """A process and everything below it."""
     parents: dict[int, list[int]] = {}

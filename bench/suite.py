@@ -21,18 +21,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import SIDES, absolute_bars, disturbance, per_unit, table
+from bench.figures import SIDES, Results, absolute_bars, disturbance, had_faults, per_unit, table
 from bench.model import model_folder, words
 from bench.peer import VERSION, peer_python
-from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds, rss_mb
+from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds, ended, rss_mb
 from bench.sides import MODEL, STARTERS, Plan, Side
 from bench.workloads import Workload, groups, prompts, select
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT_SECONDS = 300.0
 ROLES = ("frontend", "worker", "nats", "etcd")
-
-Results = dict[str, dict[str, list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +210,12 @@ def compare(options: Options) -> int:
         if results:
             print(report(workloads, results))
             print(f"figures: {save(workloads, results, options)}", file=sys.stderr)
-    return int(any(r["faults"] for sides in results.values() for rounds in sides.values() for r in rounds))
+    return int(had_faults(results))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    try:
-        return compare(parse(sys.argv[1:] if argv is None else argv))
-    except (BenchError, ValueError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return ended(lambda: compare(parse(sys.argv[1:] if argv is None else argv)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.kind.steps import end
+
 VARIABLE = "E2E_ARRIVAL"
 WORD = "here"
 END_SECONDS = 60
@@ -36,16 +38,7 @@ def awaited(file: Path, command: Sequence[str]) -> Iterator[dict[str, str]]:
     try:
         yield {VARIABLE: str(file)}
     finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        end(process, END_SECONDS)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ POD_SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
 RUN_LABEL = "e2e.dynamo.dev/run"
 READY_SECONDS = 240
 FORWARD_SECONDS = 60
-GONE_SECONDS = 120
-"""52 on a quiet machine, most of them Kubernetes' own: it looks again after half of the longest grace of a pod."""
+GONE_SECONDS = 60
+"""The bar. Most of it is Kubernetes' own: it looks again after half of the longest grace of a pod."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import uvloop
-from bench.client import Connection, Task, Times, summary
+from bench.client import Connection, Task, Times, as_process, summary
 
 
 @dataclass(slots=True)
@@ -95,15 +94,5 @@ async def connect(task: Task) -> Connection:
     return (await loop.create_connection(lambda: Connection(task), *task.address))[1]
 
 
-def main() -> None:
-    """Entry point of the process."""
-    given = Talk(**json.loads(sys.stdin.readline()))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            print(json.dumps(runner.run(measure(given))), flush=True)
-        except* (OSError, TimeoutError) as failed:
-            sys.exit(f"client: {failed.exceptions[0]!r}")
-
-
 if __name__ == "__main__":
-    main()
+    as_process(lambda given: measure(Talk(**given)))

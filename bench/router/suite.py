@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import disturbance
+from bench.figures import Results, disturbance, had_faults
 from bench.model import model_folder, words
 from bench.peer import VERSION, peer_python
-from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds
+from bench.processes import BenchError, Servers, busy_seconds, cpu_seconds, ended
 from bench.router.micro import Figure, costs, peer_costs
 from bench.router.scenarios import ANSWER_TOKENS, Scenario, conversations, select
 from bench.router.servers import STARTERS, Fleet
-from bench.router.table import Results, micro_table, table
+from bench.router.table import micro_table, table
 from bench.sides import MODEL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,18 +194,12 @@ def compare(options: Options) -> int:
             print("\n\n".join(filter(None, (table(scenarios, results), micro_table(micro)))))
             print("\n".join(disturbance(results)))
             print(f"figures: {save(results, micro, options)}", file=sys.stderr)
-    return int(any(r["faults"] for sides in results.values() for rounds in sides.values() for r in rounds))
+    return int(had_faults(results))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    try:
-        return compare(parse(sys.argv[1:] if argv is None else argv))
-    except (BenchError, ValueError) as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return ended(lambda: compare(parse(sys.argv[1:] if argv is None else argv)))
 
 
 if __name__ == "__main__":

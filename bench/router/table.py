@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bench.figures import Round, median, ratio
 from bench.router.micro import Figure
 from bench.router.scenarios import SIDES, Bar, Scenario
-
-Results = dict[str, dict[str, list[dict[str, Any]]]]
 
 _COLUMNS = (
     ("hit ratio", "hit_ratio", "{:.3f}"),

@@ -45,7 +45,7 @@ def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: 
     assert len(first) >= KINDS, first
     faults = [(event, dropped) for event in first]
     faults += [(event, late) for event in first if event.plural in LATE_KINDS]
-    assert befallen(world, proxy, faults, operator, whole, note) >= 0.8 * len(faults)
+    befallen(world, proxy, faults, operator, whole, note)
 
 
 @pytest.mark.full
@@ -54,31 +54,27 @@ def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: 
 def test_every_event(world: World, proxy: Proxy, whole: Story, note: Note, fault: Fault) -> None:
     """Each one of them, in a pipeline of its own.
 
-    On a busy machine controllers report less often than they did for the pipeline that was counted: then the last of
-    a kind don't occur.
+    How often a controller reports depends on how busy it is, so they are counted where as many are beside each other.
     """
     operator = world.operators.through(proxy.url, "operator", OFTEN)
-    faults = [(event, fault) for event in told(Lanes(world, proxy.faults, ["plain"]), operator)]
-    rounds = [faults[begin : begin + AT_ONCE] for begin in range(0, len(faults), AT_ONCE)]
-    befell = sum(befallen(world, proxy, each, operator, whole, note) for each in rounds)
-    note("events that were kept back, of so many", (befell, len(faults)))
-    assert befell >= 0.6 * len(faults)
+    plain = Lanes(world, proxy.faults, [f"plain{number}" for number in range(AT_ONCE)])
+    faults = [(event, fault) for event in told(plain, operator)]
+    for begin in range(0, len(faults), AT_ONCE):
+        befallen(world, proxy, faults[begin : begin + AT_ONCE], operator, whole, note)
 
 
 def told(lanes: Lanes, operator: Operator) -> list[Told]:
-    """The events of one pipeline that nothing befalls, in order."""
+    """The events of pipelines that nothing befalls, in order: those that all of them have."""
     lived(lanes)
     forgotten(lanes, operator)
-    return list(lanes[0].script.events)
+    common = set.intersection(*(set(lane.script.events) for lane in lanes))
+    return [event for event in lanes[0].script.events if event in common]
 
 
 def befallen(
     world: World, proxy: Proxy, faults: Sequence[tuple[Told, Fault]], operator: Operator, whole: Story, note: Note
-) -> int:
-    """One fault per lane, of all that it lives through; some have none, and say how fast all is at the moment.
-
-    How many met theirs.
-    """
+) -> None:
+    """One fault per lane, of all that it lives through; some have none, and say how fast all is at the moment."""
     names = [f"{'-'.join(map(str, event)).lower()}-{fault.__name__[:1]}" for event, fault in faults]
     lanes = Lanes(world, proxy.faults, [*names, *map(str, range(SPARED))])
     for lane, (event, fault) in zip(lanes, faults, strict=False):
@@ -90,13 +86,12 @@ def befallen(
     assert story.unlike(whole) == []
     assert lanes.since(written) == [], "at rest, and of a deletion, nothing is written"
     assert operator.process.poll() is None
-    delay, spared_most = max((max(each[:-SPARED]) - max(each[-SPARED:]), max(each[-SPARED:])) for each in story.seconds)
+    delay = max(max(each[:-SPARED]) - max(each[-SPARED:]) for each in story.seconds)
     note(
         f"{len(faults)} pipelines: seconds by which the last was later than the last one without fault", round(delay, 1)
     )
-    # On a busy machine what is done after the resync takes as long as it takes those that were spared.
-    assert delay <= RESYNC + SWEEP + SLACK + spared_most
-    return len(faults) - len(spared(lanes, faults))
+    assert delay <= RESYNC + SWEEP + SLACK
+    until("most have had their fault", lambda: len(spared(lanes, faults)) <= 0.2 * len(faults), 10)
 
 
 def spared(lanes: Lanes, faults: Sequence[tuple[Told, Fault]]) -> list[Told]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 SHOWN_LINES = 30
 CLEAN_SECONDS = 10
@@ -64,18 +65,18 @@ def run(
         except subprocess.TimeoutExpired as error:
             raise StepError(f"{_short(command)} had not ended after {seconds:.0f} s") from error
         finally:
-            _end(process)
+            end(process)
     if process.returncode:
         raise StepError(f"{_short(command)} ended with {process.returncode}:\n{_tail(said + complained)}")
     return said
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[Any], seconds: float = CLEAN_SECONDS) -> None:
     """Let a command that still runs clean up after itself (debootstrap unmounts), then end it."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(CLEAN_SECONDS)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

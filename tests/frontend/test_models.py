@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -243,6 +244,15 @@ def test_migration_goes_on_elsewhere(make_site: Any, engines: Any) -> None:
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") >= 1
 
 
+def asked_in_vain(site: Any, refusing: Refusing, within: Any) -> Future[Any]:
+    """A request that a worker has refused, and its answer to come."""
+    pool = ThreadPoolExecutor(1)
+    asking = pool.submit(site.post, TEXT, HELLO)
+    pool.shutdown(wait=False)
+    within("it was refused", lambda: refusing.seen > 0)
+    return asking
+
+
 @pytest.mark.parametrize(
     ("card", "status"),
     [
@@ -256,42 +266,30 @@ def test_hold_is_for_those_that_lost_the_only_worker_too(
     """Refused by a worker that leaves, and none is left: the request waits for the next one, if that has its tokens."""
     site, refusing = make_site(hold_seconds=8), Refusing(WorkerUnavailable("it leaves"))
     leaving = site.worker(refusing)
-    found: list[int] = []
-    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
-    asking.start()
-    within("it was refused", lambda: refusing.seen > 0)
+    asking = asked_in_vain(site, refusing, within)
     site.stop_worker(leaving)
     within("the frontend knows of none", lambda: not site.instances())
     site.worker(engines(), **card)
-    asking.join(20)
-    assert found == [status]
+    assert asking.result(20).status_code == status
 
 
 def test_who_lost_the_last_worker_of_a_card_goes_to_the_next_one_s(make_site: Any, engines: Any, within: Any) -> None:
     """A rollout that changes the block size: the last of the old ones refuses as it leaves, and nobody notices."""
     site, refusing = make_site(), Refusing(WorkerUnavailable("it leaves"))
     leaving = site.worker(refusing)
-    found: list[int] = []
-    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
-    asking.start()
-    within("it was refused", lambda: refusing.seen > 0)
+    asking = asked_in_vain(site, refusing, within)
     site.worker(engines(), kv_cache_block_size=32)
     site.stop_worker(leaving)
-    asking.join(20)
-    assert found == [200]
+    assert asking.result(20).status_code == 200
 
 
 def test_without_hold_who_lost_the_only_worker_is_told(make_site: Any, within: Any) -> None:
     """At once, so that the client may go elsewhere."""
     site, refusing = make_site(), Refusing(WorkerUnavailable("it leaves"))
     leaving = site.worker(refusing)
-    found: list[int] = []
-    asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
-    asking.start()
-    within("it was refused", lambda: refusing.seen > 0)
+    asking = asked_in_vain(site, refusing, within)
     site.stop_worker(leaving)
-    asking.join(5)
-    assert found == [503]
+    assert asking.result(5).status_code == 503
 
 
 class Garbage:

@@ -42,6 +42,14 @@ def test_an_installation_is_written_and_read(one: Installation) -> None:
     assert not one.is_same(Installation("one", "other"))
 
 
+@pytest.mark.parametrize(
+    "text", ["x", "../a/b", "a/../../secrets", "a/b/c", "a/b?watch=1", "A/b", "a/b\n", "a" * 300 + "/b", "/"]
+)
+def test_what_cannot_be_a_name_claims_nothing(text: str) -> None:
+    """Whoever may write a status must not choose what we ask the API server for."""
+    assert claimed_by({"operator": text}) is None
+
+
 def test_nobody_claims_what_has_no_status() -> None:
     """Nor one that an operator wrote which didn't say so yet."""
     assert claimed_by({}) is None

@@ -93,6 +93,18 @@ def test_changes_are_followed() -> None:
     assert known.judge(ME, WRITTEN, 12.1) == (True, [], [])
 
 
+@pytest.mark.parametrize("before", [{"pending": [ME]}, {"failed": {ME: "x"}}, {"revision": 99}])
+def test_a_frontend_that_leaves_is_not_waited_for(before: dict[str, Any]) -> None:
+    """It says that it goes, and then its key goes."""
+    known = clients(client(**before))
+    assert not known.judge(ME, WRITTEN, 1.0).ready
+    entry = client(**before, leaving=True)
+    known.change([Change(entry.key, entry.value, 3)], 1.0)
+    assert known.judge(ME, WRITTEN, 1.0) == (True, [], [])
+    known.change([Change(entry.key, None, 4)], 1.0)
+    assert known.judge(ME, WRITTEN, 1.0) == (True, [], [])
+
+
 def test_a_frontend_that_had_come_so_far_may_leave() -> None:
     """What it had acknowledged before it left holds nobody up."""
     known = clients(client())

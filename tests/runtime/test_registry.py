@@ -168,6 +168,36 @@ def test_the_client_key_says_what_is_applied() -> None:
     play(case)
 
 
+def test_who_waits_for_a_frontend_hears_that_it_leaves() -> None:
+    """One that goes while it still loads says so; a lease that just ends is waited for."""
+
+    async def case(site: Site) -> None:
+        loading = site.registry(1)
+        view = await watching(loading, "frontend")
+        log = Log()
+        log.joined = lambda instance: view.pending(instance.key)  # type: ignore[method-assign]
+        view.listen(log)
+        registration = await site.registry(5).register(KEY)
+        await until("held back", lambda: "still loading" in str(registration.readiness().reasons))
+        await loading.stop()
+        await until("ready", lambda: registration.readiness().ready, within=5)
+
+    play(case)
+
+
+def test_leaving_does_not_wait_for_a_store_that_is_away() -> None:
+    """The lease's end says the same."""
+
+    async def case(site: Site) -> None:
+        leaving = site.registry(1)
+        await watching(leaving, "frontend")
+        site.world.down = True
+        async with asyncio.timeout(5):
+            await leaving.stop()
+
+    play(case)
+
+
 def test_ready_without_frontends() -> None:
     """Clients that are no frontends, or of other namespaces, aren't waited for."""
 

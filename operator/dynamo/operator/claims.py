@@ -8,6 +8,7 @@ the first is gone for good: its lease hasn't been renewed for long, or nobody ob
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from dynamo.operator.lease import Lease
 FIELD = "operator"
 """Of the status."""
 _ALONE = "alone"
+_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_WRITTEN = re.compile(rf"{_NAME}/{_NAME}(/{_ALONE})?")
 
 
 class Installation(NamedTuple):
@@ -34,8 +37,10 @@ class Installation(NamedTuple):
         return "/".join((self.namespace, self.name) if self.elects else (self.namespace, self.name, _ALONE))
 
     @classmethod
-    def of(cls, text: str) -> Installation:
-        """Out of a status."""
+    def of(cls, text: str) -> Installation | None:
+        """Out of a status; None where it can't be one's name, which goes into a request's path."""
+        if not _WRITTEN.fullmatch(text):
+            return None
         namespace, _, rest = text.partition("/")
         name, _, how = rest.partition("/")
         return cls(namespace, name, how != _ALONE)
@@ -54,7 +59,7 @@ class Standing(Enum):
 
 
 def claimed_by(status: Mapping[str, Any]) -> Installation | None:
-    """Who serves it, if somebody does."""
+    """Who serves it, if somebody does; what can't be a name is nobody's."""
     found = status.get(FIELD)
     return Installation.of(str(found)) if found else None
 

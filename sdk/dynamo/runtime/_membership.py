@@ -65,6 +65,8 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     pending: list[int] = []
     failed: dict[int, str] = {}
+    leaving: bool = False
+    """It goes on purpose: nobody waits for it to come back."""
 
 
 class Joined(NamedTuple):
@@ -135,6 +137,7 @@ class Membership:
         """Grows whenever the answer of `routable` may have changed."""
         self.pending: set[InstanceKey] = set()
         self.failed: dict[InstanceKey, str] = {}
+        self.leaving = False
         self._known: dict[InstanceKey, _Known] = {}
         self._pings: dict[InstanceKey, float] = {}
 
@@ -219,7 +222,9 @@ class Membership:
         """What this client has applied, for its own key in the store."""
         pending = sorted({key.id for key in self.pending if key in self._known})
         failed = {key.id: reason for key, reason in sorted(self.failed.items()) if key in self._known}
-        return ClientRecord(kind=kind, epoch=self.epoch, revision=self.revision, pending=pending, failed=failed)
+        return ClientRecord(
+            kind=kind, epoch=self.epoch, revision=self.revision, pending=pending, failed=failed, leaving=self.leaving
+        )
 
     def _wrote(self, entry_key: str, value: bytes) -> list[Effect]:
         try:

@@ -4,7 +4,7 @@
 once it has applied the worker's record and neither loads nor failed to load it; one that
 lags more than ten seconds no longer counts, and is reported; one whose key went away is
 remembered for as long, since a process that is stopped, or computes for seconds, loses its
-lease, too, and comes back. The protocol's "Ready means routable".
+lease, too, and comes back. Who leaves on purpose says so. The protocol's "Ready means routable".
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Clients:
             self._seen.pop(key, None)
             return
         seen = self._seen.get(key)
-        if seen is None:
+        if record.leaving:
+            self._seen.pop(key, None)
+        elif seen is None:
             self._seen[key] = _Seen(record, now)
         else:
             seen.record, seen.gone = record, None

@@ -230,11 +230,20 @@ class Registry:
             view.observe(key, verdict)
 
     async def stop_watching(self) -> None:
-        """End everything but the lease."""
+        """End everything but the lease; workers are told that this client goes, and so don't wait for it."""
+        await self._say_goodbye()
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _say_goodbye(self) -> None:
+        for view in self._views.values():
+            view.leave()
+        self._keeper.wake(now=True)
+        for view in self._views.values():
+            if not await view.leased.settled(AWAY_WAIT):
+                return  # the store is away: the lease's end says it
 
     async def stop(self, timeout: float = 2.0) -> None:
         """End everything; what this process has written vanishes with its lease."""

@@ -135,6 +135,12 @@ class InstanceView:
             self.leased.value = value
             self._settle([], self.leased.written is None)
 
+    def leave(self) -> None:
+        """Have the client's key say that it goes, if it has one."""
+        self._known.leaving = True
+        if self.leased.value is not None:
+            self.publish()
+
     def observe(self, key: InstanceKey, verdict: Verdict | None) -> None:
         """What a ping or traffic said of an instance."""
         self._apply(self._known.verdict(key, verdict, self._clock()))
