@@ -1,94 +1,18 @@
-"""Registration and views over a memory store that can be switched off, emptied and compacted."""
+"""Registration and views over a memory store; what goes wrong is in `test_registry_faults`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 import pytest
+from tests.runtime.registries import KEY, PATH, Log, Site, play, until, watching
 
-from dynamo.runtime._memory_store import MemoryStore, StoreWorld
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_key
 from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import IdTaken, Instance, InstanceView, Registry
-
-PATH = EndpointPath("ns", "backend", "generate")
-KEY = InstanceKey(PATH, 5)
-
-
-class Site:
-    """One store and the registries on it, with what a ping answers."""
-
-    def __init__(self) -> None:
-        self.world = StoreWorld()
-        self.verdict: Verdict | Exception = Verdict.ALIVE
-        self.pings: list[InstanceKey] = []
-        self._registries: list[Registry] = []
-
-    async def ping(self, key: InstanceKey) -> Verdict:
-        self.pings.append(key)
-        if isinstance(self.verdict, Exception):
-            raise self.verdict
-        return self.verdict
-
-    def registry(self, client: int = 1, ttl: float = 1.0) -> Registry:
-        made = Registry(MemoryStore(self.world), self.ping, client, lease_ttl=ttl)
-        self._registries.append(made)
-        return made
-
-    def client_record(self, client: int, namespace: str | None = "ns") -> dict[str, Any]:
-        value = self.world.get(client_key(namespace, client))
-        return {} if value is None else msgspec.json.decode(value)
-
-    async def close(self) -> None:
-        self.world.down = False
-        for registry in self._registries:
-            await registry.stop()
-
-
-def play(case: Callable[[Site], Awaitable[None]]) -> None:
-    async def main() -> None:
-        site = Site()
-        try:
-            async with asyncio.timeout(30):
-                await case(site)
-        finally:
-            await site.close()
-
-    asyncio.run(main())
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    deadline = asyncio.get_running_loop().time() + within
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.01)
-
-
-async def watching(registry: Registry, kind: str = "other", namespace: str | None = "ns") -> InstanceView:
-    view = await registry.watch(namespace, kind)
-    await view.wait_synced(5)
-    return view
-
-
-class Log:
-    """A listener that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def joined(self, instance: Instance) -> None:
-        self.lines.append(f"joined {instance.id}")
-
-    def changed(self, instance: Instance) -> None:
-        self.lines.append(f"changed {instance.id}")
-
-    def left(self, key: InstanceKey) -> None:
-        self.lines.append(f"left {key.id}")
+from dynamo.runtime.registry import IdTaken
 
 
 def test_registered_seen_changed_withdrawn() -> None:
@@ -240,159 +164,6 @@ def test_the_client_key_is_written_at_most_ten_times_a_second() -> None:
             await asyncio.sleep(0.005)
         await until("the last one is written", lambda: site.client_record(1)["failed"] == {"5": "49"})
         assert 2 <= site.world.revision - before <= 8
-
-    play(case)
-
-
-def test_a_lost_lease_is_replaced() -> None:
-    """A process whose lease ended registers again under the same id, and nobody stops routing to it meanwhile."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1))
-        log = Log()
-        view.listen(log)
-        registration = await site.registry(5).register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        first = registration.revision
-        for lease in range(1, 20):
-            site.world.drop_lease(lease)
-        assert site.world.get(instance_key(KEY)) is None
-        await until("registered again", lambda: site.world.get(instance_key(KEY)) is not None)
-        assert registration.revision > first
-        assert log.lines == ["joined 5"]
-        assert KEY in view.instances
-
-    play(case)
-
-
-def test_a_store_that_comes_back_empty() -> None:
-    """A replaced store: nobody leaves, all register again, and readiness of new workers works there."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1), "frontend")
-        log = Log()
-        view.listen(log)
-        worker = site.registry(5)
-        await worker.register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        site.world.replace()
-        await until("worker is back", lambda: site.world.get(instance_key(KEY)) is not None)
-        await until("client is back", lambda: site.client_record(1))
-        assert log.lines == ["joined 5"]
-        other = InstanceKey(PATH, 6)
-        registration = await site.registry(6).register(other)
-        await until("seen", lambda: other in view.instances)
-        await until("ready", lambda: registration.readiness().ready)
-
-    play(case)
-
-
-def test_a_store_that_is_emptied_silently() -> None:
-    """Where nothing breaks and the watch stays silent, the epoch's absence is noticed at the next renewal."""
-
-    async def case(site: Site) -> None:
-        site.world.revision = 1000
-        view = await watching(site.registry(1))
-        await site.registry(5).register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        generation = site.world.generation
-        site.world.replace()
-        site.world.generation = generation
-        await until("worker is back", lambda: site.world.get(instance_key(KEY)) is not None)
-        other = InstanceKey(PATH, 6)
-        await site.registry(6).register(other)
-        await until("the view follows the new store", lambda: other in view.instances)
-        assert KEY in view.instances
-
-    play(case)
-
-
-def test_a_record_that_somebody_deletes() -> None:
-    """A key deleted by hand is written again, and nobody stops routing to the instance."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1))
-        await site.registry(5).register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        site.world.delete(instance_key(KEY))
-        await until("pinged", lambda: site.pings == [KEY])
-        await until("written again", lambda: site.world.get(instance_key(KEY)) is not None)
-        assert view.routable(PATH) == [KEY]
-
-    play(case)
-
-
-def test_a_frontend_that_lags_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """A frontend that stopped following no longer counts after ten seconds, and a log line says so once."""
-
-    async def case(site: Site) -> None:
-        stuck = msgspec.json.encode({"kind": "frontend", "epoch": "older", "revision": 1})
-        site.world.put(client_key("ns", 9), stuck, 0)
-        worker = site.registry(5)
-        registration = await worker.register(KEY)
-        await until("seen", lambda: "has not seen" in str(registration.readiness().reasons))
-        later = registration._clock() + 11
-        registration._clock = lambda: later
-        assert registration.readiness().ready
-        assert registration.readiness().ready
-
-    with caplog.at_level(logging.WARNING, "dynamo"):
-        play(case)
-    assert caplog.text.count("frontend 00000000000009 has not seen this instance yet; it lags more than 10 s") == 1
-
-
-def test_an_outage_changes_nothing() -> None:
-    """While the store is away views keep what they know, updates wait, and all is written when it is back."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1))
-        registration = await site.registry(5).register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        site.world.down = True
-        assert await registration.update(figures={"slots": 9}) is False
-        assert view.routable(PATH) == [KEY]
-        assert registration.readiness().ready
-        site.world.down = False
-        await until("written", lambda: view.instances[KEY].figures == {"slots": 9})
-
-    play(case)
-
-
-def test_compaction_during_an_outage() -> None:
-    """A view that was away while history was compacted lists again and misses nothing."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1))
-        await site.registry(5).register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        site.world.down = True
-        await until("noticed", lambda: view.follower._watching is None)
-        site.world._down = False
-        other = InstanceKey(PATH, 6)
-        await site.registry(6).register(other)
-        site.world.compact()
-        await until("listed again", lambda: other in view.instances)
-
-    play(case)
-
-
-@pytest.mark.parametrize("answer", [Verdict.DEAD, Verdict.ALIVE, CannotConnect("bus away")])
-def test_a_record_that_vanishes_is_pinged(answer: Verdict | Exception) -> None:
-    """Nobody listens: gone; an answer, or nobody to ask: kept."""
-
-    async def case(site: Site) -> None:
-        view = await watching(site.registry(1))
-        crashed = site.registry(5)
-        await crashed.register(KEY)
-        await until("joined", lambda: KEY in view.instances)
-        site.verdict = answer
-        await crashed.stop()
-        await until("pinged", lambda: site.pings)
-        if answer is Verdict.DEAD:
-            await until("gone", lambda: KEY not in view.instances)
-        else:
-            await until("pinged again", lambda: len(site.pings) > 1)
-            assert view.routable(PATH) == [KEY]
 
     play(case)
 
