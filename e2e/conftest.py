@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +56,29 @@ def _needs_cluster(item: pytest.Item) -> bool:
     return "cluster" in getattr(item, "fixturenames", ())
 
 
+def _needs_platform(item: pytest.Item) -> bool:
+    return "installed" in getattr(item, "fixturenames", ())
+
+
 def _alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
 
 
+def _shared(config: Any) -> Path:
+    """The temporary folder that all processes of this run have in common."""
+    base: Path = config._tmp_path_factory.getbasetemp()
+    return base.parent if hasattr(config, "workerinput") else base
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    """Wait for the cluster before the test's time runs. One that does not come fails each test at once."""
+    """Wait for cluster and platform before the test's time runs. One that does not come fails each test at once."""
     if _needs_cluster(item):
         with suppress(arrival.NotComingError):
             arrival.wait()
-    return (yield)
+    platform = installation.held(_shared(item.config), alone=_alone(item)) if _needs_platform(item) else nullcontext()
+    with platform:
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,17 +131,15 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Platform:
+def installed(cluster: Cluster, request: pytest.FixtureRequest) -> Platform:
     """CRD, operator, etcd and NATS, installed once for all processes of this run."""
-    base = tmp_path_factory.getbasetemp()
-    return installation.once(base if worker_id == "master" else base.parent, cluster)
+    return installation.once(_shared(request.config), cluster)
 
 
 @pytest.fixture
-def platform(request: pytest.FixtureRequest, installed: Platform) -> Iterator[Platform]:
-    """What is installed, in use by this test: beside others, or by it alone."""
-    with installed.held(alone=_alone(request.node)):
-        yield installed
+def platform(installed: Platform) -> Platform:
+    """What is installed, in use by this test: beside others, or by it alone (`pytest_runtest_protocol`)."""
+    return installed
 
 
 @pytest.fixture

@@ -29,24 +29,26 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Platform:
-    """An installed release, and the lock by which scenarios share it."""
+    """An installed release."""
 
     cluster: Cluster
     namespace: str
     release: str
-    lock: Path
 
-    @contextmanager
-    def held(self, *, alone: bool) -> Iterator[None]:
-        """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others.
 
-        Who waits for it holds a second lock, the turn: later ones can't keep out one that wants to be alone for ever.
-        """
-        with self.lock.open("w") as file:
-            with self.lock.with_suffix(".turn").open("w") as turn:
-                fcntl.flock(turn, fcntl.LOCK_EX)
-                fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-            yield
+@contextmanager
+def held(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Use the platform beside other scenarios, or alone: to stop the operator, say, which would fail the others.
+
+    Who waits for it holds a second lock, the turn: later ones can't keep out one that wants to be alone for ever.
+    Whoever holds one is a test with a time limit, or a process that is gone. `folder` is one for all processes.
+    """
+    lock = folder / "platform.lock"
+    with lock.open("w") as file:
+        with lock.with_suffix(".turn").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def helm(cluster: Cluster) -> pyhelm3.Client:
@@ -100,7 +102,7 @@ def once(folder: Path, cluster: Cluster) -> Platform:
         if not marker(folder).exists():
             install(cluster, values_of_run())
             marker(folder).touch()
-    return Platform(cluster, NAMESPACE, RELEASE, folder / "platform.lock")
+    return Platform(cluster, NAMESPACE, RELEASE)
 
 
 def marker(folder: Path) -> Path:

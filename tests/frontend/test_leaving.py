@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
+import pytest
+
+from dynamo.frontend.server import longer
 
 BODY = {"model": "m", "prompt": "abcdefgh", "max_tokens": 100, "stream": True}
 
@@ -79,6 +84,42 @@ def test_draining_answers_with_connection_close(make_site: Any, engines: Any, wi
         within("it is not ready", lambda: client.get("/health").status_code == 503)
         answer = client.post("/v1/completions", json={**BODY, "stream": False, "max_tokens": 2})
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "since_asked", "more"),
+    [(5.0, math.inf, 0.0), (5.0, 4.9, 0.0), (5.0, 0.5, 1.5), (6.5, 0.0, 2.0), (14.0, 0.0, 1.0), (15.5, 0.0, 0.0)],
+)
+def test_how_much_longer_it_accepts(elapsed: float, since_asked: float, more: float) -> None:
+    """Until no request came for 2 s, and never beyond 15, where 5 are told."""
+    assert longer(5.0, elapsed, since_asked) == pytest.approx(more)
+
+
+def test_it_accepts_while_requests_still_come(make_site: Any, engines: Any) -> None:
+    """A proxy that learns late loses nothing: new connections are answered past the time that was told."""
+    site = make_site(drain_seconds=2.0)
+    site.worker(engines())
+    site.call(site.leaving.signal)
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        answer = httpx.post(f"{site.url}/v1/completions", json={**BODY, "stream": False, "max_tokens": 1})
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
+def test_probes_do_not_prolong_it(make_site: Any, engines: Any, within: Any) -> None:
+    """The kubelet asks for as long as the pod is there."""
+    site = make_site(drain_seconds=2.0)
+    site.worker(engines())
+    site.call(site.leaving.signal)
+
+    def refused() -> bool:
+        try:
+            httpx.get(f"{site.url}/health")
+        except httpx.TransportError:
+            return True
+        return False
+
+    within("it is gone", refused, 5.0)
 
 
 def test_clients_that_leave_at_any_time_leave_nothing(site: Any, engines: Any, within: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -58,6 +59,8 @@ class _State(ServerState):
         super().__init__()
         self.limits = limits
         self.draining = False
+        self.asked = -math.inf
+        """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
 
 
 class _LingeringTransport:
@@ -135,6 +138,8 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = cast("asyncio.Transport", self._gentle)
         if self.server_state.draining:
             self.cycle.keep_alive = False
+            if self.scope["method"] == "POST":
+                self.server_state.asked = self.loop.time()
 
     def on_message_complete(self) -> None:
         self._phase = _Phase.IDLE
@@ -290,6 +295,11 @@ class HttpServer:
         """Wait until the tasks of cut connections have ended."""
         if self._state.tasks:
             await asyncio.wait([*self._state.tasks], timeout=timeout)
+
+    @property
+    def asked(self) -> float:
+        """When the last request for a model came after `drain`, by the loop's clock; minus infinity: none did."""
+        return self._state.asked
 
     @property
     def running(self) -> int:

@@ -35,6 +35,9 @@ from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+QUIET: Final = 0.4
+LONGEST: Final = 3.0
+"""Of the seconds that a frontend accepts for after SIGTERM: without a request, and at most."""
 
 
 class Leaving:
@@ -164,14 +167,32 @@ async def _serve(
         await leaving.asked.wait()
         # After Ctrl-C there is no proxy that would go on sending requests here.
         accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
-        log.info("leaving: accepting for %g s more, then %g s for running requests", accept, settings.grace_seconds)
+        log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, settings.grace_seconds)
         services.lifecycle.draining = True
         server.drain()
-        await _unless(leaving.now, asyncio.sleep(accept))
+        await _unless(leaving.now, _accept(server, accept))
         await _unless(leaving.now, server.stop(settings.grace_seconds))
     finally:
         server.close()
         await server.settled()
+
+
+async def _accept(server: HttpServer, seconds: float) -> None:
+    """Go on until nobody sends here any more."""
+    clock = asyncio.get_running_loop().time
+    began, wait = clock(), seconds
+    while wait > 0:
+        await asyncio.sleep(wait)
+        now = clock()
+        wait = longer(seconds, now - began, now - server.asked)
+
+
+def longer(seconds: float, elapsed: float, since_asked: float) -> float:
+    """How much longer a frontend that leaves accepts, after `elapsed` of at least `seconds`. Pure.
+
+    Proxies of a busy cluster learn late that it leaves: while requests come, it accepts up to three times as long.
+    """
+    return max(0.0, min(QUIET * seconds - since_asked, LONGEST * seconds - elapsed))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:

@@ -73,7 +73,8 @@ class FrontendSettings:
     )
     drain_seconds: float = setting(
         5.0,
-        "Seconds to go on accepting after SIGTERM, until no proxy sends here any more.",
+        "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; up to three times as long while "
+        "requests still come.",
         env="DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS",
     )
     grace_seconds: float = setting(

@@ -19,7 +19,7 @@ from dynamo.operator.workload import Workload
 
 CACHE = "/var/cache/dynamo"
 MARGIN_SECONDS = 20
-"""Beyond the streams' grace: draining, leaving etcd and NATS, closing the engine."""
+"""Beyond the streams' grace: draining (15 s at most), leaving etcd and NATS, closing the engine."""
 START_SECONDS = 600
 """Until a process answers at all: slow images import for minutes. Loading the model comes after that."""
 
