@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend import models
+from dynamo.frontend import model_set
 from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.llm.kv.activity import IDLE
 from dynamo.llm.kv.cost import Weights
@@ -34,7 +34,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[KvRouting]:
             super().__init__(*arguments)
             routings.append(self)
 
-    monkeypatch.setattr(models, "KvRouting", Recorded)
+    monkeypatch.setattr(model_set, "KvRouting", Recorded)
     return routings
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tests.frontend import kv_reader
 
 from dynamo.frontend.generation import Choice, Desk
-from dynamo.frontend.models import ModelSet
+from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings

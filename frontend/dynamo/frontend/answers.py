@@ -137,6 +137,10 @@ class Answer:
 
     def failed(self, choice: Choice, error: Exception) -> None:
         """One choice failed, so the request did."""
+        self.refused(error)
+
+    def refused(self, error: Exception) -> None:
+        """The request failed, or no choice was even begun."""
         if self.complete:
             return
         self.cancel()

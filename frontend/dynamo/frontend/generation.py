@@ -15,8 +15,9 @@ import msgspec
 
 from dynamo.frontend.kv import Ticket
 from dynamo.frontend.metrics import ModelMeter
-from dynamo.frontend.models import ModelSet, Seat
+from dynamo.frontend.model_set import ModelSet, Seat
 from dynamo.frontend.retrying import Attempts, may_go_on, patience, wait_before
+from dynamo.frontend.routing import Counted
 from dynamo.llm.detokenize import Detokenizer
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -103,7 +104,7 @@ class Choice:
         self._tried: set[InstanceKey] = set()
         self._call: Call | None = None
         self._seat: Seat | None = None
-        self._ticket: Ticket | None = None
+        self._ticket: Ticket | Counted | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._failing_since = 0.0
@@ -216,6 +217,8 @@ class Choice:
         if self._ticket is not None and self._ticket.waits and ids:
             self._ticket.prefilled()
             self._shorten()
+            if (gate := self._desk.models.gate) is not None:
+                gate.eased()
         if self._logprobs:
             self._with_logprobs(detokenizer, ids, finish, extras)
             return
@@ -350,6 +353,8 @@ class Choice:
         if self._seat is not None:
             self._seat.open_streams -= 1
             self._seat = None
+            if (gate := self._desk.models.gate) is not None:
+                gate.eased()
 
 
 def _key(seat: Seat) -> InstanceKey:

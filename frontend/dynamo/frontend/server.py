@@ -17,8 +17,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Literal, cast
 
+from dynamo.frontend.admission import Thresholds
 from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
+from dynamo.frontend.gate import QueueOptions
+from dynamo.frontend.gates import Gates
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
 from dynamo.frontend.kv import KvOptions
 from dynamo.frontend.kv_events import KvEvents
@@ -98,8 +101,9 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
     pool = ModelPool(
-        view, loader, metrics, mode=settings.router_mode, random=random.Random(), **_kv_routing(runtime, settings)
-    )
+        view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
+        **_kv_routing(runtime, settings),
+    )  # fmt: skip
     services = Services(
         pool=pool,
         opener=runtime.caller,
@@ -108,7 +112,8 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         policy=Policy(
             body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
             migration_limit=settings.migration_limit, stall_seconds=settings.stall_seconds,
-            strict_fields=settings.strict_fields,
+            strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
+            has_siblings=settings.has_siblings,
         ),
         cors=Cors(settings.cors_origin),
         lifecycle=Lifecycle(),
@@ -122,6 +127,18 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     finally:
         stop_listening()
         await pool.stop()
+
+
+def _gates(settings: FrontendSettings, metrics: Metrics) -> Gates:
+    thresholds = Thresholds(**{name: getattr(settings, name) for name in Thresholds.__struct_fields__})
+    queue = QueueOptions(
+        settings.router_queue_threshold, settings.router_queue_policy, settings.router_queue_limit,
+        settings.router_queue_timeout_secs,
+    )  # fmt: skip
+    gates = Gates(metrics, thresholds, queue)
+    for line in gates.said_at_start(settings.router_mode):
+        log.warning(line)
+    return gates
 
 
 def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from random import getrandbits
 from typing import Any
 
@@ -16,10 +17,11 @@ from dynamo.frontend import openai
 from dynamo.frontend.answers import Answer, Shape, StreamAnswer, WholeAnswer
 from dynamo.frontend.chunks import Identity
 from dynamo.frontend.errors import ApiError, internal, to_api_error
+from dynamo.frontend.gate import Gate, Visitor
 from dynamo.frontend.generation import Choice, Desk
 from dynamo.frontend.http_server import CONNECTION, Connection
 from dynamo.frontend.metrics import ModelMeter, error_type
-from dynamo.frontend.models import ModelSet
+from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
 from dynamo.frontend.requests import (
     ClientGone,
@@ -88,6 +90,7 @@ class _Job:
         self._over = False
         self.output: Output | None = None
         self.answer: Answer | None = None
+        self._leave_queue: Callable[[], None] | None = None
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
@@ -184,7 +187,18 @@ class _Job:
             clock=services.clock, migration_limit=services.policy.migration_limit,
             hold_seconds=services.policy.hold_seconds, again=services.pool.again,
         )  # fmt: skip
-        self.answer.start([Choice(index, one, desk, self.answer) for index, one in enumerate(requests)])
+        choices = [Choice(index, one, desk, self.answer) for index, one in enumerate(requests)]
+        if models.gate is None:
+            self.answer.start(choices)
+        else:
+            self._enter(models.gate, self.answer, choices, deadline)
+
+    def _enter(self, gate: Gate, answer: Answer, choices: list[Choice], deadline: float | None) -> None:
+        """Have the choices started once there is room; the whole request takes one place where there isn't."""
+        tokens = sum(choice.prompt_tokens for choice in choices)
+        place = gate.enter(Visitor(lambda: answer.start(choices), answer.refused, tokens, deadline))
+        if place is not None:
+            self._leave_queue = lambda: gate.leave(place)
 
     async def _wait(self, receive: Receive) -> None:
         """Until the answer has left or the client has."""
@@ -198,6 +212,8 @@ class _Job:
         assert answer is not None
         assert output is not None
         assert meter is not None
+        if self._leave_queue is not None:
+            self._leave_queue()
         if left_early := not answer.complete:
             answer.cancel()
         await output.close()

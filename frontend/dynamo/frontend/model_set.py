@@ -1,0 +1,145 @@
+"""The instances that serve one model card, and the choice among them for each attempt of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Any, Protocol
+
+from dynamo.frontend.admission import Load
+from dynamo.frontend.gate import Gate
+from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
+from dynamo.frontend.loading import LoadedModel
+from dynamo.frontend.routing import SELECTORS, Candidate, Counted, Turn
+from dynamo.llm.card import ModelCard
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.runtime.errors import NoInstances
+from dynamo.runtime.names import EndpointPath, InstanceKey
+
+
+class View(Protocol):
+    """The part of `dynamo.runtime`'s `InstanceView` that the pool needs."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def synced(self) -> bool: ...
+
+    def routable(self, path: EndpointPath) -> list[InstanceKey]: ...
+
+    def pending(self, key: InstanceKey) -> None: ...
+
+    def loaded(self, key: InstanceKey) -> None: ...
+
+    def failed(self, key: InstanceKey, reason: str) -> None: ...
+
+
+class Seat(Candidate):
+    """One instance of a set, with what this frontend has open there."""
+
+    instance: Any = None
+    key: InstanceKey | None = None
+    total_blocks: int = 0
+    batched_tokens: int = 0
+
+    def figure(self, figures: dict[str, Any]) -> None:
+        """Take over the figures that the instance published."""
+        self.running = int(figures.get("running") or 0)
+        self.waiting = int(figures.get("waiting") or 0)
+        self.capacity = int(figures.get("max_num_seqs") or 0)
+        self.total_blocks = int(figures.get("total_kv_blocks") or 0)
+        self.batched_tokens = int(figures.get("max_num_batched_tokens") or 0)
+
+
+class ModelSet:
+    """The instances that serve one card."""
+
+    def __init__(self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None) -> None:
+        self.card, self.name, self.digest = card, card.name, card.digest
+        self.created = int(time.time())
+        self.model: LoadedModel | None = None
+        self.failure: str | None = None
+        self.seats: dict[InstanceKey, Seat] = {}
+        self.loading: asyncio.Task[None] | None = None
+        self._view, self._random, self._turn = view, random, Turn()
+        self._select = SELECTORS[mode]
+        self.kv: KvRouting | None = None
+        """Kept in kv mode, for requests that have tokens."""
+        if kv is not None and card.model_input == "tokens":
+            self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
+        self._picked_version = -1
+        self._candidates: list[Seat] = []
+        self.gate: Gate | None = None
+        """There where the model has thresholds or a queue."""
+
+    @property
+    def served(self) -> bool:
+        """Requests can be answered."""
+        return self.model is not None and bool(self.seats)
+
+    def ticket(self, request: PreprocessedRequest | TextRequest) -> Ticket | Counted | None:
+        """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
+        if not isinstance(request, PreprocessedRequest):
+            return None
+        if self.kv is not None:
+            return self.kv.ticket(request)
+        return None if self.gate is None else Counted(len(request.token_ids), self.card.kv_cache_block_size)
+
+    def loads(self) -> Iterator[Load]:
+        """Of each instance that can be asked now."""
+        return map(self._load, self._routable())
+
+    def load_of(self, instance: int) -> Load | None:
+        return next((self._load(seat) for seat in self._routable() if seat.id == instance), None)
+
+    def _load(self, seat: Seat) -> Load:
+        if self.kv is not None:
+            # Of all frontends that tell each other; the others' requests are not known outside kv mode.
+            tokens, blocks, _ = self.kv.router.activity.load(Rank(seat.id))
+        elif self.card.model_input == "tokens":
+            tokens, blocks = seat.prefill_tokens, seat.blocks
+        else:
+            # Without tokens there are no blocks: one of its sequences stands for one of them.
+            return Load(0, seat.open_streams, seat.capacity, 0)
+        return Load(tokens, blocks, seat.total_blocks, seat.batched_tokens)
+
+    def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | Counted | None = None) -> Seat:
+        """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
+        candidates: list[Seat] = self._routable()
+        if excluded:
+            out = set(excluded)
+            candidates = [seat for seat in candidates if seat.key not in out]
+        if not candidates:
+            raise NoInstances(f"no worker of model '{self.name}' can take the request now")
+        if self.gate is not None:
+            candidates = self.gate.free(candidates, self._load) or candidates
+        if isinstance(ticket, Ticket):
+            return candidates[ticket.place([seat.id for seat in candidates])]
+        chosen = candidates[0] if len(candidates) == 1 else self._select(candidates, self._turn, self._random)
+        assert isinstance(chosen, Seat)
+        if ticket is not None:
+            ticket.placed(chosen)
+        return chosen
+
+    def _routable(self) -> list[Seat]:
+        if self._picked_version != self._view.version:
+            self._picked_version = self._view.version
+            paths = {key.path for key in self.seats}
+            keys = [key for path in sorted(paths) for key in self._view.routable(path)]
+            self._candidates = [self.seats[key] for key in keys if key in self.seats]
+        return self._candidates
+
+    def changed(self) -> None:
+        """An instance joined or left."""
+        self._picked_version = -1
+
+    def left(self, key: InstanceKey) -> None:
+        """An instance is gone, and its cache with it."""
+        self.seats.pop(key, None)
+        if self.kv is not None:
+            self.kv.left(key)
+        self.changed()
