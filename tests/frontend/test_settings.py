@@ -84,6 +84,9 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
         ({"router_queue_threshold": -0.5}, "--router-queue-threshold"),
         ({"router_queue_limit": 0}, "--router-queue-limit"),
         ({"router_queue_timeout_secs": 0.0}, "--router-queue-timeout-secs"),
+        ({"router_session_affinity_ttl_secs": 0}, "--router-session-affinity-ttl-secs"),
+        ({"router_session_affinity_ttl_secs": 31_536_001}, "--router-session-affinity-ttl-secs"),
+        ({"router_session_affinity_limit": 0}, "--router-session-affinity-limit"),
     ],
 )
 def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dynamo.frontend.explaining import Explanation, route_of
+from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.kv import Ticket
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.model_set import ModelSet, Seat
@@ -79,6 +81,8 @@ class Desk(msgspec.Struct):
     clock: Callable[[], float]
     migration_limit: int = 0
     hold_seconds: float = 0.0
+    hints: Hints = msgspec.field(default_factory=lambda: NO_HINTS)
+    explanation: Explanation | None = None
     again: Callable[[ModelSet], ModelSet | None] | None = None
     """The set that goes on where one has ended: a set ends with its last instance."""
 
@@ -138,19 +142,30 @@ class Choice:
         """Open a stream on some instance; failures come through the listener."""
         self._timer = None
         try:
-            self._ticket = self._desk.models.ticket(self._request)
-            seat = self._desk.models.choose(self._tried, self._ticket)
+            desk = self._desk
+            models, hints = desk.models, desk.hints
+            self._ticket = models.ticket(self._request, hints)
+            seat = models.choose(self._tried, self._ticket, hints)
             if self._ticket is None:
                 self._shorten()
             self._attempts.made += 1
             self._tried.add(_key(seat))
             self._seat = seat
             seat.open_streams += 1
-            self._call = self._desk.opener.open(
-                _key(seat), self._request, context=self._desk.context, on_item=self.on_item, on_end=self.on_end
+            if desk.explanation is not None or log.isEnabledFor(logging.DEBUG):
+                self._explain(seat)
+            self._call = desk.opener.open(
+                _key(seat), self._request, context=desk.context, on_item=self.on_item, on_end=self.on_end
             )
         except DynamoException as error:
             self._failed(error)
+
+    def _explain(self, seat: Seat) -> None:
+        desk = self._desk
+        route = route_of(seat.id, desk.models.mode, desk.hints, self._ticket)
+        log.debug("[%s] choice %d goes to %s", desk.context.id(), self.index, route.line())
+        if desk.explanation is not None:
+            desk.explanation.routed(self.index, route)
 
     def cancel(self) -> None:
         """End it; the listener is not called any more."""
@@ -281,7 +296,9 @@ class Choice:
     def _failed(self, error: DynamoException) -> None:
         self._leave()
         self._attempts.produced = self.tokens > 0
-        if may_go_on(error, self._attempts) and self._again(error):
+        # A request to one worker is nobody else's.
+        pinned = self._desk.hints.instance is not None
+        if not pinned and may_go_on(error, self._attempts) and self._again(error):
             return
         self._closed = True
         self._listener.failed(self, error)
@@ -353,6 +370,8 @@ class Choice:
         if self._seat is not None:
             self._seat.open_streams -= 1
             self._seat = None
+            if self._desk.hints.session:
+                self._desk.models.ended(self._desk.hints)
             if (gate := self._desk.models.gate) is not None:
                 gate.eased()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 from typing import Any, Protocol
 
 from dynamo.frontend.admission import Load
+from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.gate import Gate
+from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.frontend.loading import LoadedModel
 from dynamo.frontend.routing import SELECTORS, Candidate, Counted, Turn
@@ -58,7 +60,10 @@ class Seat(Candidate):
 class ModelSet:
     """The instances that serve one card."""
 
-    def __init__(self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None) -> None:
+    def __init__(
+        self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None,
+        sessions: Sessions | None = None,
+    ) -> None:  # fmt: skip
         self.card, self.name, self.digest = card, card.name, card.digest
         self.created = int(time.time())
         self.model: LoadedModel | None = None
@@ -66,7 +71,9 @@ class ModelSet:
         self.seats: dict[InstanceKey, Seat] = {}
         self.loading: asyncio.Task[None] | None = None
         self._view, self._random, self._turn = view, random, Turn()
-        self._select = SELECTORS[mode]
+        self.mode, self._select = mode, SELECTORS[mode]
+        self.sessions = sessions
+        """There where sessions stay with their worker."""
         self.kv: KvRouting | None = None
         """Kept in kv mode, for requests that have tokens."""
         if kv is not None and card.model_input == "tokens":
@@ -81,12 +88,12 @@ class ModelSet:
         """Requests can be answered."""
         return self.model is not None and bool(self.seats)
 
-    def ticket(self, request: PreprocessedRequest | TextRequest) -> Ticket | Counted | None:
+    def ticket(self, request: PreprocessedRequest | TextRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
         """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
         if not isinstance(request, PreprocessedRequest):
             return None
         if self.kv is not None:
-            return self.kv.ticket(request)
+            return self.kv.ticket(request, hints.weights)
         return None if self.gate is None else Counted(len(request.token_ids), self.card.kv_cache_block_size)
 
     def loads(self) -> Iterator[Load]:
@@ -107,23 +114,67 @@ class ModelSet:
             return Load(0, seat.open_streams, seat.capacity, 0)
         return Load(tokens, blocks, seat.total_blocks, seat.batched_tokens)
 
-    def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | Counted | None = None) -> Seat:
+    def choose(
+        self, excluded: Collection[InstanceKey] = (), ticket: Ticket | Counted | None = None, hints: Hints = NO_HINTS
+    ) -> Seat:
         """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
-        candidates: list[Seat] = self._routable()
+        candidates = self._among(excluded, hints)
+        if isinstance(ticket, Ticket):
+            chosen = candidates[ticket.place([seat.id for seat in candidates])]
+        else:
+            chosen = self._pick(candidates)
+            if ticket is not None:
+                ticket.placed(chosen)
+        if hints.session and self.sessions is not None and hints.instance is None:
+            self._bind(hints, chosen, excluded)
+        return chosen
+
+    def query(self, request: PreprocessedRequest | TextRequest, hints: Hints) -> tuple[Seat, Ticket | Counted | None]:
+        """Where an attempt would go; nothing is counted, but round-robin's turn passes."""
+        candidates, ticket = self._among((), hints), self.ticket(request, hints)
+        if isinstance(ticket, Ticket):
+            return candidates[ticket.look([seat.id for seat in candidates])], ticket
+        return self._pick(candidates), None
+
+    def ended(self, hints: Hints) -> None:
+        """An attempt of a session's request is over."""
+        if self.sessions is not None and hints.instance is None:
+            self.sessions.ended((self.name, hints.session), time.monotonic(), closes=hints.closes)
+
+    def _among(self, excluded: Collection[InstanceKey], hints: Hints) -> list[Seat]:
+        """Those to choose from: one at least."""
+        candidates = self._routable()
         if excluded:
-            out = set(excluded)
-            candidates = [seat for seat in candidates if seat.key not in out]
+            candidates = [seat for seat in candidates if seat.key not in excluded]
+        if hints.instance is not None:
+            candidates = [seat for seat in candidates if seat.id == hints.instance]
         if not candidates:
-            raise NoInstances(f"no worker of model '{self.name}' can take the request now")
+            raise NoInstances(self._nobody(hints))
         if self.gate is not None:
             candidates = self.gate.free(candidates, self._load) or candidates
-        if isinstance(ticket, Ticket):
-            return candidates[ticket.place([seat.id for seat in candidates])]
+        if hints.session and self.sessions is not None and hints.instance is None:
+            bound = self.sessions.find((self.name, hints.session), time.monotonic())
+            found = [seat for seat in candidates if seat.id == bound]
+            hints.kept = bool(found)
+            return found or candidates
+        return candidates
+
+    def _pick(self, candidates: list[Seat]) -> Seat:
         chosen = candidates[0] if len(candidates) == 1 else self._select(candidates, self._turn, self._random)
         assert isinstance(chosen, Seat)
-        if ticket is not None:
-            ticket.placed(chosen)
         return chosen
+
+    def _bind(self, hints: Hints, chosen: Seat, excluded: Collection[InstanceKey]) -> None:
+        sessions, key, now = self.sessions, (self.name, hints.session), time.monotonic()
+        assert sessions is not None
+        bound = sessions.find(key, now)
+        stays = any(seat.id == bound and seat.key not in excluded for seat in self._routable())
+        sessions.sent(key, chosen.id, now, stays=stays)
+
+    def _nobody(self, hints: Hints) -> str:
+        if hints.instance is None:
+            return f"no worker of model '{self.name}' can take the request now"
+        return f"{hints.pinned_by}: instance {hints.instance} doesn't serve model '{self.name}' now"
 
     def _routable(self) -> list[Seat]:
         if self._picked_version != self._view.version:

@@ -15,8 +15,10 @@ import time
 from random import Random
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError, model_not_found, unavailable
+from dynamo.frontend.affinity import Sessions
+from dynamo.frontend.errors import ApiError, model_not_found, pinned_gone, unavailable
 from dynamo.frontend.gates import Gates
+from dynamo.frontend.hints import Hints
 from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.frontend.kv_events import KvEvents
 from dynamo.frontend.kv_sharing import KvSharing
@@ -42,12 +44,12 @@ class ModelPool:
     def __init__(
         self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
         kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
-        gates: Gates | None = None,
+        gates: Gates | None = None, sessions: Sessions | None = None,
     ) -> None:  # fmt: skip
         self._view, self._loader, self._metrics = view, loader, metrics
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
-        self.gates = gates or Gates(metrics)
+        self.gates, self._sessions = gates or Gates(metrics), sessions
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -97,7 +99,8 @@ class ModelPool:
         """Take an instance into its set."""
         found = self._sets.get((card.name, card.digest))
         if found is None:
-            found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random, self._kv)
+            found = ModelSet(card, self._view, self._mode, self._random, self._kv, self._sessions)
+            self._sets[card.name, card.digest] = found
             self._by_name.setdefault(card.name, []).append(found)
             self.gates.put(found)
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
@@ -180,6 +183,21 @@ class ModelPool:
             raise self._missing(name)
         # During a rollout two cards serve one model; each gets requests as it has instances.
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
+
+    def settle(self, found: ModelSet, hints: Hints) -> ModelSet:
+        """The set of the same model that the hints lead to; raises the `ApiError` of a pinned worker that is gone."""
+        wanted = hints.instance
+        if wanted is None and hints.session and self._sessions is not None:
+            wanted = self._sessions.find((found.name, hints.session), time.monotonic())
+        if wanted is None:
+            return found
+        sets: list[ModelSet] = [found, *self._by_name.get(found.name, ())]
+        for one in sets:
+            if one.served and any(key.id == wanted for key in one.seats):
+                return one
+        if hints.instance is not None:
+            raise pinned_gone(hints.pinned_by, hints.instance, found.name)
+        return found
 
     def again(self, ended: ModelSet) -> ModelSet | None:
         """The set that takes over the requests of one that has ended: of the same card, else of one with its tokens."""

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from typing import Any, Final, Literal, cast
 
 from dynamo.frontend.admission import Thresholds
+from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
 from dynamo.frontend.gate import QueueOptions
@@ -102,6 +103,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     loader = Loader(runtime.caller, FileCache(), mode)
     pool = ModelPool(
         view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
+        sessions=_sessions(settings),
         **_kv_routing(runtime, settings),
     )  # fmt: skip
     services = Services(
@@ -113,7 +115,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
             body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
             migration_limit=settings.migration_limit, stall_seconds=settings.stall_seconds,
             strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
-            has_siblings=settings.has_siblings,
+            has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
         ),
         cors=Cors(settings.cors_origin),
         lifecycle=Lifecycle(),
@@ -139,6 +141,14 @@ def _gates(settings: FrontendSettings, metrics: Metrics) -> Gates:
     for line in gates.said_at_start(settings.router_mode):
         log.warning(line)
     return gates
+
+
+def _sessions(settings: FrontendSettings) -> Sessions | None:
+    ttl = settings.router_session_affinity_ttl_secs
+    if ttl is None:
+        return None
+    moves = settings.router_session_affinity_mode == "soft"
+    return Sessions(ttl, settings.router_session_affinity_limit, moves=moves)
 
 
 def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Policy(msgspec.Struct, frozen=True):
     stall_seconds: float = 60.0
     strict_fields: bool = False
     admin_api: bool = True
+    sessions: bool = False
+    """Sessions stay with their worker."""
     has_siblings: bool = False
     """Other processes answer on the same port."""
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dynamo.frontend.admission import QUEUE_POLICIES
+from dynamo.frontend.affinity import MODES as SESSION_MODES
 from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
+_YEAR: Final = 31_536_000
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,17 @@ class FrontendSettings:
     router_queue_timeout_secs: float = setting(
         30.0, "Seconds that a request may wait; then it is answered 503.", env="DYN_ROUTER_QUEUE_TIMEOUT_SECS"
     )
+    router_session_affinity_ttl_secs: int | None = setting(
+        None, "Requests with the same session id go to one worker; seconds after which an idle session is forgotten.",
+        env="DYN_ROUTER_SESSION_AFFINITY_TTL_SECS",
+    )  # fmt: skip
+    router_session_affinity_mode: str = setting(
+        "hard", "A session whose worker is busy: hard, it goes back to it later; soft, it moves.",
+        env="DYN_ROUTER_SESSION_AFFINITY_MODE", choices=SESSION_MODES,
+    )  # fmt: skip
+    router_session_affinity_limit: int = setting(
+        100_000, "Sessions that are remembered; the oldest are forgotten.", env="DYN_ROUTER_SESSION_AFFINITY_LIMIT"
+    )
     disable_admin_api: bool = setting(
         False, "Leave out /busy_threshold, which lets anybody change thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
     )
@@ -149,6 +162,8 @@ def problem(settings: FrontendSettings) -> str | None:
         return "--overlap-score-weight and --router-temperature must be 0 or more"
     if reason := _overload_problem(settings):
         return reason
+    if reason := _session_problem(settings):
+        return reason
     if settings.workers < 1:
         return "--workers must be at least 1"
     if settings.migration_limit < 0:
@@ -173,6 +188,15 @@ def _overload_problem(settings: FrontendSettings) -> str | None:
         return "--router-queue-limit must be at least 1"
     if not 0 < settings.router_queue_timeout_secs < float("inf"):
         return "--router-queue-timeout-secs must be more than 0"
+    return None
+
+
+def _session_problem(settings: FrontendSettings) -> str | None:
+    ttl = settings.router_session_affinity_ttl_secs
+    if ttl is not None and not 1 <= ttl <= _YEAR:
+        return f"--router-session-affinity-ttl-secs must be between 1 and {_YEAR}"
+    if settings.router_session_affinity_limit < 1:
+        return "--router-session-affinity-limit must be at least 1"
     return None
 
 
