@@ -212,6 +212,16 @@ def test_bad_thresholds_name_the_field(served: Any, body: dict[str, Any], status
     assert httpx.get(served.url + "/busy_threshold").json() == {"thresholds": []}
 
 
+def test_one_of_several_processes_does_not_pretend_to_speak_for_all(make_site: Any, engines: Any) -> None:
+    """With `--workers` a POST would change the thresholds of whichever process answers: refused, asking is not."""
+    site = make_site(has_siblings=True, active_decode_blocks_threshold=0.9)
+    site.worker(engines())
+    assert site.post("/busy_threshold", {"model": "m"}).json()["active_decode_blocks_threshold"] == 0.9
+    answer = site.post("/busy_threshold", {"model": "m", "active_decode_blocks_threshold": 0.5})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_alone")
+    assert httpx.delete(f"{site.url}/busy_threshold/m").status_code == 409
+
+
 def test_the_admin_api_can_be_left_out(make_site: Any) -> None:
     """Then it is an unknown route."""
     site = make_site(disable_admin_api=True)

@@ -171,7 +171,7 @@ class Admission(Generic[T]):
             if self.thresholds.busy(load):
                 continue
             free = True
-            if self._has_room(load):
+            if self.has_room(load):
                 # Nobody overtakes those who wait: their turn is now.
                 return Verdict.WAIT if len(self.queue) else Verdict.GO
         if none:
@@ -183,9 +183,10 @@ class Admission(Generic[T]):
         none = True
         for load in loads:
             none = False
-            if not self.thresholds.busy(load) and self._has_room(load):
+            if not self.thresholds.busy(load) and self.has_room(load):
                 return True
         return none
 
-    def _has_room(self, load: Load) -> bool:
+    def has_room(self, load: Load) -> bool:
+        """Tell whether a worker can take one of those who wait."""
         return self.queue_threshold is None or not over(load, self.queue_threshold)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dynamo.frontend.admission import Admission, Load, Place, Queue, Thresholds, Verdict
@@ -111,12 +111,14 @@ class Gate:
         if self._queue.leave(place):
             self._count()
 
-    def free(self, seats: Sequence[S], load: Callable[[S], Load]) -> list[S]:
-        """Those that are not busy."""
+    def best(self, seats: list[S], load: Callable[[S], Load], with_room: bool) -> list[S]:
+        """Those that are not busy (`with_room`: of them, those with room for one who waits); all where none is."""
         thresholds = self.thresholds
-        if not thresholds.any:
-            return list(seats)
-        return [seat for seat in seats if not thresholds.busy(load(seat))]
+        if thresholds.any:
+            seats = [seat for seat in seats if not thresholds.busy(load(seat))] or seats
+        if with_room and self._admission.queue_threshold is not None:
+            seats = [seat for seat in seats if self._admission.has_room(load(seat))] or seats
+        return seats
 
     def eased(self) -> None:
         """A worker has less to do: look soon whether somebody can go on."""

@@ -151,7 +151,8 @@ class ModelSet:
         if not candidates:
             raise NoInstances(self._nobody(hints))
         if self.gate is not None:
-            candidates = self.gate.free(candidates, self._load) or candidates
+            # In mode kv the cost knows of prefill; the others would send to who has none of the room waited for.
+            candidates = self.gate.best(candidates, self._load, with_room=self.kv is None)
         if hints.session and self.sessions is not None and hints.instance is None:
             bound = self.sessions.find((self.name, hints.session), time.monotonic())
             found = [seat for seat in candidates if seat.id == bound]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -41,32 +42,39 @@ def busy_router(services: Services) -> APIRouter:
         found = {name: gates.of(name) for name in names}
         return json_reply({"thresholds": [_body(name, one) for name, one in found.items() if one.any]})
 
-    @router.post("/busy_threshold")
+    @router.post("/busy_threshold", openapi_extra={"requestBody": _described()})
     async def set_thresholds(request: Request) -> Response:
         """Set thresholds of a model, or ask for them."""
         asked = await _read(services, request)
         changes = {name: value for name in _FIELDS if (value := getattr(asked, name)) is not None}
         if not changes:
             return json_reply(_body(asked.model, gates.of(asked.model)))
-        sets = _sets(services, asked.model)
-        if services.policy.has_siblings:
-            text = "With --workers, thresholds are set by flags: this process can't change those of the others."
-            raise ApiError(409, text, code="not_alone")
+        sets = _changeable(services, asked.model)
         return json_reply(_body(asked.model, gates.change(asked.model, sets, changes)))
 
     @router.delete("/busy_threshold/{model_id:path}")
     async def reset_thresholds(model_id: str) -> Response:
         """Take back what was set for a model: the flags hold again."""
-        return json_reply(_body(model_id, gates.reset(model_id, _sets(services, model_id))))
+        return json_reply(_body(model_id, gates.reset(model_id, _changeable(services, model_id))))
 
     return router
+
+
+def _described() -> dict[str, Any]:
+    _, components = msgspec.json.schema_components([BusyThresholdRequest])
+    schema = components[BusyThresholdRequest.__name__]
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
 def _body(model: str, thresholds: Thresholds) -> dict[str, Any]:
     return {"model": model, **{name: getattr(thresholds, name) for name in _FIELDS}}
 
 
-def _sets(services: Services, model: str) -> list[ModelSet]:
+def _changeable(services: Services, model: str) -> list[ModelSet]:
+    """The sets of a model; raises where there is none, or where this process is one of several."""
+    if services.policy.has_siblings:
+        text = "With --workers, thresholds are set by flags: this process can't change those of the others."
+        raise ApiError(409, text, code="not_alone")
     sets = services.pool.sets()
     if found := [one for one in sets if one.name == model]:
         return found
