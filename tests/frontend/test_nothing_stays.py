@@ -51,7 +51,8 @@ async def many(url: str, random: Random) -> list[int]:
     asked = []
     for number in range(REQUESTS):
         body = {
-            "model": "m", "prompt": f"{number:3} " + "x" * random.randrange(1, 200), "max_tokens": random.randrange(1, 8),
+            "model": "m", "prompt": f"{number:3} " + "x" * random.randrange(1, 200),
+            "max_tokens": random.randrange(1, 8),
             "stream": random.random() < 0.5, "n": random.choice([1, 1, 3]),
             "nvext": {"agent_hints": {"priority": random.randrange(3)}},
         }  # fmt: skip

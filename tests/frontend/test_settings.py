@@ -72,6 +72,9 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
     ("changes", "words"),
     [
         ({"overlap_score_weight": -1.0}, "--overlap-score-weight"),
+        ({"router_temperature": float("nan")}, "--router-temperature"),
+        ({"router_kv_overlap_score_credit": -1.0}, "--router-kv-overlap-score-credit"),
+        ({"router_ttl_secs": 0.0}, "--router-ttl-secs"),
         ({"workers": 0}, "--workers"),
         ({"http_port": 70000}, "--http-port"),
         ({"migration_limit": -1}, "--migration-limit"),

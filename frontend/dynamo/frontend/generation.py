@@ -152,6 +152,9 @@ class Choice:
             self._tried.add(_key(seat))
             self._seat = seat
             seat.open_streams += 1
+            if isinstance(self._ticket, Ticket) and self._ticket.outputs is not None:
+                before = self.tokens  # of attempts before this one, whose answer is part of its prompt
+                self._ticket.watch(lambda: self.tokens - before)
             if desk.explanation is not None or log.isEnabledFor(logging.DEBUG):
                 self._explain(seat)
             self._call = desk.opener.open(

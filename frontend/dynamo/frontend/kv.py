@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,8 @@ from dynamo.llm.kv.router import Decision, KvRouter, Prompt
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.names import InstanceKey
 
+OUTPUTS_EVERY: Final = 0.1
+
 
 class KvOptions(msgspec.Struct, frozen=True):
     """How a frontend routes in kv mode."""
@@ -28,11 +30,18 @@ class KvOptions(msgspec.Struct, frozen=True):
     overlap_score_weight: float = 1.0
     temperature: float = 0.0
     predict_seconds: float = SECONDS
+    overlap_score_credit: float = 1.0
+    overlap_score_credit_decay: float = 0.0
+    decode_request_weight: float = 0.0
+    track_output_blocks: bool = False
 
     def weights(self) -> Weights:
         """The original's older word weighs prefill; 0 takes the credit for caches away too."""
-        credit = 1.0 if self.overlap_score_weight else 0.0
-        return Weights(overlap_credit=credit, prefill_load_scale=self.overlap_score_weight)
+        return Weights(
+            overlap_credit=self.overlap_score_credit if self.overlap_score_weight else 0.0,
+            overlap_credit_decay=self.overlap_score_credit_decay, prefill_load_scale=self.overlap_score_weight,
+            decode_request_weight=self.decode_request_weight,
+        )  # fmt: skip
 
     def with_changes(self, changes: RouterConfigOverride) -> tuple[Weights, float]:
         """Weights and temperature of a request that has its own words on them."""
@@ -64,7 +73,18 @@ class Sharing(Protocol):
 class Ticket:
     """One attempt, from its choice of worker to its end."""
 
-    __slots__ = ("_clock", "_id", "_prompt", "_router", "_shared", "_sharing", "_weighing", "decision", "waits")
+    __slots__ = (
+        "_clock",
+        "_id",
+        "_prompt",
+        "_router",
+        "_shared",
+        "_sharing",
+        "_weighing",
+        "decision",
+        "outputs",
+        "waits",
+    )
 
     def __init__(
         self, number: int, router: KvRouter, prompt: Prompt, clock: Callable[[], float], sharing: Sharing | None = None,
@@ -76,12 +96,16 @@ class Ticket:
         self._weighing = weighing
         self.decision: Decision | None = None
         """Once it is placed."""
+        self.outputs: Outputs | None = None
+        """There where the blocks of answers count."""
         self.waits = True
         """No token has come yet."""
 
     def place(self, instances: Sequence[int]) -> int:
         """Choose among instances, of which there is at least one: the index of the choice."""
         router = self._router
+        if self.outputs is not None:
+            self.outputs.look()
         decision = router.place(self._id, self._prompt, router.ranks(instances), self._clock(), self._weighing)
         self.decision = decision
         if self._sharing is not None:
@@ -99,6 +123,11 @@ class Ticket:
         """Whole blocks of its prompt."""
         return len(self._prompt.names)
 
+    def watch(self, produced: Callable[[], int]) -> None:
+        """It is on its way; `produced` says how many tokens its answer has so far."""
+        if self.outputs is not None:
+            self.outputs.began(self._id, self._prompt.tokens, produced)
+
     def prefilled(self) -> None:
         """Its first token came."""
         self.waits = False
@@ -109,8 +138,44 @@ class Ticket:
     def close(self) -> None:
         """It is over."""
         self._router.ended(self._id)
+        if self.outputs is not None:
+            self.outputs.ended(self._id)
         if self._shared is not None:
             self._shared.freed()
+
+
+class Outputs:
+    """Counts the blocks that answers fill, at most every `OUTPUTS_EVERY` seconds: nothing is done per token.
+
+    Nobody shares these blocks, and other frontends don't hear of them, as with the original.
+    """
+
+    def __init__(self, router: KvRouter, clock: Callable[[], float]) -> None:
+        self._router, self._clock = router, clock
+        self._running: dict[str, tuple[int, Callable[[], int]]] = {}
+        self._grown: dict[str, int] = {}
+        self._looked_at = float("-inf")
+
+    def began(self, request: str, tokens: int, produced: Callable[[], int]) -> None:
+        """A request runs; `produced` says how many tokens its answer has, beside `tokens` of its prompt."""
+        self._running[request] = (tokens % self._router.block_size, produced)
+
+    def ended(self, request: str) -> None:
+        """It is over."""
+        self._running.pop(request, None)
+        self._grown.pop(request, None)
+
+    def look(self) -> None:
+        """Bring the router up to date, unless it nearly is."""
+        now = self._clock()
+        if now - self._looked_at < OUTPUTS_EVERY:
+            return
+        self._looked_at, size, grown = now, self._router.block_size, self._grown
+        for request, (begun, produced) in self._running.items():
+            blocks = (begun + produced()) // size
+            if blocks > (before := grown.get(request, 0)):
+                grown[request] = blocks
+                self._router.activity.grew(request, blocks - before)
 
 
 class KvRouting:
@@ -122,6 +187,7 @@ class KvRouting:
         )
         self.sharing: Sharing | None = None
         """Set where other frontends are told."""
+        self.outputs = Outputs(self.router, clock) if options.track_output_blocks else None
         self._options, self._clock = options, clock
         self._numbers = itertools.count()
 
@@ -129,7 +195,9 @@ class KvRouting:
         """For one attempt of a request; `changes`: what it says of weights."""
         prompt = self.router.prompt(request.token_ids)
         weighing = None if changes is None else self._options.with_changes(changes)
-        return Ticket(next(self._numbers), self.router, prompt, self._clock, self.sharing, weighing)
+        ticket = Ticket(next(self._numbers), self.router, prompt, self._clock, self.sharing, weighing)
+        ticket.outputs = self.outputs
+        return ticket
 
     def left(self, key: InstanceKey) -> None:
         """An instance is gone."""

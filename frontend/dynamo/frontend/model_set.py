@@ -98,6 +98,8 @@ class ModelSet:
 
     def loads(self) -> Iterator[Load]:
         """Of each instance that can be asked now."""
+        if self.kv is not None and self.kv.outputs is not None:
+            self.kv.outputs.look()
         return map(self._load, self._routable())
 
     def load_of(self, instance: int) -> Load | None:

@@ -156,7 +156,15 @@ def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict
     if settings.router_mode != KV_MODE:
         return {}
     return {
-        "kv": KvOptions(settings.overlap_score_weight, settings.router_temperature),
+        "kv": KvOptions(
+            settings.overlap_score_weight,
+            settings.router_temperature,
+            settings.router_ttl_secs,
+            settings.router_kv_overlap_score_credit,
+            settings.router_kv_overlap_score_credit_decay,
+            settings.router_decode_active_request_weight,
+            settings.router_track_output_blocks,
+        ),
         "events": KvEvents(runtime.bus, runtime.caller) if settings.use_kv_events else None,
         "sharing": KvSharing(runtime.bus, runtime.client_id) if settings.router_replica_sync else None,
     }

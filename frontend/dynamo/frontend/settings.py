@@ -17,6 +17,10 @@ from dynamo.runtime.settings import setting
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
 _YEAR: Final = 31_536_000
+_WEIGHTS: Final = (
+    "overlap_score_weight", "router_kv_overlap_score_credit", "router_kv_overlap_score_credit_decay",
+    "router_decode_active_request_weight", "router_temperature",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,30 @@ class FrontendSettings:
         False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
     )
     overlap_score_weight: float = setting(
-        1.0, "Weight of cached prefix blocks (kv router).",
-        env=("DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"),
-        flags=("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
+        1.0, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
+        env=(
+            "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
+            "DYN_OVERLAP_SCORE_WEIGHT",
+        ),
+        flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
+    )  # fmt: skip
+    router_kv_overlap_score_credit: float = setting(
+        1.0, "How much of a cached block counts as computed (kv router).", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
+    )
+    router_kv_overlap_score_credit_decay: float = setting(
+        0.0, "How fast that fades on workers with more to prefill than the least busy one (kv router).",
+        env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
+    )  # fmt: skip
+    router_decode_active_request_weight: float = setting(
+        0.0, "Cost of each request that runs on a worker, in blocks (kv router).",
+        env="DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+    )  # fmt: skip
+    router_track_output_blocks: bool = setting(
+        False, "Count the blocks that answers fill, too (kv router).", env="DYN_ROUTER_TRACK_OUTPUT_BLOCKS"
+    )
+    router_ttl_secs: float = setting(
+        120.0, "Seconds for which a prompt is taken to be cached where workers don't say (kv router).",
+        env=("DYN_ROUTER_TTL_SECS", "DYN_ROUTER_TTL"), flags=("--router-ttl",),
     )  # fmt: skip
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).", env="DYN_ROUTER_TEMPERATURE")
     use_kv_events: bool = setting(
@@ -158,12 +183,9 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    if settings.overlap_score_weight < 0 or settings.router_temperature < 0:
-        return "--overlap-score-weight and --router-temperature must be 0 or more"
-    if reason := _overload_problem(settings):
-        return reason
-    if reason := _session_problem(settings):
-        return reason
+    for reason in (_cost_problem(settings), _overload_problem(settings), _session_problem(settings)):
+        if reason is not None:
+            return reason
     if settings.workers < 1:
         return "--workers must be at least 1"
     if settings.migration_limit < 0:
@@ -175,6 +197,13 @@ def problem(settings: FrontendSettings) -> str | None:
     if not 0 <= settings.http_port <= 65535:
         return "--http-port must be between 0 and 65535"
     return None
+
+
+def _cost_problem(settings: FrontendSettings) -> str | None:
+    for name in _WEIGHTS:
+        if not 0 <= getattr(settings, name) < float("inf"):
+            return f"{_spelled(name)} must be 0 or more"
+    return None if 0 < settings.router_ttl_secs < float("inf") else "--router-ttl-secs must be more than 0"
 
 
 def _overload_problem(settings: FrontendSettings) -> str | None:
