@@ -36,6 +36,15 @@ def test_over_one_threshold_is_busy(thresholds: Thresholds, load: Load, busy: bo
     assert thresholds.busy(load) is busy
 
 
+def test_limits_are_the_lowest_of_what_is_known() -> None:
+    """Of two thresholds for one figure the stricter; none where the worker doesn't say how much it has."""
+    both = Thresholds(active_prefill_tokens_threshold=300, active_prefill_tokens_threshold_frac=2.0)
+    infinite = float("inf")
+    assert [both.limits(0, tokens) for tokens in (100, 200, 0)] == [(infinite, 200), (infinite, 300), (infinite, 300)]
+    assert [HALF.limits(blocks, 1) for blocks in (100, 0)] == [(50, infinite), (infinite, infinite)]
+    assert NO_THRESHOLDS.limits(100, 100) == (infinite, infinite)
+
+
 def admission(thresholds: Thresholds = NO_THRESHOLDS, queue: float | None = None) -> Admission[str]:
     return Admission(thresholds, queue, Queue(2))
 

@@ -46,18 +46,21 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
         """One of them is set."""
         return self != NO_THRESHOLDS
 
+    def limits(self, total_blocks: int, batched_tokens: int) -> tuple[float, float]:
+        """Blocks and prompt tokens over which a worker with these figures is busy; infinite where none holds."""
+        blocks = tokens = float("inf")
+        if self.active_decode_blocks_threshold is not None and total_blocks:
+            blocks = self.active_decode_blocks_threshold * total_blocks
+        if self.active_prefill_tokens_threshold is not None:
+            tokens = self.active_prefill_tokens_threshold
+        if self.active_prefill_tokens_threshold_frac is not None and batched_tokens:
+            tokens = min(tokens, self.active_prefill_tokens_threshold_frac * batched_tokens)
+        return blocks, tokens
+
     def busy(self, load: Load) -> bool:
         """Tell whether a worker with this load gets nothing new."""
-        share, tokens, frac = (
-            self.active_decode_blocks_threshold,
-            self.active_prefill_tokens_threshold,
-            self.active_prefill_tokens_threshold_frac,
-        )
-        if share is not None and load.total_blocks and load.blocks > share * load.total_blocks:
-            return True
-        if tokens is not None and load.prefill_tokens > tokens:
-            return True
-        return frac is not None and over(load, frac)
+        blocks, tokens = self.limits(load.total_blocks, load.batched_tokens)
+        return load.blocks > blocks or load.prefill_tokens > tokens
 
 
 NO_THRESHOLDS: Final = Thresholds()

@@ -111,14 +111,11 @@ class Gate:
         if self._queue.leave(place):
             self._count()
 
-    def best(self, seats: list[S], load: Callable[[S], Load], with_room: bool) -> list[S]:
-        """Those that are not busy (`with_room`: of them, those with room for one who waits); all where none is."""
-        thresholds = self.thresholds
-        if thresholds.any:
-            seats = [seat for seat in seats if not thresholds.busy(load(seat))] or seats
-        if with_room and self._admission.queue_threshold is not None:
-            seats = [seat for seat in seats if self._admission.has_room(load(seat))] or seats
-        return seats
+    def with_room(self, seats: list[S], load: Callable[[S], Load]) -> list[S]:
+        """Those with room for one who waits; all where none has, or where there is no queue."""
+        if self._admission.queue_threshold is None:
+            return seats
+        return [seat for seat in seats if self._admission.has_room(load(seat))] or seats
 
     def eased(self) -> None:
         """A worker has less to do: look soon whether somebody can go on."""

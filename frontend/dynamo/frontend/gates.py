@@ -52,8 +52,9 @@ class Gates:
         return self._default
 
     def joined(self, one: ModelSet, seat: Seat) -> None:
-        """An instance is there: say once of a model which thresholds can't be applied to it."""
+        """An instance is there, or has other figures; thresholds that it lacks one for are said once of a model."""
         thresholds, lacks = self.of(one.name), []
+        seat.max_blocks, seat.max_tokens = thresholds.limits(_blocks(one, seat), seat.batched_tokens)
         if thresholds.active_decode_blocks_threshold is not None and not _blocks(one, seat):
             lacks.append("total_kv_blocks")
         fractions = (thresholds.active_prefill_tokens_threshold_frac, self._queue.threshold)
@@ -68,8 +69,10 @@ class Gates:
                 )  # fmt: skip
 
     def put(self, one: ModelSet) -> None:
-        """Give a set the gate that it needs, if any."""
+        """Give a set the gate that it needs, if any, and its instances their limits."""
         thresholds = self.of(one.name)
+        for seat in one.seats.values():
+            self.joined(one, seat)
         if not thresholds.any and self._queue.threshold is None:
             one.gate = None  # nobody waits there: only a queue keeps anybody
         elif one.gate is not None:

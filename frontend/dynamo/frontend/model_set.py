@@ -47,6 +47,9 @@ class Seat(Candidate):
     key: InstanceKey | None = None
     total_blocks: int = 0
     batched_tokens: int = 0
+    max_blocks: float = float("inf")
+    """Over this, or over `max_tokens`, it is busy; `Gates` says so."""
+    max_tokens: float = float("inf")
 
     def figure(self, figures: dict[str, Any]) -> None:
         """Take over the figures that the instance published."""
@@ -153,14 +156,28 @@ class ModelSet:
         if not candidates:
             raise NoInstances(self._nobody(hints))
         if self.gate is not None:
-            # In mode kv the cost knows of prefill; the others would send to who has none of the room waited for.
-            candidates = self.gate.best(candidates, self._load, with_room=self.kv is None)
+            if self.gate.thresholds.any:
+                candidates = self._not_busy(candidates) or candidates
+            if self.kv is None:
+                # In mode kv the cost knows of prefill; the others would send to who has none of the room waited for.
+                candidates = self.gate.with_room(candidates, self._load)
         if hints.session and self.sessions is not None and hints.instance is None:
             bound = self.sessions.find((self.name, hints.session), time.monotonic())
             found = [seat for seat in candidates if seat.id == bound]
             hints.kept = bool(found)
             return found or candidates
         return candidates
+
+    def _not_busy(self, seats: list[Seat]) -> list[Seat]:
+        """As `Thresholds.busy` of each one's load, but for all at once: a decision has one for every worker."""
+        if self.kv is not None:
+            router = self.kv.router
+            tokens, blocks, _ = router.activity.loads(router.ranks([seat.id for seat in seats]), ())
+            each = zip(seats, tokens, blocks, strict=True)
+            return [seat for seat, more, used in each if used <= seat.max_blocks and more <= seat.max_tokens]
+        if self.card.model_input == "tokens":
+            return [one for one in seats if one.blocks <= one.max_blocks and one.prefill_tokens <= one.max_tokens]
+        return [seat for seat in seats if seat.open_streams <= seat.max_blocks]
 
     def _pick(self, candidates: list[Seat]) -> Seat:
         chosen = candidates[0] if len(candidates) == 1 else self._select(candidates, self._turn, self._random)

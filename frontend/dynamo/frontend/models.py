@@ -134,6 +134,7 @@ class ModelPool:
         seat = found.seats[instance.key]
         seat.instance = instance
         seat.figure(instance.figures)
+        self.gates.joined(found, seat)
 
     def left(self, key: InstanceKey) -> None:
         self._broken.pop(key, None)
