@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend import models
+from dynamo.frontend import model_set
 from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.llm.kv.activity import IDLE
 from dynamo.llm.kv.cost import Weights
@@ -34,7 +34,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[KvRouting]:
             super().__init__(*arguments)
             routings.append(self)
 
-    monkeypatch.setattr(models, "KvRouting", Recorded)
+    monkeypatch.setattr(model_set, "KvRouting", Recorded)
     return routings
 
 
@@ -145,3 +145,57 @@ def test_weight_0_takes_the_credit_for_caches_too() -> None:
     """As the original reads its older flag: load alone decides then."""
     assert KvOptions(overlap_score_weight=0.0).weights() == Weights(overlap_credit=0.0, prefill_load_scale=0.0)
     assert KvOptions(overlap_score_weight=2.0).weights() == Weights(prefill_load_scale=2.0)
+
+
+def test_all_weights_of_the_flags_reach_the_cost(make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flag, one term."""
+    made: list[KvOptions] = []
+
+    class Recorded(KvRouting):
+        def __init__(self, options: KvOptions, *arguments: Any) -> None:
+            super().__init__(options, *arguments)
+            made.append(options)
+
+    monkeypatch.setattr(model_set, "KvRouting", Recorded)
+    site = make_site(
+        **KV, overlap_score_weight=2.0, router_kv_overlap_score_credit=0.5, router_kv_overlap_score_credit_decay=0.25,
+        router_decode_active_request_weight=3.0, router_temperature=0.1, router_ttl_secs=7.0,
+    )  # fmt: skip
+    site.worker(engines())
+    (options,) = made
+    assert options.weights() == Weights(0.5, 0.25, 2.0, 3.0)
+    assert (options.temperature, options.predict_seconds, options.track_output_blocks) == (0.1, 7.0, False)
+
+
+def test_blocks_of_answers_count_where_that_is_asked_for() -> None:
+    """As far as they are filled beyond the prompt's own blocks; looked at now and then, gone with the request."""
+    now, produced = 0.0, 0
+    routing = KvRouting(KvOptions(track_output_blocks=True), 4, Random(1), lambda: now)
+    ticket = routing.ticket(request_of(list(range(10))))
+    ticket.place([7])
+    ticket.watch(lambda: produced)
+    seen = []
+    for now, produced in ((0.05, 100), (0.2, 1), (0.4, 2), (0.6, 5), (0.8, 6), (1.0, 14)):  # noqa: B007
+        assert routing.outputs is not None
+        routing.outputs.look()
+        seen.append(routing.router.activity.load(Rank(7)).blocks)
+    assert seen == [2, 2, 3, 3, 4, 6]
+    ticket.close()
+    assert routing.router.activity.load(Rank(7)) == IDLE
+
+
+def test_a_long_answer_makes_its_worker_busy(make_site: Any, engines: Any, within: Any) -> None:
+    """A short prompt whose answer fills more than a tenth of the cache; without the flag nobody would know."""
+    for track, busy in ((True, 503), (False, 200)):
+        site = make_site(**KV, router_track_output_blocks=track, active_decode_blocks_threshold=0.1)
+        engine = engines(delay=0.001)
+        site.worker(engine, figures={"total_kv_blocks": 100}, kv_cache_block_size=4)
+        options: dict[str, Any] = {"prompt": "abc", "max_tokens": 900, "stream": True}
+        with site.client().completions.create(model="m", **options) as stream:
+            for number, _ in enumerate(stream):
+                if number == 80:
+                    break
+            answer = site.post("/v1/completions", {"model": "m", "prompt": "x", "max_tokens": 1})
+            assert answer.status_code == busy
+        within("it is over", lambda: engine.running == 0)  # noqa: B023 - asked at once
+        assert site.post("/v1/completions", {"model": "m", "prompt": "x", "max_tokens": 1}).status_code == 200

@@ -19,7 +19,9 @@ from dynamo.runtime.settings import parse
     [
         FrontendSettings(),
         FrontendSettings(http_port=0, cors_origin=["https://a", "b"], strict_fields=True, use_kv_events=False),
-        FrontendSettings(namespace="x", hold_seconds=1.5, busy_threshold=0.5, system_port=9090, workers=3),
+        FrontendSettings(
+            namespace="x", hold_seconds=1.5, active_decode_blocks_threshold=0.5, system_port=9090, workers=3
+        ),
     ],
 )
 def test_argv_gives_the_settings_back(settings: FrontendSettings) -> None:
@@ -43,14 +45,51 @@ def test_environment_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "environment"),
+    [
+        (["--busy-threshold=0.8", "--kv-overlap-score-weight=2", "--no-kv-events"], {}),
+        (["--router-kv-overlap-score-weight=2", "--no-router-kv-events"], {"DYN_BUSY_THRESHOLD": "0.8"}),
+        (
+            [],
+            {
+                "DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD": "0.8",
+                "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT": "2",
+                "DYN_USE_KV_EVENTS": "false",
+            },
+        ),
+    ],
+    ids=["older flags", "other flags", "variables"],
+)
+def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], environment: dict[str, str]) -> None:
+    """The original's older names mean what they meant."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = parse(FrontendSettings, argv)
+    assert (found.active_decode_blocks_threshold, found.overlap_score_weight, found.use_kv_events) == (0.8, 2.0, False)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"overlap_score_weight": -1.0}, "--overlap-score-weight"),
+        ({"router_temperature": float("nan")}, "--router-temperature"),
+        ({"router_kv_overlap_score_credit": -1.0}, "--router-kv-overlap-score-credit"),
+        ({"router_ttl_secs": 0.0}, "--router-ttl-secs"),
         ({"workers": 0}, "--workers"),
         ({"http_port": 70000}, "--http-port"),
         ({"migration_limit": -1}, "--migration-limit"),
         ({"body_limit_mb": 0}, "--body-limit-mb"),
         ({"hold_seconds": -1}, "--hold-seconds"),
+        ({"active_decode_blocks_threshold": 1.5}, "--active-decode-blocks-threshold"),
+        ({"active_decode_blocks_threshold": float("nan")}, "--active-decode-blocks-threshold"),
+        ({"active_prefill_tokens_threshold": -1}, "--active-prefill-tokens-threshold"),
+        ({"active_prefill_tokens_threshold_frac": float("inf")}, "--active-prefill-tokens-threshold-frac"),
+        ({"router_queue_threshold": -0.5}, "--router-queue-threshold"),
+        ({"router_queue_limit": 0}, "--router-queue-limit"),
+        ({"router_queue_timeout_secs": 0.0}, "--router-queue-timeout-secs"),
+        ({"router_session_affinity_ttl_secs": 0}, "--router-session-affinity-ttl-secs"),
+        ({"router_session_affinity_ttl_secs": 31_536_001}, "--router-session-affinity-ttl-secs"),
+        ({"router_session_affinity_limit": 0}, "--router-session-affinity-limit"),
     ],
 )
 def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:

@@ -96,7 +96,7 @@ def test_every_field_reaches_its_process() -> None:
     )
     assert (frontend.router_mode, frontend.migration_limit, frontend.hold_seconds) == ("kv", 3, 1.5)
     assert (frontend.overlap_score_weight, frontend.router_temperature) == (0.5, 0.1)
-    assert (frontend.use_kv_events, frontend.busy_threshold) == (False, 0.8)
+    assert (frontend.use_kv_events, frontend.active_decode_blocks_threshold) == (False, 0.8)
     big, small, code = map(settings_of, planned.workers)
     assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
     assert (big.endpoint, big.role) == ("dyn://shared.big.generate", "decode")

@@ -12,7 +12,7 @@ from typing import Any
 from tests.frontend import kv_reader
 
 from dynamo.frontend.generation import Choice, Desk
-from dynamo.frontend.models import ModelSet
+from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
@@ -144,9 +144,9 @@ class Deployment:
         self.workers.append(Worker(runtime, engine))
         return self.workers[-1]
 
-    async def frontend(self, mode: str = "kv") -> Front:
-        """Ready when this returns: it can send to every worker that is there."""
-        settings = FrontendSettings(namespace=self.namespace, router_mode=mode)
+    async def frontend(self, mode: str = "kv", **options: Any) -> Front:
+        """Ready when this returns: it can send to every worker that is there. `options`: more settings."""
+        settings = FrontendSettings(namespace=self.namespace, router_mode=mode, **options)
         services = await self._stack.enter_async_context(frontend(await self._runtime(), settings))
         front = Front(services)
         await until("the frontend knows all workers", lambda: front.instances >= len(self.workers))

@@ -89,8 +89,10 @@ def _flag(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     meta = field.metadata
     default = "" if field.default in (dataclasses.MISSING, None, "") else str(field.default)
     choices = f" One of {', '.join(filter(None, meta['choices']))}." if meta["choices"] else ""
-    name = "`--" + field.name.replace("_", "-") + "`"
-    return name, _code(meta["env"]), _code(default), (meta["help"] + choices).replace("|", "\\|")
+    names = ("--" + field.name.replace("_", "-"), *(flag.partition("/")[0] for flag in meta["flags"]))
+    variables = (meta["env"],) if isinstance(meta["env"], str) else meta["env"] or ()
+    what = (meta["help"] + choices).replace("|", "\\|")
+    return ", ".join(map(_code, names)), ", ".join(map(_code, variables)), _code(default), what
 
 
 def _variables(table: dict[str, tuple[str, str]]) -> Iterable[tuple[str, ...]]:

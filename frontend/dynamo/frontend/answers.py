@@ -16,6 +16,7 @@ import msgspec
 from dynamo.frontend import chunks
 from dynamo.frontend.chunks import ChatChunks, CompletionChunks, Identity
 from dynamo.frontend.errors import ApiError, to_api_error
+from dynamo.frontend.explaining import Explanation, spliced
 from dynamo.frontend.generation import Choice
 from dynamo.frontend.logprobs import chat_logprobs, completion_logprobs, entries
 from dynamo.frontend.metrics import ModelMeter
@@ -27,7 +28,7 @@ from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
-_STREAM_HEADERS: Headers = [
+STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -48,6 +49,8 @@ class Shape(msgspec.Struct):
     """Per choice, the prompt's tokens (`echo` with `logprobs`)."""
     tokenizer: Tokenizer | None = None
     prompts: int = 1
+    explanation: Explanation | None = None
+    """What the answer says of itself, where that was asked for."""
 
 
 class Logprobs:
@@ -137,6 +140,10 @@ class Answer:
 
     def failed(self, choice: Choice, error: Exception) -> None:
         """One choice failed, so the request did."""
+        self.refused(error)
+
+    def refused(self, error: Exception) -> None:
+        """The request failed, or no choice was even begun."""
         if self.complete:
             return
         self.cancel()
@@ -194,13 +201,17 @@ class StreamAnswer(Answer):
         self._open(index)
         rendered = self._logprobs.render(found)
         text = self._echo(index) + text if first else text
-        self._output.append(self._form.with_logprobs(index, text, rendered, first))
+        chunk = self._form.with_logprobs(index, text, rendered, first)
+        self._output.append(self._early(chunk, index) if first else chunk)
         self._writer.touch(self._output)
 
     def finished(self, choice: Choice) -> None:
         if not self._seen[choice.index]:
             self._first(choice.index, "")
-        self._output.append(self._form.finish(choice.index, choice.finish_reason or "stop", choice.stop_reason))
+        chunk = self._form.finish(choice.index, choice.finish_reason or "stop", choice.stop_reason)
+        if (explanation := self.shape.explanation) is not None:
+            chunk = spliced(chunk, explanation.late(choice.index))
+        self._output.append(chunk)
         self._left -= 1
         if self._left == 0:
             if self.shape.include_usage:
@@ -215,13 +226,17 @@ class StreamAnswer(Answer):
             self._output.append(self._prefixes[index] + _encode(text) + self._tail)
             return
         self._open(index)
-        self._output.append(self._form.first(index, self._echo(index) + text))
+        self._output.append(self._early(self._form.first(index, self._echo(index) + text), index))
+
+    def _early(self, chunk: bytes, index: int) -> bytes:
+        explanation = self.shape.explanation
+        return chunk if explanation is None else spliced(chunk, explanation.early(index))
 
     def _open(self, index: int) -> None:
         self._seen[index] = True
         if not self._begun:
             self._begin()
-            self._output.head(200, [*_STREAM_HEADERS, *self._headers])
+            self._output.head(200, [*STREAM_HEADERS, *self._headers])
 
     def _echo(self, index: int) -> str:
         return self.shape.echo[index] if self.shape.echo else ""
@@ -256,7 +271,10 @@ class WholeAnswer(Answer):
             return
         make = chunks.chat_answer if self.shape.chat else chunks.completion_answer
         bodies = [self._choice(each) for each in self.choices]
-        self._whole(200, make(self.who, bodies, chunks.usage_dict(*self.usage())), [])
+        body = make(self.who, bodies, chunks.usage_dict(*self.usage()))
+        if (explanation := self.shape.explanation) is not None:
+            body = spliced(body, explanation.late(0), b"}")
+        self._whole(200, body, [])
         self._end()
 
     def _choice(self, choice: Choice) -> dict[str, Any]:

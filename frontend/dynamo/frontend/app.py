@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
 from dynamo.frontend.requests import ClientGone, Receive, Scope, request_id
+from dynamo.frontend.routes.busy import busy_router
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.models import models_router
 from dynamo.frontend.routes.replies import error_reply
@@ -71,6 +72,7 @@ def cold_app(services: Services) -> FastAPI:
     )  # fmt: skip
     app.include_router(system_router(services))
     app.include_router(models_router(services))
+    app.include_router(busy_router(services))
     app.add_exception_handler(ApiError, _answer)
     app.add_exception_handler(DynamoException, _answer)
     app.add_exception_handler(HTTPException, _http_error)

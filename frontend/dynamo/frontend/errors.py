@@ -56,6 +56,18 @@ def unavailable(message: str, code: str = "no_instances") -> ApiError:
     return ApiError(503, message, code=code, kind=UNAVAILABLE, headers=again)
 
 
+def overloaded(message: str, code: str) -> ApiError:
+    """503: the workers have too much to do; the client may try again."""
+    return unavailable(message[:1].upper() + message[1:], code)
+
+
+def pinned_gone(field: str, instance: int, model: str) -> ApiError:
+    """503: the request names its worker, which isn't there; another one may be named."""
+    error = unavailable(f"{field}: instance {instance} doesn't serve model '{model}' now; name another one, or none.")
+    error.param = field
+    return error
+
+
 def model_not_found(name: str, known: Sequence[str]) -> ApiError:
     """404: other models are served, not this one."""
     near = get_close_matches(name, known, n=1)

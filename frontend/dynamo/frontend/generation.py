@@ -13,10 +13,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dynamo.frontend.explaining import Explanation, route_of
+from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.kv import Ticket
 from dynamo.frontend.metrics import ModelMeter
-from dynamo.frontend.models import ModelSet, Seat
+from dynamo.frontend.model_set import ModelSet, Seat
 from dynamo.frontend.retrying import Attempts, may_go_on, patience, wait_before
+from dynamo.frontend.routing import Counted
 from dynamo.llm.detokenize import Detokenizer
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -78,6 +81,8 @@ class Desk(msgspec.Struct):
     clock: Callable[[], float]
     migration_limit: int = 0
     hold_seconds: float = 0.0
+    hints: Hints = msgspec.field(default_factory=lambda: NO_HINTS)
+    explanation: Explanation | None = None
     again: Callable[[ModelSet], ModelSet | None] | None = None
     """The set that goes on where one has ended: a set ends with its last instance."""
 
@@ -103,7 +108,7 @@ class Choice:
         self._tried: set[InstanceKey] = set()
         self._call: Call | None = None
         self._seat: Seat | None = None
-        self._ticket: Ticket | None = None
+        self._ticket: Ticket | Counted | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._failing_since = 0.0
@@ -137,19 +142,33 @@ class Choice:
         """Open a stream on some instance; failures come through the listener."""
         self._timer = None
         try:
-            self._ticket = self._desk.models.ticket(self._request)
-            seat = self._desk.models.choose(self._tried, self._ticket)
+            desk = self._desk
+            models, hints = desk.models, desk.hints
+            self._ticket = models.ticket(self._request, hints)
+            seat = models.choose(self._tried, self._ticket, hints)
             if self._ticket is None:
                 self._shorten()
             self._attempts.made += 1
             self._tried.add(_key(seat))
             self._seat = seat
             seat.open_streams += 1
-            self._call = self._desk.opener.open(
-                _key(seat), self._request, context=self._desk.context, on_item=self.on_item, on_end=self.on_end
+            if isinstance(self._ticket, Ticket) and self._ticket.outputs is not None:
+                before = self.tokens  # of attempts before this one, whose answer is part of its prompt
+                self._ticket.watch(lambda: self.tokens - before)
+            if desk.explanation is not None or log.isEnabledFor(logging.DEBUG):
+                self._explain(seat)
+            self._call = desk.opener.open(
+                _key(seat), self._request, context=desk.context, on_item=self.on_item, on_end=self.on_end
             )
         except DynamoException as error:
             self._failed(error)
+
+    def _explain(self, seat: Seat) -> None:
+        desk = self._desk
+        route = route_of(seat.id, desk.models.mode, desk.hints, self._ticket)
+        log.debug("[%s] choice %d goes to %s", desk.context.id(), self.index, route.line())
+        if desk.explanation is not None:
+            desk.explanation.routed(self.index, route)
 
     def cancel(self) -> None:
         """End it; the listener is not called any more."""
@@ -216,6 +235,8 @@ class Choice:
         if self._ticket is not None and self._ticket.waits and ids:
             self._ticket.prefilled()
             self._shorten()
+            if (gate := self._desk.models.gate) is not None:
+                gate.eased()
         if self._logprobs:
             self._with_logprobs(detokenizer, ids, finish, extras)
             return
@@ -278,7 +299,9 @@ class Choice:
     def _failed(self, error: DynamoException) -> None:
         self._leave()
         self._attempts.produced = self.tokens > 0
-        if may_go_on(error, self._attempts) and self._again(error):
+        # A request to one worker is nobody else's.
+        pinned = self._desk.hints.instance is not None
+        if not pinned and may_go_on(error, self._attempts) and self._again(error):
             return
         self._closed = True
         self._listener.failed(self, error)
@@ -350,6 +373,10 @@ class Choice:
         if self._seat is not None:
             self._seat.open_streams -= 1
             self._seat = None
+            if self._desk.hints.session:
+                self._desk.models.ended(self._desk.hints)
+            if (gate := self._desk.models.gate) is not None:
+                gate.eased()
 
 
 def _key(seat: Seat) -> InstanceKey:

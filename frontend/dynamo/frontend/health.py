@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynamo.frontend.models import ModelPool, ModelSet
+from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.models import ModelPool
 
 
 def health(pool: ModelPool, draining: bool) -> tuple[int, dict[str, Any]]:

@@ -14,7 +14,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-_COUNTS: Final = ("_inflight_requests", "_active_requests", "_disconnected_clients")
+_COUNTS: Final = (
+    "_inflight_requests",
+    "_active_requests",
+    "_disconnected_clients",
+    "_pending_requests",
+    "_pending_isl_tokens",
+)
 
 
 class _Merged(Collector):

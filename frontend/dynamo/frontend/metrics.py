@@ -33,6 +33,7 @@ _HISTOGRAMS: Final = {
     "time_to_first_token_seconds": ("Time until the first token of a response", _TTFT),
     "inter_token_latency_seconds": ("Time between two tokens of a stream", _ITL),
     "request_duration_seconds": ("Time of whole requests", _DURATION),
+    "router_queue_wait_seconds": ("Time that requests waited for a worker with room", _TTFT),
     "input_sequence_tokens": ("Prompt tokens per request", _ISL),
     "output_sequence_tokens": ("Produced tokens per request", _OSL),
     "cached_tokens": ("Prompt tokens that came from a prefix cache, per request", _ISL),
@@ -47,6 +48,8 @@ _COUNTERS: Final = {
 }
 _GAUGES: Final = {
     "inflight_requests": "Requests being answered",
+    "router_queue_pending_requests": "Requests that wait for a worker with room",
+    "router_queue_pending_isl_tokens": "Prompt tokens of the requests that wait",
     "model_context_length": "Context length of the model, in tokens",
     "model_kv_cache_block_size": "Tokens per KV block",
     "model_total_kv_blocks": "KV blocks of one instance",
@@ -89,10 +92,16 @@ class ModelMeter:
         self.migrations: dict[str, int] = {}
         self.unfollowed: dict[str, int] = {}
         """Instances by why their KV events are not followed."""
+        self.refusals: dict[str, int] = {}
+        """Requests by why they were not routed."""
         self.gap = self.histograms["inter_token_latency_seconds"].observe
 
     def add(self, counter: str, amount: float = 1) -> None:
         self.counters[counter] += amount
+
+    def refused(self, reason: str) -> None:
+        """`reason`: busy (every worker is), queue_full or queue_timeout."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
     def migrated(self, kind: str) -> None:
         """`kind`: new_request (before the first token) or ongoing_request."""
@@ -181,12 +190,16 @@ class Metrics(Collector):
         moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
         text = "Instances whose KV events are missing or can't be used (kv router)"
         unfollowed = GaugeMetricFamily(PREFIX + "model_kv_unfollowed_instances", text, labels=["model", "reason"])
+        text = "Requests that were refused since the workers have too much to do"
+        refused = CounterMetricFamily(PREFIX + "router_queue_rejections", text, labels=["model", "reason"])
         for meter in meters:
-            for family, counts in ((moved, meter.migrations), (unfollowed, meter.unfollowed)):
+            families = ((moved, meter.migrations), (unfollowed, meter.unfollowed), (refused, meter.refusals))
+            for family, counts in families:
                 for kind, count in counts.items():
                     family.add_metric([meter.model, kind], count)
         yield moved
         yield unfollowed
+        yield refused
 
 
 _ERROR_TYPES: Final = {
@@ -196,6 +209,9 @@ _ERROR_TYPES: Final = {
 }  # fmt: skip
 
 
+_OVERLOAD: Final = frozenset({"full", "busy", "queue_full", "queue_timeout"})
+
+
 def error_type(status: int, code: str) -> str:
     """The `error_type` label of a failed request."""
-    return "overload" if code == "full" else _ERROR_TYPES.get(status, "internal")
+    return "overload" if code in _OVERLOAD else _ERROR_TYPES.get(status, "internal")

@@ -12,21 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError, model_not_found, unavailable
-from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
+from dynamo.frontend.affinity import Sessions
+from dynamo.frontend.errors import ApiError, model_not_found, pinned_gone, unavailable
+from dynamo.frontend.gates import Gates
+from dynamo.frontend.hints import Hints
+from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.frontend.kv_events import KvEvents
 from dynamo.frontend.kv_sharing import KvSharing
-from dynamo.frontend.loading import LoadedModel, Loader
+from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.routing import SELECTORS, Candidate, Turn
+from dynamo.frontend.model_set import ModelSet, Seat, View
 from dynamo.llm.card import ModelCard, card_from_dict
-from dynamo.llm.protocols import PreprocessedRequest, TextRequest
-from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
-from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.names import InstanceKey
 
 log = logging.getLogger(__name__)
 
@@ -37,113 +38,18 @@ MAX_REMEMBERED: Final = 1000
 _FIGURES: Final = ("kv_cache_block_size", "total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
-class View(Protocol):
-    """The part of `dynamo.runtime`'s `InstanceView` that the pool needs."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def synced(self) -> bool: ...
-
-    def routable(self, path: EndpointPath) -> list[InstanceKey]: ...
-
-    def pending(self, key: InstanceKey) -> None: ...
-
-    def loaded(self, key: InstanceKey) -> None: ...
-
-    def failed(self, key: InstanceKey, reason: str) -> None: ...
-
-
-class Seat(Candidate):
-    """One instance of a set, with what this frontend has open there."""
-
-    instance: Any = None
-    key: InstanceKey | None = None
-
-    def figure(self, figures: dict[str, Any]) -> None:
-        """Take over the figures that the instance published."""
-        self.running = int(figures.get("running") or 0)
-        self.waiting = int(figures.get("waiting") or 0)
-        self.capacity = int(figures.get("max_num_seqs") or 0)
-
-
-class ModelSet:
-    """The instances that serve one card."""
-
-    def __init__(self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None) -> None:
-        self.card, self.name, self.digest = card, card.name, card.digest
-        self.created = int(time.time())
-        self.model: LoadedModel | None = None
-        self.failure: str | None = None
-        self.seats: dict[InstanceKey, Seat] = {}
-        self.loading: asyncio.Task[None] | None = None
-        self._view, self._random, self._turn = view, random, Turn()
-        self._select = SELECTORS[mode]
-        self.kv: KvRouting | None = None
-        """Kept in kv mode, for requests that have tokens."""
-        if kv is not None and card.model_input == "tokens":
-            self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
-        self._picked_version = -1
-        self._candidates: list[Seat] = []
-
-    @property
-    def served(self) -> bool:
-        """Requests can be answered."""
-        return self.model is not None and bool(self.seats)
-
-    def ticket(self, request: PreprocessedRequest | TextRequest) -> Ticket | None:
-        """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
-        if self.kv is None or not isinstance(request, PreprocessedRequest):
-            return None
-        return self.kv.ticket(request)
-
-    def choose(self, excluded: Iterable[InstanceKey] = (), ticket: Ticket | None = None) -> Seat:
-        """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
-        candidates: list[Seat] = self._routable()
-        if excluded:
-            out = set(excluded)
-            candidates = [seat for seat in candidates if seat.key not in out]
-        if not candidates:
-            raise NoInstances(f"no worker of model '{self.name}' can take the request now")
-        if ticket is not None:
-            return candidates[ticket.place([seat.id for seat in candidates])]
-        if len(candidates) == 1:
-            return candidates[0]
-        chosen = self._select(candidates, self._turn, self._random)
-        assert isinstance(chosen, Seat)
-        return chosen
-
-    def _routable(self) -> list[Seat]:
-        if self._picked_version != self._view.version:
-            self._picked_version = self._view.version
-            paths = {key.path for key in self.seats}
-            keys = [key for path in sorted(paths) for key in self._view.routable(path)]
-            self._candidates = [self.seats[key] for key in keys if key in self.seats]
-        return self._candidates
-
-    def changed(self) -> None:
-        """An instance joined or left."""
-        self._picked_version = -1
-
-    def left(self, key: InstanceKey) -> None:
-        """An instance is gone, and its cache with it."""
-        self.seats.pop(key, None)
-        if self.kv is not None:
-            self.kv.left(key)
-        self.changed()
-
-
 class ModelPool:
     """See the module. It is an `InstanceListener`."""
 
     def __init__(
         self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
         kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
+        gates: Gates | None = None, sessions: Sessions | None = None,
     ) -> None:  # fmt: skip
         self._view, self._loader, self._metrics = view, loader, metrics
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
+        self.gates, self._sessions = gates or Gates(metrics), sessions
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -193,13 +99,16 @@ class ModelPool:
         """Take an instance into its set."""
         found = self._sets.get((card.name, card.digest))
         if found is None:
-            found = self._sets[card.name, card.digest] = ModelSet(card, self._view, self._mode, self._random, self._kv)
+            found = ModelSet(card, self._view, self._mode, self._random, self._kv, self._sessions)
+            self._sets[card.name, card.digest] = found
             self._by_name.setdefault(card.name, []).append(found)
+            self.gates.put(found)
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
         seat.figure(instance.figures)
         found.seats[instance.key] = seat
         self._of[instance.key] = found
         found.changed()
+        self.gates.joined(found, seat)
         if found.kv is not None:
             self._join(instance, found.kv, found.name)
         self._publish(found, instance.key)
@@ -225,6 +134,7 @@ class ModelPool:
         seat = found.seats[instance.key]
         seat.instance = instance
         seat.figure(instance.figures)
+        self.gates.joined(found, seat)
 
     def left(self, key: InstanceKey) -> None:
         self._broken.pop(key, None)
@@ -274,6 +184,21 @@ class ModelPool:
             raise self._missing(name)
         # During a rollout two cards serve one model; each gets requests as it has instances.
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
+
+    def settle(self, found: ModelSet, hints: Hints) -> ModelSet:
+        """The set of the same model that the hints lead to; raises the `ApiError` of a pinned worker that is gone."""
+        wanted = hints.instance
+        if wanted is None and hints.session and self._sessions is not None:
+            wanted = self._sessions.find((found.name, hints.session), time.monotonic())
+        if wanted is None:
+            return found
+        sets: list[ModelSet] = [found, *self._by_name.get(found.name, ())]
+        for one in sets:
+            if one.served and any(key.id == wanted for key in one.seats):
+                return one
+        if hints.instance is not None:
+            raise pinned_gone(hints.pinned_by, hints.instance, found.name)
+        return found
 
     def again(self, ended: ModelSet) -> ModelSet | None:
         """The set that takes over the requests of one that has ended: of the same card, else of one with its tokens."""
@@ -371,6 +296,8 @@ class ModelPool:
             del self._by_name[found.name]
         if found.loading is not None:
             found.loading.cancel()
+        if found.gate is not None:
+            found.gate.stop()
         log.info("model '%s': its last instance left", found.name)
         self._gone[found.name] = time.monotonic()
         while len(self._gone) > MAX_REMEMBERED:

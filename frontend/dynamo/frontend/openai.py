@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.nvext import Nvext
 
 Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
@@ -76,7 +77,7 @@ class _Sampling(Struct, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
-    nvext: dict[str, Any] | None = None
+    nvext: Nvext | None = None
 
 
 class ChatRequest(_Sampling, kw_only=True):
@@ -141,7 +142,7 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 NVEXT_FIELDS: Final = frozenset({"ignore_eos", "top_k", "min_p", "repetition_penalty", "min_tokens"})
 """What older clients put into `nvext`; the top level wins."""
 GUIDED: Final = frozenset({"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-_NVEXT_KNOWN: Final = GUIDED | NVEXT_FIELDS | {"annotations", "greed_sampling", "use_raw_prompt", "extra_fields"}
+_NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 
 def decode(raw: bytes) -> dict[str, Any]:

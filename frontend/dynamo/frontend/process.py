@@ -74,6 +74,7 @@ async def _serve(settings: FrontendSettings) -> None:
         with leaving.handling():
             if CHILD_SOCKET in os.environ:
                 _leave_with_supervisor(leaving)
+            settings = replace(settings, has_siblings=CHILD_SOCKET in os.environ)
             await serve_http(runtime, settings, on_ready=_ready, sockets=sockets, leaving=leaving)
     finally:
         await runtime.shutdown(_CLOSE_SECONDS)

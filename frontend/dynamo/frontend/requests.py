@@ -20,12 +20,17 @@ class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
     """The client went away before its request was whole; nobody is left to answer."""
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """A header by its lower-case name."""
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """All headers by their lower-case names; of several with one name the last."""
     found: dict[bytes, bytes] | None = scope.get(_HEADERS)
     if found is None:
         found = scope[_HEADERS] = dict(scope["headers"])
-    return found.get(name)
+    return found
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """A header by its lower-case name."""
+    return headers_of(scope).get(name)
 
 
 def request_id(scope: Scope) -> str:

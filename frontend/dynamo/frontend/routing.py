@@ -24,6 +24,44 @@ class Candidate(msgspec.Struct, gc=False):
     waiting: int = 0
     capacity: int = 0
     """`max_num_seqs` of its engine; 0: unknown."""
+    prefill_tokens: int = 0
+    """Of prompts without a first token, where `Counted` requests run."""
+    blocks: int = 0
+    """KV blocks of the prompts of `Counted` requests; shared ones count each time."""
+
+
+class Counted:
+    """One attempt of a request outside kv mode, counted on its worker: thresholds want to know.
+
+    Made only where there are thresholds. Prompts count whole, since nobody knows what is cached.
+    """
+
+    __slots__ = ("_blocks", "_candidate", "_tokens", "waits")
+
+    def __init__(self, tokens: int, block_size: int) -> None:
+        self._tokens, self._blocks = tokens, -(-tokens // block_size)
+        self._candidate: Candidate | None = None
+        self.waits = True
+        """No token has come yet."""
+
+    def placed(self, candidate: Candidate) -> None:
+        """It goes there."""
+        self._candidate = candidate
+        candidate.prefill_tokens += self._tokens
+        candidate.blocks += self._blocks
+
+    def prefilled(self) -> None:
+        """Its first token came."""
+        if self.waits and self._candidate is not None:
+            self._candidate.prefill_tokens -= self._tokens
+        self.waits = False
+
+    def close(self) -> None:
+        """It is over; also where that was said already."""
+        self.prefilled()
+        if self._candidate is not None:
+            self._candidate.blocks -= self._blocks
+            self._candidate = None
 
 
 class Turn(msgspec.Struct, gc=False):

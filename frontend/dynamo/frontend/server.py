@@ -17,8 +17,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Literal, cast
 
+from dynamo.frontend.admission import Thresholds
+from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
+from dynamo.frontend.gate import QueueOptions
+from dynamo.frontend.gates import Gates
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
 from dynamo.frontend.kv import KvOptions
 from dynamo.frontend.kv_events import KvEvents
@@ -101,8 +105,10 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
     pool = ModelPool(
-        view, loader, metrics, mode=settings.router_mode, random=random.Random(), **_kv_routing(runtime, settings)
-    )
+        view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
+        sessions=_sessions(settings),
+        **_kv_routing(runtime, settings),
+    )  # fmt: skip
     services = Services(
         pool=pool,
         opener=runtime.caller,
@@ -111,7 +117,8 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         policy=Policy(
             body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
             migration_limit=settings.migration_limit, stall_seconds=settings.stall_seconds,
-            strict_fields=settings.strict_fields,
+            strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
+            has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
         ),
         cors=Cors(settings.cors_origin),
         lifecycle=Lifecycle(),
@@ -127,12 +134,40 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         await pool.stop()
 
 
+def _gates(settings: FrontendSettings, metrics: Metrics) -> Gates:
+    thresholds = Thresholds(**{name: getattr(settings, name) for name in Thresholds.__struct_fields__})
+    queue = QueueOptions(
+        settings.router_queue_threshold, settings.router_queue_policy, settings.router_queue_limit,
+        settings.router_queue_timeout_secs,
+    )  # fmt: skip
+    gates = Gates(metrics, thresholds, queue)
+    for line in gates.said_at_start(settings.router_mode):
+        log.warning(line)
+    return gates
+
+
+def _sessions(settings: FrontendSettings) -> Sessions | None:
+    ttl = settings.router_session_affinity_ttl_secs
+    if ttl is None:
+        return None
+    moves = settings.router_session_affinity_mode == "soft"
+    return Sessions(ttl, settings.router_session_affinity_limit, moves=moves)
+
+
 def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:
     """What the pool needs in kv mode; nothing in the others."""
     if settings.router_mode != KV_MODE:
         return {}
     return {
-        "kv": KvOptions(settings.overlap_score_weight, settings.router_temperature),
+        "kv": KvOptions(
+            settings.overlap_score_weight,
+            settings.router_temperature,
+            settings.router_ttl_secs,
+            settings.router_kv_overlap_score_credit,
+            settings.router_kv_overlap_score_credit_decay,
+            settings.router_decode_active_request_weight,
+            settings.router_track_output_blocks,
+        ),
         "events": KvEvents(runtime.bus, runtime.caller) if settings.use_kv_events else None,
         "sharing": KvSharing(runtime.bus, runtime.client_id) if settings.router_replica_sync else None,
     }

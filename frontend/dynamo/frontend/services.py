@@ -27,6 +27,11 @@ class Policy(msgspec.Struct, frozen=True):
     migration_limit: int = 0
     stall_seconds: float = 60.0
     strict_fields: bool = False
+    admin_api: bool = True
+    sessions: bool = False
+    """Sessions stay with their worker."""
+    has_siblings: bool = False
+    """Other processes answer on the same port."""
 
 
 class Lifecycle(msgspec.Struct):

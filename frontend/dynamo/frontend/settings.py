@@ -10,10 +10,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dynamo.frontend.admission import QUEUE_POLICIES
+from dynamo.frontend.affinity import MODES as SESSION_MODES
 from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
+_YEAR: Final = 31_536_000
+_WEIGHTS: Final = (
+    "overlap_score_weight", "router_kv_overlap_score_credit", "router_kv_overlap_score_credit_decay",
+    "router_decode_active_request_weight", "router_temperature",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,78 @@ class FrontendSettings:
         False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
     )
     overlap_score_weight: float = setting(
-        1.0, "Weight of cached prefix blocks (kv router).", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT"
+        1.0, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
+        env=(
+            "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
+            "DYN_OVERLAP_SCORE_WEIGHT",
+        ),
+        flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
+    )  # fmt: skip
+    router_kv_overlap_score_credit: float = setting(
+        1.0, "How much of a cached block counts as computed (kv router).", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
     )
+    router_kv_overlap_score_credit_decay: float = setting(
+        0.0, "How fast that fades on workers with more to prefill than the least busy one (kv router).",
+        env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
+    )  # fmt: skip
+    router_decode_active_request_weight: float = setting(
+        0.0, "Cost of each request that runs on a worker, in blocks (kv router).",
+        env="DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+    )  # fmt: skip
+    router_track_output_blocks: bool = setting(
+        False, "Count the blocks that answers fill, too (kv router).", env="DYN_ROUTER_TRACK_OUTPUT_BLOCKS"
+    )
+    router_ttl_secs: float = setting(
+        120.0, "Seconds for which a prompt is taken to be cached where workers don't say (kv router).",
+        env=("DYN_ROUTER_TTL_SECS", "DYN_ROUTER_TTL"), flags=("--router-ttl",),
+    )  # fmt: skip
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).", env="DYN_ROUTER_TEMPERATURE")
-    use_kv_events: bool = setting(True, "Follow the workers' KV events (kv router).", env="DYN_ROUTER_USE_KV_EVENTS")
+    use_kv_events: bool = setting(
+        True, "Follow the workers' KV events (kv router).", env=("DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS"),
+        flags=("--kv-events/--no-kv-events", "--router-kv-events/--no-router-kv-events"),
+    )  # fmt: skip
     router_replica_sync: bool = setting(
         True, "Tell other frontends what was sent, and count what they send (kv router).", env="DYN_ROUTER_REPLICA_SYNC"
     )
-    busy_threshold: float | None = setting(
-        None, "Share of KV blocks in use above which a worker counts as busy (kv router).", env="DYN_BUSY_THRESHOLD"
+    active_decode_blocks_threshold: float | None = setting(
+        None, "Share of its KV blocks in use above which a worker is busy; 503 where all are.",
+        env=("DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD", "DYN_BUSY_THRESHOLD"), flags=("--busy-threshold",),
+    )  # fmt: skip
+    active_prefill_tokens_threshold: int | None = setting(
+        None, "Prompt tokens without a first answer token above which a worker is busy.",
+        env="DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD",
+    )  # fmt: skip
+    active_prefill_tokens_threshold_frac: float | None = setting(
+        None, "The same, as a multiple of the worker's max_num_batched_tokens.",
+        env="DYN_ACTIVE_PREFILL_TOKENS_THRESHOLD_FRAC",
+    )  # fmt: skip
+    router_queue_threshold: float | None = setting(
+        None, "Requests wait while every worker has more prompt tokens to prefill than this multiple of its "
+        "max_num_batched_tokens.", env="DYN_ROUTER_QUEUE_THRESHOLD",
+    )  # fmt: skip
+    router_queue_policy: str = setting(
+        "fcfs", "Who of those that wait is next: first come, last come, or shortest prompt by priority.",
+        env="DYN_ROUTER_QUEUE_POLICY", choices=QUEUE_POLICIES,
+    )  # fmt: skip
+    router_queue_limit: int = setting(
+        1024, "Requests that may wait, per model; more are answered 503.", env="DYN_ROUTER_QUEUE_LIMIT"
+    )
+    router_queue_timeout_secs: float = setting(
+        30.0, "Seconds that a request may wait; then it is answered 503.", env="DYN_ROUTER_QUEUE_TIMEOUT_SECS"
+    )
+    router_session_affinity_ttl_secs: int | None = setting(
+        None, "Requests with the same session id go to one worker; seconds after which an idle session is forgotten.",
+        env="DYN_ROUTER_SESSION_AFFINITY_TTL_SECS",
+    )  # fmt: skip
+    router_session_affinity_mode: str = setting(
+        "hard", "A session whose worker is busy: hard, it goes back to it later; soft, it moves.",
+        env="DYN_ROUTER_SESSION_AFFINITY_MODE", choices=SESSION_MODES,
+    )  # fmt: skip
+    router_session_affinity_limit: int = setting(
+        100_000, "Sessions that are remembered; the oldest are forgotten.", env="DYN_ROUTER_SESSION_AFFINITY_LIMIT"
+    )
+    disable_admin_api: bool = setting(
+        False, "Leave out /busy_threshold, which lets anybody change thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
     )
     discovery_backend: str = setting(
         "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
@@ -84,6 +154,8 @@ class FrontendSettings:
         60.0, "Seconds after which a client that reads nothing is cut off.", env="DYN_HTTP_STALL_TIMEOUT_SECS"
     )
     verbose: int = 0
+    has_siblings: bool = False
+    """It is one of several processes that share the port; its supervisor says so."""
 
     @property
     def body_limit(self) -> int:
@@ -100,7 +172,7 @@ def to_argv(settings: FrontendSettings, **changes: Any) -> list[str]:
 
 
 def _flag(name: str, value: Any) -> list[str]:
-    flag = "--" + name.replace("_", "-")
+    flag = _spelled(name)
     if value is None:
         return []
     if isinstance(value, bool):
@@ -112,8 +184,9 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    if settings.overlap_score_weight < 0 or settings.router_temperature < 0:
-        return "--overlap-score-weight and --router-temperature must be 0 or more"
+    for reason in (_cost_problem(settings), _overload_problem(settings), _session_problem(settings)):
+        if reason is not None:
+            return reason
     if settings.workers < 1:
         return "--workers must be at least 1"
     if settings.migration_limit < 0:
@@ -125,3 +198,37 @@ def problem(settings: FrontendSettings) -> str | None:
     if not 0 <= settings.http_port <= 65535:
         return "--http-port must be between 0 and 65535"
     return None
+
+
+def _cost_problem(settings: FrontendSettings) -> str | None:
+    for name in _WEIGHTS:
+        if not 0 <= getattr(settings, name) < float("inf"):
+            return f"{_spelled(name)} must be 0 or more"
+    return None if 0 < settings.router_ttl_secs < float("inf") else "--router-ttl-secs must be more than 0"
+
+
+def _overload_problem(settings: FrontendSettings) -> str | None:
+    if not 0 <= (settings.active_decode_blocks_threshold or 0.0) <= 1:
+        return "--active-decode-blocks-threshold is a share: it must be between 0 and 1"
+    for name in ("active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac", "router_queue_threshold"):
+        value = getattr(settings, name) or 0
+        if not 0 <= value < float("inf"):
+            return f"{_spelled(name)} must be 0 or more"
+    if settings.router_queue_limit < 1:
+        return "--router-queue-limit must be at least 1"
+    if not 0 < settings.router_queue_timeout_secs < float("inf"):
+        return "--router-queue-timeout-secs must be more than 0"
+    return None
+
+
+def _session_problem(settings: FrontendSettings) -> str | None:
+    ttl = settings.router_session_affinity_ttl_secs
+    if ttl is not None and not 1 <= ttl <= _YEAR:
+        return f"--router-session-affinity-ttl-secs must be between 1 and {_YEAR}"
+    if settings.router_session_affinity_limit < 1:
+        return "--router-session-affinity-limit must be at least 1"
+    return None
+
+
+def _spelled(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -21,12 +21,15 @@ def setting(
     default: Any,
     help: str,  # noqa: A002 - click's own word
     *,
-    env: str | None = None,
+    env: str | Sequence[str] | None = None,
     flags: Sequence[str] = (),
     choices: Sequence[str] = (),
     hidden: bool = False,
 ) -> Any:
-    """A field of a settings class. `flags` adds spellings to the one derived from the field's name."""
+    """A field of a settings class. `flags` adds spellings to the one derived from the field's name.
+
+    Of several `env` the first that is set counts.
+    """
     meta = {"help": help, "env": env, "flags": tuple(flags), "choices": tuple(choices), "hidden": hidden}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=meta)

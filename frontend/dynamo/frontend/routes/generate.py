@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from random import getrandbits
 from typing import Any
 
 from dynamo.frontend import openai
-from dynamo.frontend.answers import Answer, Shape, StreamAnswer, WholeAnswer
-from dynamo.frontend.chunks import Identity
+from dynamo.frontend.answers import STREAM_HEADERS, Answer, Shape, StreamAnswer, WholeAnswer
+from dynamo.frontend.chunks import DONE, Identity
 from dynamo.frontend.errors import ApiError, internal, to_api_error
+from dynamo.frontend.explaining import FIELDS, Explanation, query_answer, route_of
+from dynamo.frontend.gate import Gate, Visitor
 from dynamo.frontend.generation import Choice, Desk
+from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.http_server import CONNECTION, Connection
 from dynamo.frontend.metrics import ModelMeter, error_type
-from dynamo.frontend.models import ModelSet
+from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
 from dynamo.frontend.requests import (
     ClientGone,
@@ -31,7 +35,7 @@ from dynamo.frontend.requests import (
     timeout_seconds,
 )  # fmt: skip
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond_error
+from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond, respond_error
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
@@ -88,6 +92,8 @@ class _Job:
         self._over = False
         self.output: Output | None = None
         self.answer: Answer | None = None
+        self._leave_queue: Callable[[], None] | None = None
+        self._explained: Explanation | None = None
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
@@ -97,11 +103,17 @@ class _Job:
         body = openai.decode(await read_body(scope, receive, services.policy.body_limit))
         request = openai.read_chat(body) if self._chat else openai.read_completion(body)
         services.check_fields(body, type(request), self._rid)
+        hints = read_hints(scope, request.nvext, services.policy.sessions)
         models = await self._find(request.model, deadline)
+        if hints is not NO_HINTS:
+            models = services.pool.settle(models, hints)
         self._admit(models, bool(request.stream))
         requests, shape = await self._prepare(models, request, body)
+        if hints.asks:
+            await self._tell(models, requests[0], hints, send)
+            return
         self.output = Output(send, _wire(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter)
-        self._start(models, requests, shape, bool(request.stream), deadline)
+        self._start(models, requests, shape, deadline, hints)
         try:
             await self._wait(receive)
         finally:
@@ -168,23 +180,69 @@ class _Job:
         ]
 
     def _start(
-        self, models: ModelSet, requests: list[PreprocessedRequest | TextRequest], shape: Shape, stream: bool,
-        deadline: float | None,
+        self, models: ModelSet, requests: list[PreprocessedRequest | TextRequest], shape: Shape,
+        deadline: float | None, hints: Hints,
     ) -> None:  # fmt: skip
         services, output, meter = self._services, self.output, self._meter
         assert output is not None
         assert meter is not None
-        assert models.model is not None
-        prefix = "chatcmpl-" if self._chat else "cmpl-"
-        who = Identity(f"{prefix}{getrandbits(128):032x}", int(time.time()), self._model, models.model.fingerprint)
-        form = StreamAnswer if stream else WholeAnswer
-        self.answer = form(who, shape, output, services.writer, self._headers, meter, self._first_token)
+        if hints.tells & FIELDS:
+            shape.explanation = self._explanation(models, hints)
+        form = StreamAnswer if self._kind == "stream" else WholeAnswer
+        self.answer = form(
+            self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token
+        )
         desk = Desk(
             models=models, opener=services.opener, context=Context(self._rid, deadline=deadline), meter=meter,
             clock=services.clock, migration_limit=services.policy.migration_limit,
-            hold_seconds=services.policy.hold_seconds, again=services.pool.again,
+            hold_seconds=services.policy.hold_seconds, again=services.pool.again, hints=hints,
+            explanation=shape.explanation,
         )  # fmt: skip
-        self.answer.start([Choice(index, one, desk, self.answer) for index, one in enumerate(requests)])
+        choices = [Choice(index, one, desk, self.answer) for index, one in enumerate(requests)]
+        if models.gate is None:
+            self.answer.start(choices)
+        else:
+            self._enter(models.gate, self.answer, choices, deadline, hints)
+
+    def _enter(self, gate: Gate, answer: Answer, choices: list[Choice], deadline: float | None, hints: Hints) -> None:
+        """Have the choices started once there is room; the whole request takes one place where there isn't."""
+        tokens = sum(choice.prompt_tokens for choice in choices)
+        visitor = Visitor(
+            lambda: answer.start(choices), answer.refused, tokens, deadline, hints.priority, hints.strict_priority
+        )
+        if hints.instance is not None:
+            gate.enter_pinned(visitor, hints.instance)
+        elif (place := gate.enter(visitor)) is not None:
+            self._leave_queue = lambda: gate.leave(place)
+
+    def _identity(self, models: ModelSet) -> Identity:
+        assert models.model is not None
+        prefix = "chatcmpl-" if self._chat else "cmpl-"
+        return Identity(f"{prefix}{getrandbits(128):032x}", int(time.time()), self._model, models.model.fingerprint)
+
+    def _explanation(self, models: ModelSet, hints: Hints) -> Explanation:
+        clock, depth = self._services.clock, 0 if models.gate is None else len(models.gate)
+        began = (self._began, time.time() - (clock() - self._began))
+        self._explained = Explanation(hints.tells, clock, began, depth)
+        return self._explained
+
+    async def _tell(
+        self, models: ModelSet, request: PreprocessedRequest | TextRequest, hints: Hints, send: Send
+    ) -> None:
+        """Say where the request would go (`query_instance_id`), and send it nowhere."""
+        seat, ticket = models.query(request, hints)
+        route = route_of(seat.id, models.mode, hints, ticket)
+        log.debug("[%s] would go to %s", self._rid, route.line())
+        streams = self._kind == "stream"
+        kind = ("chat.completion.chunk" if streams else "chat.completion") if self._chat else "text_completion"
+        body = query_answer(self._identity(models), kind, request, route)
+        if streams:
+            head = [*STREAM_HEADERS, *self._headers]
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body", "body": b"data: " + body + b"\n\n" + DONE, "more_body": False})
+        else:
+            await respond(send, 200, body, self._headers)
+        self.ended(200, "")
 
     async def _wait(self, receive: Receive) -> None:
         """Until the answer has left or the client has."""
@@ -198,6 +256,8 @@ class _Job:
         assert answer is not None
         assert output is not None
         assert meter is not None
+        if self._leave_queue is not None:
+            self._leave_queue()
         if left_early := not answer.complete:
             answer.cancel()
         await output.close()
@@ -224,6 +284,8 @@ class _Job:
     def _first_token(self) -> None:
         assert self._meter is not None
         self._meter.observe("time_to_first_token_seconds", self._services.clock() - self._began)
+        if self._explained is not None:
+            self._explained.first_token()
 
     def ended(self, status: int, code: str) -> None:
         """Count the request, once."""

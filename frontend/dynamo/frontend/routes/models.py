@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from dynamo.frontend import openai
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
-from dynamo.frontend.models import ModelSet
+from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import DetokenizeRequest, TokenizeRequest
 from dynamo.frontend.requests import check_json, read_body
 from dynamo.frontend.routes.replies import json_reply

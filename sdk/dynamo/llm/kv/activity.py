@@ -82,13 +82,13 @@ class Activity:
         if entry is not None:
             self._prefilled(entry)
 
-    def grew(self, request: str) -> None:
-        """Its output has filled another block."""
+    def grew(self, request: str, blocks: int = 1) -> None:
+        """Its output has filled another block, or so many."""
         entry = self._requests.get(request)
         if entry is not None:
-            entry.grown += 1
+            entry.grown += blocks
             busy = self._ranks[entry.rank]
-            busy.grown += 1
+            busy.grown += blocks
             busy.count()
 
     def free(self, request: str) -> None:

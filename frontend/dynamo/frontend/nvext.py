@@ -1,0 +1,72 @@
+"""What clients may say in `nvext`, in the original's words, checked with the rest of the body.
+
+`openai.py` has it as a field of both requests; sampling fields of older clients (`openai.NVEXT_FIELDS`) are moved to
+the top level and checked there. `hints.py` reads what routing needs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+InstanceId: TypeAlias = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Rank: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
+SessionId: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e][\x20-\x7e]{0,255}$")]
+
+
+class SessionControl(Struct):
+    """A session by its id; `close` makes this request its last. Its time to live is the frontend's."""
+
+    session_id: SessionId
+    action: Literal["open", "close"] | None = None
+    timeout: float | None = None
+
+
+class AgentHints(Struct):
+    """How urgent a request is, where requests wait; `osl` and `speculative_prefill` are accepted and not used."""
+
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    strict_priority: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
+    osl: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
+    speculative_prefill: bool | None = None
+
+
+class RouterConfigOverride(Struct, frozen=True, forbid_unknown_fields=True):
+    """How mode kv weighs for this request; what isn't named is as the flags say."""
+
+    overlap_score_credit: Weight | None = None
+    prefill_load_scale: Weight | None = None
+    overlap_score_weight: Weight | None = None
+    """The older word for `prefill_load_scale`; 0 takes the credit for caches too."""
+    router_temperature: Weight | None = None
+
+
+class Nvext(Struct):
+    """The object `nvext`."""
+
+    annotations: list[str] | None = None
+    """`query_instance_id:` asks where the request would go, and doesn't send it."""
+    extra_fields: list[str] | None = None
+    """What the answer's `nvext` should say."""
+    backend_instance_id: InstanceId | None = None
+    decode_worker_id: InstanceId | None = None
+    """The same: there are no decode workers of their own."""
+    prefill_worker_id: InstanceId | None = None
+    dp_rank: Rank | None = None
+    prefill_dp_rank: Rank | None = None
+    agent_hints: AgentHints | None = None
+    session_control: SessionControl | None = None
+    router_config_override: RouterConfigOverride | None = None
+    greed_sampling: Any = None
+    use_raw_prompt: Any = None
+    ignore_eos: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    repetition_penalty: Any = None
+    min_tokens: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
