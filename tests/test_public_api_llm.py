@@ -9,8 +9,9 @@ import dynamo.llm
 
 PUBLIC = {
     "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef", "FileServer", "LocalModel",
-    "ModelCard", "Preprocessor", "TextStream", "Tokenizer", "card_from_dict", "fetch_files", "load_preprocessor",
-    "load_tokenizer", "open_model", "openai_finish_reason",
+    "ModelCard", "OverlapScores", "Preprocessor", "RadixTree", "TextStream", "Tokenizer", "card_from_dict",
+    "compute_block_hash_for_seq", "fetch_files", "load_preprocessor", "load_tokenizer", "open_model",
+    "openai_finish_reason",
 }  # fmt: skip
 
 

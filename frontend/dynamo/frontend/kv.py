@@ -1,6 +1,7 @@
 """KV-aware routing of one model's requests: tickets, over `dynamo.llm.kv`.
 
-What a worker caches is predicted from what was sent to it, unless its own events are followed (`kv_events.py`).
+What a worker caches is predicted from what was sent to it, unless its own events are followed
+(`dynamo.llm.kv.followers`).
 A `Ticket` is one attempt of one choice. `generation.py` closes it however the attempt ends.
 """
 
@@ -10,13 +11,12 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Protocol
 
 import msgspec
 
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.predicted import SECONDS
+from dynamo.llm.kv.replicas import Shared, Sharing
 from dynamo.llm.kv.router import KvRouter, Prompt
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.names import InstanceKey
@@ -35,20 +35,6 @@ class KvOptions(msgspec.Struct, frozen=True):
         """The original's older word weighs prefill; 0 takes the credit for caches away too."""
         credit = 1.0 if self.overlap_score_weight else 0.0
         return Weights(overlap_credit=credit, prefill_load_scale=self.overlap_score_weight)
-
-
-class Shared(Protocol):
-    """A request, as the other frontends hear of it."""
-
-    def prefilled(self) -> None: ...
-
-    def freed(self) -> None: ...
-
-
-class Sharing(Protocol):
-    """What tells the other frontends (`kv_sharing.py`)."""
-
-    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> Shared | None: ...
 
 
 class Ticket:

@@ -18,12 +18,12 @@ from typing import Any, Final, Protocol
 
 from dynamo.frontend.errors import ApiError, model_not_found, unavailable
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
-from dynamo.frontend.kv_events import KvEvents
-from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import LoadedModel, Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.routing import SELECTORS, Candidate, Turn
 from dynamo.llm.card import ModelCard, card_from_dict
+from dynamo.llm.kv.followers import KvEvents
+from dynamo.llm.kv.replicas import KvSharing
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
 from dynamo.runtime.names import EndpointPath, InstanceKey

@@ -10,6 +10,9 @@ from dynamo.llm.detokenize import openai_finish_reason as openai_finish_reason
 from dynamo.llm.files import FileCache as FileCache
 from dynamo.llm.files import FileServer as FileServer
 from dynamo.llm.files import fetch_files as fetch_files
+from dynamo.llm.kv.hashing import compute_block_hash_for_seq as compute_block_hash_for_seq
+from dynamo.llm.kv.tree import OverlapScores as OverlapScores
+from dynamo.llm.kv.tree import RadixTree as RadixTree
 from dynamo.llm.preprocess import ContextLengthExceeded as ContextLengthExceeded
 from dynamo.llm.preprocess import Preprocessor as Preprocessor
 from dynamo.llm.preprocess import load_preprocessor as load_preprocessor
@@ -29,10 +32,13 @@ __all__ = [
     "FileServer",
     "LocalModel",
     "ModelCard",
+    "OverlapScores",
     "Preprocessor",
+    "RadixTree",
     "TextStream",
     "Tokenizer",
     "card_from_dict",
+    "compute_block_hash_for_seq",
     "fetch_files",
     "load_preprocessor",
     "load_tokenizer",

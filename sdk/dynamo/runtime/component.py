@@ -43,6 +43,11 @@ class Served:
         return self._registration.key.path
 
     @property
+    def figures(self) -> Mapping[str, Any]:
+        """What the record says of it."""
+        return self._registration.instance.figures
+
+    @property
     def draining(self) -> bool:
         return self._registration.instance.draining
 
@@ -90,6 +95,11 @@ class Endpoint:
     @property
     def name(self) -> str:
         return self.path.endpoint
+
+    @property
+    def runtime(self) -> DistributedRuntime:
+        """Of this process."""
+        return self._runtime
 
     def connection_id(self) -> int:
         """The id under which this process serves it."""
