@@ -8,10 +8,11 @@ import sys
 import dynamo.llm
 
 PUBLIC = {
-    "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef", "FileServer", "LocalModel",
-    "ModelCard", "OverlapScores", "Preprocessor", "RadixTree", "TextStream", "Tokenizer", "card_from_dict",
-    "compute_block_hash_for_seq", "fetch_files", "load_preprocessor", "load_tokenizer", "open_model",
-    "openai_finish_reason",
+    "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef", "FileServer",
+    "ForwardPassMetrics", "KvEventPublisher", "KvPushRouter", "KvRouter", "KvRouterConfig", "KvStats",
+    "LocalModel", "ModelCard", "OverlapScores", "Preprocessor", "RadixTree", "TextStream", "Tokenizer",
+    "WorkerMetricsPublisher", "WorkerStats", "card_from_dict", "compute_block_hash_for_seq", "fetch_files",
+    "load_preprocessor", "load_tokenizer", "open_model", "openai_finish_reason",
 }  # fmt: skip
 
 

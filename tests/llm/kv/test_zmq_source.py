@@ -268,7 +268,7 @@ def test_each_rank_has_a_port_of_its_own(endpoint: str, rank: int, found: str) -
     "endpoint", ["", "5557", "tcp://5557", "http://a:1", "tcp://a:x", "tcp://a:65535", "tcp://:1", "ipc://x"]
 )
 def test_what_is_no_address_is_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidArgument, match="ZMQ address|host and a port"):
+    with pytest.raises(InvalidArgument, match=r"ZMQ address|host and a port"):
         rank_endpoint(endpoint, 1)
 
 
