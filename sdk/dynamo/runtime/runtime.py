@@ -56,6 +56,8 @@ class DistributedRuntime:
         self._served: list[Served] = []
         self._figures: dict[EndpointPath, dict[str, Any]] = {}
         """What was announced of endpoints, served already or not."""
+        self.kept: dict[Any, Any] = {}
+        """What other layers keep as long as this process serves, by keys of their own."""
         self._on_close: list[Callable[[], None]] = []
         self._writing: set[asyncio.Task[bool]] = set()
         self._closed: asyncio.Task[None] | None = None

@@ -67,6 +67,13 @@ def test_a_block_with_copies_goes_with_the_last() -> None:
     assert steps_of([Removed([1])], blocks) == [KvStep([], names(PROMPT[:4]))]
 
 
+def test_a_hash_that_is_used_again_has_its_new_content() -> None:
+    blocks = EngineBlocks(BLOCK)
+    steps_of([stored([1], PROMPT[:4])], blocks)
+    assert steps_of([stored([1], PROMPT[4:8])], blocks) == [KvStep(names(PROMPT[4:8]), names(PROMPT[:4]))]
+    assert steps_of([Removed([1])], blocks) == [KvStep([], names(PROMPT[4:8]))]
+
+
 def test_what_has_no_name_is_counted() -> None:
     """An unknown parent, another block size, fewer tokens than blocks: left out, and the children too."""
     blocks = EngineBlocks(BLOCK)

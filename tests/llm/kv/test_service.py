@@ -150,7 +150,8 @@ def test_a_prompt_goes_where_it_is_cached() -> None:
             second.publish_stored([-1] * 4, [4], [5])
         second.shutdown()
         store(second, [3] * 4)
-        await asyncio.sleep(0.05)
+        store(first, [3] * 4)
+        await until("the first one's came", lambda: router.router.index.find(sorted(names([3] * 4))))
         assert names([3] * 4) - held()
 
     play(case)

@@ -141,6 +141,9 @@ class EngineBlocks:
 
     def _add(self, engine_hash: EngineHash, name: int, seed: int) -> None:
         block = self._blocks.get(engine_hash)
+        if block is not None and block.name != name:  # whoever numbers blocks by place uses a hash again
+            self._release(self._blocks.pop(engine_hash).name)
+            block = None
         if block is None:
             self._blocks[engine_hash] = _Block(name, seed, self._era)
             self._hold(name)

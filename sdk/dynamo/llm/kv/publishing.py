@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from dynamo.llm.kv.engine_blocks import EngineBlocks, EngineHash, Event, Removed, Stored, steps_of
 from dynamo.llm.kv.events import OPERATION, KvStep, Part, Sender
@@ -91,16 +90,13 @@ class KvPublisher:
             log.debug("a KV event could not be sent: %s", error)
 
 
-_PUBLISHERS: Final[WeakKeyDictionary[DistributedRuntime, dict[EndpointPath, KvPublisher]]] = WeakKeyDictionary()
-
-
 def kv_publisher(runtime: DistributedRuntime, path: EndpointPath) -> KvPublisher:
     """What this process's `KvEventPublisher`s of an endpoint share: all ranks of an instance are numbered together."""
-    made = _PUBLISHERS.setdefault(runtime, {})
-    if path not in made:
-        made[path] = KvPublisher.serve(runtime, path)
-        runtime.on_close(made[path].stop)
-    return made[path]
+    made: KvPublisher | None = runtime.kept.get((KvPublisher, path))
+    if made is None:
+        made = runtime.kept[KvPublisher, path] = KvPublisher.serve(runtime, path)
+        runtime.on_close(made.stop)
+    return made
 
 
 class KvEventPublisher:
