@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+import zmq.asyncio
 
+from dynamo.llm import KvEventPublisher
 from dynamo.runtime import Client, DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes, pytest.mark.timeout(180)]
@@ -100,6 +104,46 @@ def test_prompts_go_where_they_are_cached(stack: Any) -> None:
         answers = await asyncio.gather(*(site.generate([*prompt, 3]) for _ in range(4)))
         assert all(answer[-1]["finish_reason"] == "length" for answer in answers)
         assert await site.until_held(prompt, 8) != lost
+
+    site.play(case)
+
+
+def test_a_program_relays_its_engines_own_events(stack: Any, tmp_path: Path) -> None:
+    """A worker written with `dynamo.llm`, its engine's ZMQ stream, NATS, the router process: the prompt goes there."""
+    site = Deployment(stack)
+    tokens = list(range(50, 50 + 6 * BLOCK))
+
+    async def generate(request: Any) -> AsyncIterator[Any]:
+        yield {"token_ids": [99], "finish_reason": "stop"}
+
+    async def case() -> None:
+        runtime = await DistributedRuntime.create(site.config)
+        context = zmq.asyncio.Context()
+        engine = context.socket(zmq.XPUB)
+        engine.bind(f"ipc://{tmp_path}/events")
+        endpoint = runtime.endpoint("test.backend.generate")
+        try:
+            KvEventPublisher(endpoint, None, BLOCK, zmq_endpoint=f"ipc://{tmp_path}/events")
+            serves = asyncio.create_task(endpoint.serve_endpoint(generate))
+            await asyncio.wait_for(engine.recv(), 20)
+            stored = {
+                "type": "BlockStored", "block_hashes": [bytes([n]) * 32 for n in range(6)], "parent_block_hash": None,
+                "token_ids": tokens, "block_size": BLOCK, "lora_id": None, "medium": "GPU", "lora_name": None,
+            }  # fmt: skip
+            await engine.send_multipart([b"", (0).to_bytes(8, "big"), msgspec.msgpack.encode([1.0, [stored], 0])])
+            assert await site.until_held(tokens, 6) == runtime.id
+            assert await site.ask("best_worker_id", tokens) == [runtime.id]
+            assert await site.generate(tokens) == [{"token_ids": [99], "finish_reason": "stop"}]
+            await engine.send_multipart(
+                [b"", (1).to_bytes(8, "big"), msgspec.msgpack.encode([2.0, [{"type": "AllBlocksCleared"}], 0])]
+            )
+            async with asyncio.timeout(20):
+                while (await site.held(tokens))[runtime.id]:  # noqa: ASYNC110 - another process's index
+                    await asyncio.sleep(0.02)
+        finally:
+            await runtime.shutdown(0)
+            context.destroy(linger=0)
+        await serves
 
     site.play(case)
 

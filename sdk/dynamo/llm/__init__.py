@@ -15,6 +15,8 @@ from dynamo.llm.files import FileServer as FileServer
 from dynamo.llm.files import fetch_files as fetch_files
 from dynamo.llm.kv.config import KvRouterConfig as KvRouterConfig
 from dynamo.llm.kv.hashing import compute_block_hash_for_seq as compute_block_hash_for_seq
+from dynamo.llm.kv.indexers import ApproxKvIndexer as ApproxKvIndexer
+from dynamo.llm.kv.indexers import KvIndexer as KvIndexer
 from dynamo.llm.kv.load import ForwardPassMetrics as ForwardPassMetrics
 from dynamo.llm.kv.load import KvStats as KvStats
 from dynamo.llm.kv.load import WorkerMetricsPublisher as WorkerMetricsPublisher
@@ -35,6 +37,7 @@ from dynamo.llm.tokenizer import Tokenizer as Tokenizer
 from dynamo.llm.tokenizer import load_tokenizer as load_tokenizer
 
 __all__ = [
+    "ApproxKvIndexer",
     "ChatTemplate",
     "ContextLengthExceeded",
     "Detokenizer",
@@ -43,6 +46,7 @@ __all__ = [
     "FileServer",
     "ForwardPassMetrics",
     "KvEventPublisher",
+    "KvIndexer",
     "KvPushRouter",
     "KvRouter",
     "KvRouterConfig",

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from dynamo.llm import (
+    ApproxKvIndexer,
     ForwardPassMetrics,
     KvEventPublisher,
+    KvIndexer,
     KvPushRouter,
     KvRouter,
     KvRouterConfig,
@@ -244,7 +246,7 @@ def test_a_request_that_nobody_has_begun_goes_elsewhere() -> None:
         for _ in range(6):
             assert len([item async for item in await router.generate(PROMPT, "m")]) == 2
         site.failing[workers[1]] = WorkerUnavailable("leaving too")
-        with pytest.raises((WorkerUnavailable, NoInstances)):
+        with pytest.raises(WorkerUnavailable, match="leaving"):
             await anext(aiter(await router.generate(PROMPT, "m")))
         site.failing = {workers[1]: InvalidArgument("no")}
         with pytest.raises(InvalidArgument, match="no"):
@@ -336,6 +338,54 @@ def test_a_worker_that_publishes_late_is_followed() -> None:
         assert instance.figures == {"max_num_seqs": 3, "kv_events": True, "kv_cache_block_size": BLOCK}
 
     play(case)
+
+
+@pytest.mark.parametrize("whole_component", [False, True])
+def test_an_indexer_for_programs_that_choose_themselves(whole_component: bool) -> None:
+    """The ages 0.3 to 1.0: of a component or an endpoint; a worker that leaves takes its blocks along."""
+
+    async def case(site: Site) -> None:
+        runtime, (publisher,) = await site.worker()
+        await (await site.runtime()).endpoint("ns.backend.other").start(lambda incoming: incoming.finish())
+        await (await site.runtime()).endpoint("ns.else.generate").start(lambda incoming: incoming.finish())
+        mine = await site.runtime()
+        source = mine.namespace("ns").component("backend") if whole_component else mine.endpoint(PATH)
+        indexer = KvIndexer(source, BLOCK)
+        assert (indexer.block_size(), (await indexer.find_matches_for_request(PROMPT)).scores) == (BLOCK, {})
+        await until("it is followed", lambda: indexer.counts.counters["model_kv_snapshots_total"] == 1)
+        assert not any(indexer.counts.unfollowed.values())
+        store(publisher, PROMPT[:8])
+        publisher.publish_stored(PROMPT[:4], [4], [9], lora_name="3")
+        await until("its blocks are known", lambda: len(indexer.router.index) == 3)
+        assert (await indexer.find_matches_for_request(PROMPT)).scores == {(runtime.id, 0): 2}
+        assert (await indexer.find_matches_for_request(PROMPT, lora_id=3)).scores == {(runtime.id, 0): 1}
+        assert (await indexer.find_matches(compute_block_hash_for_seq(PROMPT[:4], BLOCK))).scores == {
+            (runtime.id, 0): 1
+        }
+        await runtime.shutdown(0)
+        await until("it is gone", lambda: not list(indexer.router.index.ranks))
+
+    play(case)
+
+
+def test_an_approximate_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent counts for a while, by rank."""
+    now = [100.0]
+    monkeypatch.setattr("dynamo.llm.kv.indexers.time.monotonic", lambda: now[0])
+
+    async def case() -> None:
+        site = Site()
+        indexer = ApproxKvIndexer((await site.runtime()).endpoint(PATH), BLOCK, router_ttl_secs=10)
+        await indexer.process_routing_decision_for_request(PROMPT[:8], 5)
+        await indexer.process_routing_decision_for_request(PROMPT, 5, dp_rank=1)
+        assert (await indexer.find_matches_for_request(PROMPT)).scores == {(5, 0): 2, (5, 1): 4}
+        assert (await indexer.find_matches_for_request(PROMPT, lora_name="a")).scores == {}
+        now[0] += 11
+        assert (await indexer.find_matches_for_request(PROMPT)).scores == {}
+        monkeypatch.undo()
+        await site.close()
+
+    asyncio.run(case())
 
 
 def test_publishers_refuse_what_cant_be() -> None:

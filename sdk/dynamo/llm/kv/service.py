@@ -210,7 +210,7 @@ class KvRouter:
                 return
             except DynamoException as error:
                 failed.add(booking.rank.instance)
-                if not (silent and error.retryable and target.instance is None and len(failed) < ATTEMPTS):
+                if not (silent and error.retryable and len(failed) < ATTEMPTS and self._candidates(target, failed)):
                     raise
                 log.debug("instance %014x: %s; another is tried", booking.rank.instance, error)
             finally:
@@ -334,12 +334,15 @@ class KvRouter:
     def _ranks(self) -> list[Rank]:
         return list(self.router.ranks(self._instances(Target(), ())))
 
+    def _candidates(self, target: Target, failed: Iterable[int]) -> list[int]:
+        path, wanted = self._endpoint.path, target.instance
+        if wanted is not None:
+            return [wanted] if self._view.serves(InstanceKey(path, wanted)) and wanted not in failed else []
+        found = [key.id for key in self._view.routable(path) if key.id not in failed]
+        return found if target.allowed is None else [instance for instance in found if instance in target.allowed]
+
     def _instances(self, target: Target, failed: Iterable[int]) -> list[int]:
-        found = [key.id for key in self._view.routable(self._endpoint.path) if key.id not in failed]
-        if target.instance is not None:
-            found = [target.instance] if self._view.serves(InstanceKey(self._endpoint.path, target.instance)) else []
-        elif target.allowed is not None:
-            found = [instance for instance in found if instance in target.allowed]
+        found = self._candidates(target, failed)
         if not found:
             wanted = "" if target.instance is None else f" as instance {target.instance}"
             raise NoInstances(f"nobody serves {self._endpoint.path}{wanted} now")
