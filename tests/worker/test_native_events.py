@@ -6,6 +6,7 @@ The engine here is a real PUB and ROUTER socket for each rank; bytes are those t
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 import msgspec
@@ -56,20 +57,13 @@ class Rank:
             await self.router.send_multipart([client, b"", b"", write_number(END_OF_REPLAY), b""])
 
 
-def free_ports(context: zmq.asyncio.Context, count: int) -> int:
-    """The first of some neighbouring ports that nobody uses."""
-    for first in range(21000, 32000, 2 * count):
-        probes = [context.socket(zmq.PAIR) for _ in range(count)]
+def neighbours(context: zmq.asyncio.Context) -> tuple[int, list[Rank]]:
+    """Two ranks on neighbouring ports, as engines have them, and the first port; their replays are behind."""
+    for first in range(20_000 + os.getpid() % 10_000, 32_000, 4):
         try:
-            for number, probe in enumerate(probes):
-                probe.bind(f"tcp://127.0.0.1:{first + number}")
+            return first, [Rank(context, first, first + 2, rank) for rank in range(2)]
         except zmq.ZMQError:
-            continue
-        else:
-            return first
-        finally:
-            for probe in probes:
-                probe.close(linger=0)
+            continue  # somebody has one of them; the sockets go with the context
     raise AssertionError("no free ports")
 
 
@@ -79,8 +73,7 @@ def test_two_ranks_arrive_in_a_routers_index() -> None:
     async def case(site: Site) -> None:
         worker, reader = await site.worker(), await site.reader()
         context = zmq.asyncio.Context()
-        first = free_ports(context, 4)
-        ranks = [Rank(context, first, first + 2, rank) for rank in range(2)]
+        first, ranks = neighbours(context)
         native = NativeKvEvents(
             f"tcp://*:{first}", BLOCK, replay_endpoint=f"tcp://*:{first + 2}", ranks=range(2), total_kv_blocks=1000
         )

@@ -32,7 +32,7 @@ REMOVED: Final = ("block_hashes", "medium", "group_idx", "locality", "ownership"
 _FIELDS: Final = {"BlockStored": STORED, "BlockRemoved": REMOVED, "AllBlocksCleared": ()}
 T = TypeVar("T")
 _HEX: Final = 16
-"""Digits of a media identifier that its hash is, as the original reads it."""
+"""Digits of a media identifier that its hash is: 64 bits of a digest."""
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
