@@ -1,117 +1,19 @@
-"""`KvRouter`, `KvEventPublisher` and `WorkerMetricsPublisher` as programs use them, over memory."""
+"""`KvRouter` and its configuration as programs use them, over memory."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, names, play, store, until
 
-from dynamo.llm import (
-    ApproxKvIndexer,
-    ForwardPassMetrics,
-    KvEventPublisher,
-    KvIndexer,
-    KvPushRouter,
-    KvRouter,
-    KvRouterConfig,
-    KvStats,
-    WorkerMetricsPublisher,
-    WorkerStats,
-    compute_block_hash_for_seq,
-)
-from dynamo.llm.kv import load, service
-from dynamo.llm.kv.hashing import sequence_hashes
+from dynamo.llm import KvRouter, KvRouterConfig
+from dynamo.llm.kv import service
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.protocols import delta, output_dict, read_delta
-from dynamo.runtime import Context, DistributedRuntime, InvalidArgument, MemoryWorld, NoInstances, WorkerUnavailable
-
-BLOCK = 4
-PATH = "ns.backend.generate"
-PROMPT = list(range(16))
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    try:
-        async with asyncio.timeout(within):
-            while not check():  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {within} s: {what}") from None
-
-
-class Site:
-    """Runtimes that see each other, workers that answer with what they were asked."""
-
-    def __init__(self) -> None:
-        self.world = MemoryWorld()
-        self.runtimes: list[DistributedRuntime] = []
-        self.asked: list[tuple[int, dict[str, Any]]] = []
-        self.cancelled = 0
-        self.failing: dict[int, Exception] = {}
-
-    async def runtime(self) -> DistributedRuntime:
-        self.runtimes.append(await DistributedRuntime.in_memory(self.world))
-        return self.runtimes[-1]
-
-    async def worker(self, *, dp_ranks: int = 1) -> tuple[DistributedRuntime, list[KvEventPublisher]]:
-        runtime = await self.runtime()
-        endpoint = runtime.endpoint(PATH)
-        publishers = [KvEventPublisher(endpoint, None, BLOCK, dp_rank=rank) for rank in range(dp_ranks)]
-
-        async def generate(request: dict[str, Any], context: Context) -> AsyncIterator[Any]:
-            self.asked.append((runtime.id, request))
-            if (error := self.failing.get(runtime.id)) is not None:
-                raise error
-            try:
-                yield 7
-                if request.get("model") == "slow":
-                    await asyncio.sleep(60)
-                yield delta([8], "stop", {"cached_tokens": 4})
-            except (asyncio.CancelledError, GeneratorExit):
-                self.cancelled += 1
-                raise
-
-        from dynamo.runtime.generators import from_generator
-
-        await endpoint.start(from_generator(generate))
-        return runtime, publishers
-
-    async def router(self, **config: Any) -> KvPushRouter:
-        router = KvPushRouter((await self.runtime()).endpoint(PATH), BLOCK, KvRouterConfig(**config))
-        await router.ready()
-        await until("all workers are known", lambda: len(router._figures) == len(set(self._workers())))
-        return router
-
-    def _workers(self) -> list[int]:
-        return [runtime.id for runtime in self.runtimes if runtime.served]
-
-    async def close(self) -> None:
-        for runtime in self.runtimes:
-            await runtime.shutdown(0)
-
-
-def play(case: Callable[[Site], Awaitable[None]]) -> None:
-    async def main() -> None:
-        site = Site()
-        try:
-            async with asyncio.timeout(60):
-                await case(site)
-        finally:
-            await site.close()
-
-    asyncio.run(main())
-
-
-def store(publisher: KvEventPublisher, tokens: list[int], first: int = 100, parent: int | None = None) -> None:
-    count = len(tokens) // BLOCK
-    publisher.publish_stored(tokens, [BLOCK] * count, list(range(first, first + count)), parent)
-
-
-def names(tokens: list[int], **more: Any) -> set[int]:
-    return set(sequence_hashes(compute_block_hash_for_seq(tokens, BLOCK, **more)))
+from dynamo.llm.protocols import output_dict, read_delta
+from dynamo.runtime import CannotConnect, InvalidArgument, NoInstances, WorkerUnavailable
 
 
 def test_a_prompt_goes_where_it_is_cached() -> None:
@@ -155,24 +57,6 @@ def test_a_prompt_goes_where_it_is_cached() -> None:
         store(first, [3] * 4)
         await until("the first one's came", lambda: router.router.index.find(sorted(names([3] * 4))))
         assert names([3] * 4) - held()
-
-    play(case)
-
-
-def test_ranks_salts_and_adapters() -> None:
-    """Two ranks of one instance share its numbers; a prompt of another namespace hits nothing of this one."""
-
-    async def case(site: Site) -> None:
-        runtime, (zero, one) = await site.worker(dp_ranks=2)
-        router = await site.router()
-        await until("it is followed", lambda: router.counts.counters["model_kv_snapshots_total"] == 1)
-        zero.publish_stored(PROMPT[:4], [4], [1], lora_name="a", cache_salt="ns")
-        store(one, PROMPT[:8])
-        index = router.router.index
-        await until("both are there", lambda: [index.count(Rank(runtime.id, rank)) for rank in (0, 1)] == [1, 2])
-        assert (await router.best_worker(PROMPT, lora_name="a", cache_namespace="ns"))[2] == 1
-        assert (await router.best_worker(PROMPT))[2] == 0, "requests go to rank 0, whose cache is another"
-        assert router.counts.counters["model_kv_gaps_total"] == 0
 
     play(case)
 
@@ -297,6 +181,28 @@ def test_bad_requests_are_refused_with_a_sentence(request_: Any) -> None:
     play(case)
 
 
+def test_a_start_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd was away when the first question came."""
+
+    async def case(site: Site) -> None:
+        runtime, _ = await site.worker()
+        mine = await site.runtime()
+        client = mine.client
+
+        async def away(*_: Any) -> Any:
+            raise CannotConnect("etcd is away")
+
+        monkeypatch.setattr(mine, "client", away)
+        router = KvRouter(mine.endpoint(PATH), BLOCK)
+        for _ in range(2):
+            with pytest.raises(CannotConnect, match="etcd is away"):
+                await router.best_worker(PROMPT)
+        monkeypatch.setattr(mine, "client", client)
+        assert await router.best_worker(PROMPT) == (runtime.id, 0, 0)
+
+    play(case)
+
+
 def test_nobody_there() -> None:
     async def case(site: Site) -> None:
         router = await site.router()
@@ -317,130 +223,6 @@ def test_two_routers_count_each_others_requests() -> None:
         await until("the other counts it", lambda: other.router.activity.load(Rank(runtime.id)).requests == 1)
         await one.free("a")
         await until("it is over there too", lambda: not len(other.router.activity))
-
-    play(case)
-
-
-def test_a_worker_that_publishes_late_is_followed() -> None:
-    """The publisher was made after the endpoint was served: its record then says so."""
-
-    async def case(site: Site) -> None:
-        runtime = await site.runtime()
-        await runtime.endpoint(PATH).start(lambda incoming: incoming.finish(), figures={"max_num_seqs": 3})
-        router = await site.router()
-        assert router.counts.unfollowed == {"no_events": 1}
-        publisher = KvEventPublisher(runtime.endpoint(PATH), runtime.id, BLOCK)
-        await until("it is followed", lambda: router.counts.counters["model_kv_snapshots_total"] == 1)
-        assert router.counts.unfollowed["no_events"] == 0
-        store(publisher, PROMPT)
-        await until("its blocks are known", lambda: router.router.index.count(Rank(runtime.id)) == 4)
-        (instance,) = router._view.instances.values()
-        assert instance.figures == {"max_num_seqs": 3, "kv_events": True, "kv_cache_block_size": BLOCK}
-
-    play(case)
-
-
-@pytest.mark.parametrize("whole_component", [False, True])
-def test_an_indexer_for_programs_that_choose_themselves(whole_component: bool) -> None:
-    """The ages 0.3 to 1.0: of a component or an endpoint; a worker that leaves takes its blocks along."""
-
-    async def case(site: Site) -> None:
-        runtime, (publisher,) = await site.worker()
-        await (await site.runtime()).endpoint("ns.backend.other").start(lambda incoming: incoming.finish())
-        await (await site.runtime()).endpoint("ns.else.generate").start(lambda incoming: incoming.finish())
-        mine = await site.runtime()
-        source = mine.namespace("ns").component("backend") if whole_component else mine.endpoint(PATH)
-        indexer = KvIndexer(source, BLOCK)
-        assert (indexer.block_size(), (await indexer.find_matches_for_request(PROMPT)).scores) == (BLOCK, {})
-        await until("it is followed", lambda: indexer.counts.counters["model_kv_snapshots_total"] == 1)
-        assert not any(indexer.counts.unfollowed.values())
-        store(publisher, PROMPT[:8])
-        publisher.publish_stored(PROMPT[:4], [4], [9], lora_name="3")
-        await until("its blocks are known", lambda: len(indexer.router.index) == 3)
-        assert (await indexer.find_matches_for_request(PROMPT)).scores == {(runtime.id, 0): 2}
-        assert (await indexer.find_matches_for_request(PROMPT, lora_id=3)).scores == {(runtime.id, 0): 1}
-        assert (await indexer.find_matches(compute_block_hash_for_seq(PROMPT[:4], BLOCK))).scores == {
-            (runtime.id, 0): 1
-        }
-        await runtime.shutdown(0)
-        await until("it is gone", lambda: not list(indexer.router.index.ranks))
-
-    play(case)
-
-
-def test_an_approximate_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was sent counts for a while, by rank."""
-    now = [100.0]
-    monkeypatch.setattr("dynamo.llm.kv.indexers.time.monotonic", lambda: now[0])
-
-    async def case() -> None:
-        site = Site()
-        indexer = ApproxKvIndexer((await site.runtime()).endpoint(PATH), BLOCK, router_ttl_secs=10)
-        await indexer.process_routing_decision_for_request(PROMPT[:8], 5)
-        await indexer.process_routing_decision_for_request(PROMPT, 5, dp_rank=1)
-        assert (await indexer.find_matches_for_request(PROMPT)).scores == {(5, 0): 2, (5, 1): 4}
-        assert (await indexer.find_matches_for_request(PROMPT, lora_name="a")).scores == {}
-        now[0] += 11
-        assert (await indexer.find_matches_for_request(PROMPT)).scores == {}
-        monkeypatch.undo()
-        await site.close()
-
-    asyncio.run(case())
-
-
-def test_publishers_refuse_what_cant_be() -> None:
-    async def case(site: Site) -> None:
-        endpoint = (await site.runtime()).endpoint(PATH)
-        for worker, size, rank, said in ((None, 0, 0, "kv_block_size"), (None, 4, -1, "rank"), (3, 4, 0, "not this")):
-            with pytest.raises(ValueError, match=said):
-                KvEventPublisher(endpoint, worker, size, rank)
-        relaying = KvEventPublisher(endpoint, None, 4, zmq_endpoint="tcp://127.0.0.1:5557")
-        with pytest.raises(ValueError, match="relays"):
-            relaying.publish_removed([1])
-        relaying.shutdown()
-        with pytest.raises(ValueError, match="can't do ais_perf_config"):
-            KvRouter(endpoint, 4, ais_perf_config={})
-        with pytest.raises(ValueError, match="block_size"):
-            KvRouter(endpoint, 0)
-
-    play(case)
-
-
-def test_load_reaches_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of the ranks, the newest of each; at most one write in a while however often it is said."""
-    monkeypatch.setattr(load, "SECONDS", 0.2)
-
-    async def case(site: Site) -> None:
-        runtime, _ = await site.worker()
-        router = await site.router()
-
-        def figures() -> dict[str, Any]:
-            return next(iter(router._view.instances.values())).figures
-
-        publisher = WorkerMetricsPublisher()
-        with pytest.raises(ValueError, match="create_endpoint"):
-            publisher.publish()
-        await publisher.create_endpoint(runtime.endpoint(PATH))
-        writes: list[dict[str, Any]] = []
-        announce = runtime.announce
-
-        def write(path: Any, found: dict[str, Any]) -> None:
-            writes.append(found)
-            announce(path, found)
-
-        monkeypatch.setattr(runtime, "announce", write)
-        for number in range(100):
-            publisher.publish(0, number, number)
-        publisher.publish(dp_rank=1, kv_used_blocks=5)
-        await until("the newest is there", lambda: figures().get("used_kv_blocks") == 104)
-        assert figures()["active_decode_blocks"] == 99
-        assert len(writes) <= 2
-        older = ForwardPassMetrics(WorkerStats(3, 8, 2), KvStats(40, 100, 0.4, 0.9))
-        publisher.publish(older)
-        await until("0.x's form too", lambda: figures().get("waiting") == 2)
-        assert (figures()["running"], figures()["max_num_seqs"], figures()["total_kv_blocks"]) == (3, 8, 100)
-        with pytest.raises(ValueError, match="not negative"):
-            publisher.publish(0, -1)
 
     play(case)
 

@@ -53,8 +53,8 @@ class KvIndexer:
         return await self.find_matches(compute_block_hash_for_seq(token_ids, self.block_size(), lora_name=name))
 
     async def ready(self) -> None:
-        """Return once the instances are known; the first call starts following them."""
-        if self._starting is None:
+        """Return once the instances are known; the first call starts following them. `CannotConnect`: try again."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.get_running_loop().create_task(self._start(), name="kv indexer")
         await asyncio.shield(self._starting)
 

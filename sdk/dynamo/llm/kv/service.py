@@ -88,8 +88,8 @@ class KvRouter:
     # -- life
 
     async def ready(self) -> None:
-        """Return once the instances are known; the first call starts following them."""
-        if self._starting is None:
+        """Return once the instances are known; the first call starts following them. `CannotConnect`: try again."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.get_running_loop().create_task(self._start(), name="kv router")
         await asyncio.shield(self._starting)
 
