@@ -87,6 +87,26 @@ def test_booked_requests_count_until_they_are_freed() -> None:
     play(case)
 
 
+def test_a_request_may_weigh_otherwise() -> None:
+    """One worker has the prompt cached and is busy: which of them counts more is the request's to say."""
+
+    async def case(site: Site) -> None:
+        cached, (publisher,) = await site.worker()
+        idle, _ = await site.worker()
+        router = await site.router()
+        store(publisher, PROMPT)
+        await until("it is known", lambda: router.router.index.count(Rank(cached.id)) == 4)
+        assert (await router.best_worker(PROMPT, request_id="a", router_config_override={}))[0] == cached.id
+        for number in range(3):
+            override = {"overlap_score_weight": 9, "assume_kv_reuse": False, "track_prefill_tokens": False}
+            assert (await router.best_worker(PROMPT, override, str(number)))[0] == cached.id
+        assert router.router.activity.load(Rank(cached.id)) == (0, 16, 4)
+        assert (await router.best_worker(PROMPT))[0] == idle.id
+        assert (await router.best_worker(PROMPT, {"prefill_load_scale": 5.0}))[0] == cached.id
+
+    play(case)
+
+
 def test_bookings_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MOST_BOOKED", 3)
 
@@ -165,7 +185,9 @@ def test_a_request_can_be_pinned_and_given_up() -> None:
     [
         "x", {}, {"token_ids": "abc"}, {"token_ids": [-1]}, {"token_ids": ["a"] * 8}, {"token_ids": [1], "routing": 3},
         {"token_ids": [1], "routing": {"dp_rank": 1}}, {"token_ids": [1], "routing": {"backend_instance_id": "x"}},
-        {"token_ids": [1], "router_config_override": {"router_temperature": 1}},
+        {"token_ids": [1], "router_config_override": {"router_temperature": -1}},
+        {"token_ids": [1], "router_config_override": {"use_kv_events": False}},
+        {"token_ids": [1], "router_config_override": 3}, {"token_ids": [1], "router_config_override": {1: 2}},
         {"token_ids": [1], "mm_routing_info": {"block_mm_infos": [3]}},
         {"token_ids": [1] * 4, "routing": {"lora_name": 3}},
         {"token_ids": [1], "routing": {"allowed_worker_ids": 3}},
@@ -247,7 +269,7 @@ def test_configurations() -> None:
         KvRouterConfig(1, 2, 3, 4, True, 6)
     with pytest.raises(ValueError, match="an object"):
         KvRouterConfig.from_json("[]")
-    with pytest.raises(ValueError, match="with_overrides"):
+    with pytest.raises(ValueError, match="use_kv_events among"):
         older.with_overrides(use_kv_events=1)
     with pytest.raises(AttributeError, match="has no y"):
         _ = older.y

@@ -41,6 +41,11 @@ _COST: Final = (
     "router_temperature",
 )  # fmt: skip
 
+_OF_A_REQUEST: Final = {
+    "assume_kv_reuse": "router_assume_kv_reuse", "track_prefill_tokens": "router_track_prefill_tokens",
+}  # fmt: skip
+"""Words of a request's `router_config_override` that are shorter than the configuration's."""
+
 
 class KvRouterConfig:
     """How a `KvRouter` chooses. Defaults are the original's; every keyword is an attribute.
@@ -73,11 +78,12 @@ class KvRouterConfig:
     def copy(self) -> KvRouterConfig:
         return self.with_overrides()
 
-    def with_overrides(self, overlap_score_weight: float | None = None, **kwargs: float | None) -> KvRouterConfig:
-        """A copy with other terms of the cost; None keeps one."""
-        changes = {"overlap_score_weight": overlap_score_weight, **kwargs}
-        if unknown := set(changes) - set(_COST) - {"overlap_score_weight"}:
-            raise ValueError(f"KvRouterConfig.with_overrides has no {sorted(unknown)[0]}")
+    def with_overrides(self, overlap_score_weight: Any = None, **kwargs: Any) -> KvRouterConfig:
+        """A copy with what one request may choose for itself: terms of the cost, what is tracked; None keeps one."""
+        changes = {"overlap_score_weight": overlap_score_weight}
+        changes |= {_OF_A_REQUEST.get(name, name): value for name, value in kwargs.items()}
+        if unknown := set(changes) - {*_COST, *_OF_A_REQUEST.values(), "overlap_score_weight"}:
+            raise ValueError(f"there is no {sorted(map(str, unknown))[0]} among what a request may override")
         kept = {name: value for name, value in self._values.items() if name != "overlap_score_weight"}
         return KvRouterConfig(**kept | {name: value for name, value in changes.items() if value is not None})
 

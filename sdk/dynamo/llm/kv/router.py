@@ -67,24 +67,31 @@ class KvRouter:
             self._ranks = [Rank(instance) for instance in instances]
         return self._ranks
 
-    def place(self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float) -> Decision:
-        """Choose one of `ranks` and count the request there; raises `ValueError` where there is none."""
+    def place(
+        self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float,
+        weighing: tuple[Weights, float] | None = None,
+    ) -> Decision:  # fmt: skip
+        """Choose one of `ranks` and count the request there; raises `ValueError` where there is none.
+
+        `weighing`: weights and temperature of this request, where they aren't the router's.
+        """
         self._expire(now)
-        decision = self.query(prompt, ranks)
+        decision = self.query(prompt, ranks, weighing)
         self.activity.add(request, decision.rank, prompt.names, decision.to_prefill)
         if decision.rank.instance not in self._followed:
             self._predicted.sent(decision.rank, prompt.names, now)
         return decision
 
-    def query(self, prompt: Prompt, ranks: Sequence[Rank]) -> Decision:
+    def query(self, prompt: Prompt, ranks: Sequence[Rank], weighing: tuple[Weights, float] | None = None) -> Decision:
         """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
+        weights, temperature = weighing or (self._weights, self._temperature)
         names = prompt.names
         overlaps = self.index.overlaps(names, ranks)
         prefill, used, requests = self.activity.loads(ranks, names)
         found = costs(
-            zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, self._weights
+            zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, weights
         )
-        chosen = choose(found, self._temperature, self._draw)
+        chosen = choose(found, temperature, self._draw)
         left = max(0, prompt.tokens - overlaps[chosen] * self.block_size)
         # Its own blocks are decoded over wherever it goes.
         return Decision(ranks[chosen], overlaps[chosen], found[chosen] + len(names), left, chosen)

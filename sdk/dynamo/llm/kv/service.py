@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dynamo.llm.kv.booking import Booking, FollowCounts, Target
 from dynamo.llm.kv.config import KvRouterConfig
+from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.hashing import block_hashes, media_hashes, seed_of, sequence_hashes
 from dynamo.llm.kv.index import Rank
@@ -43,8 +44,7 @@ _OPTIONS: Final = ("stop_conditions", "sampling_options", "output_options")
 class KvRouter:
     """See the module. Methods raise `NoInstances` where nobody serves the endpoint, `InvalidArgument` for bad requests.
 
-    Not here yet, and refused: `ais_perf_config`, session affinity, thresholds, overrides per request, data-parallel
-    ranks as targets.
+    Not here yet, and refused: `ais_perf_config`, session affinity, thresholds, data-parallel ranks as targets.
     """
 
     def __init__(
@@ -183,21 +183,21 @@ class KvRouter:
         """
         if not isinstance(request, Mapping):
             raise InvalidArgument(f"a request is a dict with token_ids, not {type(request).__name__}")
-        _refuse_overrides(request.get("router_config_override"))
+        config = self._chosen(request.get("router_config_override"))
         prompt = self._prompt_of(request)
         sent = {"model": "unknown"} | dict(request)
         for name in _OPTIONS:
             if isinstance(sent.get(name), Mapping):
                 sent[name] = {key: value for key, value in sent[name].items() if value is not None}
         await self.ready()
-        return self._stream(sent, prompt, Target.of(request), context or Context())
+        return self._stream(sent, prompt, Target.of(request), context or Context(), config)
 
     async def _stream(
-        self, request: dict[str, Any], prompt: Prompt, target: Target, context: Context
+        self, request: dict[str, Any], prompt: Prompt, target: Target, context: Context, config: KvRouterConfig
     ) -> AsyncIterator[Any]:
         failed: set[int] = set()
         while True:
-            booking = self._book(f"#{next(self._numbers)}", prompt, target, failed)
+            booking = self._book(f"#{next(self._numbers)}", prompt, target, failed, config)
             silent = True
             try:
                 items = self._client.direct(request, booking.rank.instance, context, annotated=False)
@@ -235,16 +235,17 @@ class KvRouter:
 
         `update_indexer` has no effect of its own: a booked request is predicted to be cached where nobody says what is.
         """
-        _refuse_overrides(router_config_override)
+        config = self._chosen(router_config_override)
         if routing_constraints is not None:
             raise ValueError("KvRouter can't do routing_constraints yet")
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         if request_id is None:
-            decision = self.router.query(prompt, self.router.ranks(self._instances(Target(), ())))
+            ranks = self.router.ranks(self._instances(Target(), ()))
+            decision = self.router.query(prompt, ranks, self._weighing(config))
             return decision.rank.instance, decision.rank.dp_rank, decision.overlap_blocks
         await self.free(request_id)
-        booking = self._book(f"b:{request_id}", prompt, Target(), ())
+        booking = self._book(f"b:{request_id}", prompt, Target(), (), config)
         self._booked[request_id] = booking
         if len(self._booked) > MOST_BOOKED:
             await self.free(next(iter(self._booked)))
@@ -348,10 +349,26 @@ class KvRouter:
             raise NoInstances(f"nobody serves {self._endpoint.path}{wanted} now")
         return found
 
-    def _book(self, request: str, prompt: Prompt, target: Target, failed: Iterable[int]) -> Booking:
+    def _chosen(self, override: Any) -> KvRouterConfig:
+        """The configuration, as one request wants it."""
+        if not override:
+            return self._config
+        if not isinstance(override, Mapping):
+            raise InvalidArgument("router_config_override is a dict")
+        try:
+            return self._config.with_overrides(**override)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(f"router_config_override: {error}") from error
+
+    def _weighing(self, config: KvRouterConfig) -> tuple[Weights, float] | None:
+        return None if config is self._config else (config.weights(), config.router_temperature)
+
+    def _book(
+        self, request: str, prompt: Prompt, target: Target, failed: Iterable[int], config: KvRouterConfig
+    ) -> Booking:
         ranks = self.router.ranks(self._instances(target, failed))
-        decision = self.router.place(request, prompt, ranks, time.monotonic())
-        config, names, left = self._config, prompt.names, decision.to_prefill
+        decision = self.router.place(request, prompt, ranks, time.monotonic(), self._weighing(config))
+        names, left = prompt.names, decision.to_prefill
         if not config.router_track_active_blocks:
             names = []
         elif not config.router_assume_kv_reuse:
@@ -374,8 +391,3 @@ class KvPushRouter(KvRouter):
         """`(worker_id, overlap_blocks)`."""
         worker, _, overlap = await self.best_worker(token_ids, router_config_override, request_id)
         return worker, overlap
-
-
-def _refuse_overrides(override: Any) -> None:
-    if override:
-        raise InvalidArgument("router_config_override is not supported yet")
