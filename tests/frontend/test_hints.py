@@ -98,6 +98,8 @@ def test_the_pinned_worker_is_found_in_either_card(site: Any, engines: Any) -> N
         ({}, {"backend_instance_id": 1, "decode_worker_id": 2}, "nvext.decode_worker_id"),
         ({}, {"prefill_worker_id": 1}, "nvext.prefill_worker_id"),
         ({}, {"dp_rank": 1}, "nvext.dp_rank"),
+        ({}, {"dp_rank": -1}, "nvext.dp_rank"),
+        ({}, {"prefill_dp_rank": 1}, "nvext.prefill_dp_rank"),
         ({}, {"router_config_override": {"router_temperature": -1}}, "nvext.router_config_override.router_temperature"),
         ({}, {"router_config_override": {"temperature": 1}}, "nvext.router_config_override"),
         ({}, {"agent_hints": {"priority": "high"}}, "nvext.agent_hints.priority"),
@@ -163,7 +165,8 @@ def test_an_answer_says_where_it_came_from(make_site: Any, engines: Any) -> None
     routing = said["routing"]
     # 20 tokens are two whole blocks, both cached: 4 tokens to prefill, and both blocks to decode over.
     assert routing == {
-        "instance": home, "mode": "kv", "reason": "chosen", "overlap_blocks": 2, "prompt_blocks": 2, "cost": 2.5,
+        "instance": home, "mode": "kv", "reason": "chosen", "dp_rank": 0, "overlap_blocks": 2, "prompt_blocks": 2,
+        "cost": 2.5,
     }  # fmt: skip
     timing = said["timing"]
     assert (timing["kv_hit_rate"], timing["router_queue_depth"]) == (1.0, 0)
@@ -252,7 +255,7 @@ def test_each_decision_is_one_line_at_v(
     site.post(TEXT, {**HELLO, "nvext": {"backend_instance_id": ids[0]}}, headers={"x-request-id": "bound"})
     lines = [line for line in caplog.messages if " goes to instance " in line]
     assert Counter(line.split("]")[0] for line in lines) == {"[free": 1, "[bound": 1}
-    assert f"({ids[0]}), pinned" in lines[1]
+    assert f"({ids[0]}) rank 0, pinned" in lines[1]
     assert ("cost" in lines[0]) is (mode is KV)
 
 

@@ -94,9 +94,9 @@ class Front:
         assert kv is not None
         return kv.router
 
-    def holds(self, instance: int) -> set[int]:
-        """What its index says of one worker."""
-        return set(self.router.index.blocks_of(Rank(instance)))
+    def holds(self, instance: int, dp_rank: int = 0) -> set[int]:
+        """What its index says of one worker's rank."""
+        return set(self.router.index.blocks_of(Rank(instance, dp_rank)))
 
     def load(self, instance: int) -> Load:
         """What it thinks that a worker has to do."""
@@ -131,11 +131,13 @@ class Deployment:
         self._stack.push_async_callback(runtime.shutdown, 0)
         return runtime
 
-    async def worker(self, blocks: int = 64, speedup: float = 0) -> Worker:
+    async def worker(self, blocks: int = 64, speedup: float = 0, **arguments: Any) -> Worker:
         settings = WorkerSettings(
             engine="mocker", model_name="m", endpoint=f"dyn://{self.namespace}.backend.generate",
             kv_cache_block_size=BLOCK,
-            engine_args=json.dumps({"speedup_ratio": speedup, "num_gpu_blocks": blocks, "max_num_seqs": 8}),
+            engine_args=json.dumps(
+                {"speedup_ratio": speedup, "num_gpu_blocks": blocks, "max_num_seqs": 8, **arguments}
+            ),
         )  # fmt: skip
         runtime, model = await self._runtime(), open_model(None, name="m")
         engine = Mocker(settings, model)
@@ -155,7 +157,11 @@ class Deployment:
 
     def agree(self, front: Front) -> bool:
         """Its index equals the workers' own caches, block by block."""
-        return all(front.holds(worker.id) == worker.engine.kv_names() for worker in self.workers)
+        return all(
+            front.holds(worker.id, rank) == worker.engine.kv_names(rank)
+            for worker in self.workers
+            for rank in range(len(worker.engine.ranks))
+        )
 
     async def settle(self, within: float = 20.0) -> None:
         """Wait until all agree."""

@@ -53,6 +53,31 @@ def test_two_frontends_know_what_is_cached(play: Play) -> None:
     play(case)
 
 
+def test_ranks_are_followed_and_chosen_one_by_one(play: Play) -> None:
+    """Two workers of three ranks, two frontends: indexes equal each rank's cache, and prompts go back to theirs."""
+
+    async def case(deployment: Deployment) -> None:
+        for _ in range(2):
+            await deployment.worker(blocks=64, data_parallel_size=3)
+        fronts = [await deployment.frontend() for _ in range(2)]
+        await deployment.load(1500, seed=9)
+        await deployment.settle()
+        held = [worker.engine.kv_names(rank) for worker in deployment.workers for rank in range(3)]
+        assert min(map(len, held)) > 48, "the caches of all ranks are full, or nearly"
+        for front in fronts:
+            assert front.count("model_kv_gaps_total") == 0
+            await until("nothing counts that is over", lambda front=front: not len(front.router.activity))  # type: ignore[misc]
+        late = await deployment.frontend()
+        await until("the late one knows all ranks", lambda: deployment.agree(late))
+        prompts = [[1000 + number] * 6 * BLOCK for number in range(6)]
+        for front in (fronts[0], fronts[1], late):
+            found = await asyncio.gather(*(front.ask(prompt) for prompt in prompts))
+            assert found == [0 if front is fronts[0] else 6 * BLOCK - 1] * 6
+            await deployment.settle()
+
+    play(case)
+
+
 def test_a_late_frontend_is_as_good_within_a_second(play: Play) -> None:
     """One that starts under load, and a worker that does."""
 
@@ -109,14 +134,15 @@ def test_a_restart_of_nats_is_made_good(play: Play, nats: NatsServer) -> None:
         await deployment.settle()
         nats.kill()
         await until("the bus is away", lambda: not worker.runtime.bus.connected)
-        scheduler = worker.engine._scheduler
+        rank = worker.engine.ranks[0]
+        scheduler = rank.scheduler
         sequence = scheduler.add(None, list(range(40)))  # type: ignore[arg-type]
         scheduler.plan()
         scheduler.remove(sequence)
         changes = scheduler.pool.take_changes()
         assert changes is not None
-        assert worker.engine._on_kv is not None
-        worker.engine._on_kv(changes)
+        assert rank.on_kv is not None
+        rank.on_kv(changes)
         assert not deployment.agree(front)
         nats.start()
         await deployment.settle()

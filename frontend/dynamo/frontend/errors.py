@@ -61,6 +61,12 @@ def overloaded(message: str, code: str) -> ApiError:
     return unavailable(message[:1].upper() + message[1:], code)
 
 
+def no_such_rank(field: str, rank: int, where: str, ranks: int) -> ApiError:
+    """The answer to a request that names a data-parallel rank which isn't there."""
+    there = "rank 0 only" if ranks == 1 else f"ranks 0 to {ranks - 1}"
+    return bad_request(f"{field}: there is no data-parallel rank {rank}; {where} has {there}.", field)
+
+
 def pinned_gone(field: str, instance: int, model: str) -> ApiError:
     """503: the request names its worker, which isn't there; another one may be named."""
     error = unavailable(f"{field}: instance {instance} doesn't serve model '{model}' now; name another one, or none.")

@@ -28,6 +28,8 @@ class Route(msgspec.Struct):
     mode: str
     reason: str
     """`pinned`, `session` or `chosen`."""
+    dp_rank: int | None = 0
+    """Of its data-parallel ranks; None: the worker chooses."""
     overlap_blocks: int | None = None
     """The last three: mode kv, requests with tokens."""
     prompt_blocks: int | None = None
@@ -35,19 +37,20 @@ class Route(msgspec.Struct):
 
     def line(self) -> str:
         """For the log."""
-        said = f"instance {self.instance:014x} ({self.instance}), {self.reason} (mode {self.mode})"
+        rank = "any rank" if self.dp_rank is None else f"rank {self.dp_rank}"
+        said = f"instance {self.instance:014x} ({self.instance}) {rank}, {self.reason} (mode {self.mode})"
         if self.cost is None:
             return said
         return f"{said}: {self.overlap_blocks} of {self.prompt_blocks} blocks cached, cost {self.cost:.3f}"
 
 
-def route_of(instance: int, mode: str, hints: Hints, ticket: Ticket | Counted | None) -> Route:
+def route_of(instance: int, mode: str, hints: Hints, ticket: Ticket | Counted | None, dp_rank: int | None = 0) -> Route:
     """What is known once an attempt is placed."""
     reason = "pinned" if hints.instance is not None else "session" if hints.kept else "chosen"
     decision = ticket.decision if isinstance(ticket, Ticket) else None
     if decision is None or not isinstance(ticket, Ticket):
-        return Route(instance, mode, reason)
-    return Route(instance, mode, reason, decision.overlap_blocks, ticket.prompt_blocks, decision.cost)
+        return Route(instance, mode, reason, dp_rank)
+    return Route(instance, mode, reason, dp_rank, decision.overlap_blocks, ticket.prompt_blocks, decision.cost)
 
 
 class Explanation:
@@ -76,7 +79,7 @@ class Explanation:
             return {}
         said: dict[str, Any] = {}
         if "worker_id" in self._tells:
-            said["worker_id"] = worker_id(found[0].instance)
+            said["worker_id"] = worker_id(found[0])
         if "routing" in self._tells:
             said["routing"] = _given(msgspec.to_builtins(found[0]))
         return said
@@ -105,16 +108,20 @@ class Explanation:
         )
 
 
-def worker_id(instance: int) -> dict[str, int]:
-    """One worker does both parts here."""
-    return {
-        "prefill_worker_id": instance, "prefill_dp_rank": 0, "decode_worker_id": instance, "decode_dp_rank": 0,
-    }  # fmt: skip
+def worker_id(route: Route) -> dict[str, Any]:
+    """One worker does both parts here; its rank is only said where it is known."""
+    instance, rank = route.instance, route.dp_rank
+    return _given(
+        {
+            "prefill_worker_id": instance, "prefill_dp_rank": rank, "decode_worker_id": instance,
+            "decode_dp_rank": rank,
+        }
+    )  # fmt: skip
 
 
 def query_answer(who: Identity, kind: str, request: PreprocessedRequest | TextRequest, route: Route) -> bytes:
     """The answer to a request that only asks where it would go; with its tokens, for who sends it on."""
-    said: dict[str, Any] = {"worker_id": worker_id(route.instance), "routing": _given(msgspec.to_builtins(route))}
+    said: dict[str, Any] = {"worker_id": worker_id(route), "routing": _given(msgspec.to_builtins(route))}
     if isinstance(request, PreprocessedRequest):
         said["token_ids"] = request.token_ids
     head = {"id": who.id, "object": kind, "created": who.created, "model": who.model}

@@ -54,8 +54,8 @@ class Workers(Protocol):
 
     def loads(self) -> Iterator[Load]: ...
 
-    def load_of(self, instance: int) -> Load | None:
-        """None: it isn't there."""
+    def loads_of(self, instance: int, dp_rank: int | None) -> list[Load]:
+        """Of its data-parallel ranks, or of one; none: it isn't there."""
 
 
 class Gate:
@@ -98,10 +98,10 @@ class Gate:
             return self._wait(visitor)
         return None
 
-    def enter_pinned(self, visitor: Visitor, instance: int) -> None:
-        """For a request to one worker: it doesn't wait, and only that worker's thresholds count."""
-        load = self._workers.load_of(instance)
-        if load is not None and self.thresholds.busy(load):
+    def enter_pinned(self, visitor: Visitor, instance: int, dp_rank: int | None = None) -> None:
+        """For a request to one worker, or one of its ranks: it doesn't wait, and only that one's thresholds count."""
+        loads = self._workers.loads_of(instance, dp_rank)
+        if loads and all(map(self.thresholds.busy, loads)):
             self._refuse(visitor, "busy", f"instance {instance} is over its busy threshold")
         else:
             visitor.go()

@@ -54,7 +54,10 @@ class Gates:
     def joined(self, one: ModelSet, seat: Seat) -> None:
         """An instance is there, or has other figures; thresholds that it lacks one for are said once of a model."""
         thresholds, lacks = self.of(one.name), []
-        seat.max_blocks, seat.max_tokens = thresholds.limits(_blocks(one, seat), seat.batched_tokens)
+        blocks, tokens = thresholds.limits(_blocks(one, seat), seat.batched_tokens)
+        # Thresholds are those of one rank; outside kv mode nobody knows which of them a request went to.
+        ranks = 1 if one.kv is not None else seat.ranks
+        seat.max_blocks, seat.max_tokens = blocks * ranks, tokens * ranks
         if thresholds.active_decode_blocks_threshold is not None and not _blocks(one, seat):
             lacks.append("total_kv_blocks")
         fractions = (thresholds.active_prefill_tokens_threshold_frac, self._queue.threshold)

@@ -29,6 +29,7 @@ from dynamo.llm.protocols import (
     PROMPT_TOKENS,
     STOP_REASON,
     PreprocessedRequest,
+    RoutingHints,
     TextRequest,
     read_delta,
 )  # fmt: skip
@@ -155,17 +156,20 @@ class Choice:
             if isinstance(self._ticket, Ticket) and self._ticket.outputs is not None:
                 before = self.tokens  # of attempts before this one, whose answer is part of its prompt
                 self._ticket.watch(lambda: self.tokens - before)
+            request, rank = self._request, 0 if seat.ranks == 1 else models.rank(seat, self._ticket, hints)
             if desk.explanation is not None or log.isEnabledFor(logging.DEBUG):
-                self._explain(seat)
+                self._explain(seat, rank)
+            if rank is not None and seat.ranks > 1 and isinstance(request, PreprocessedRequest):
+                request = msgspec.structs.replace(request, routing=RoutingHints(dp_rank=rank))
             self._call = desk.opener.open(
-                _key(seat), self._request, context=desk.context, on_item=self.on_item, on_end=self.on_end
+                _key(seat), request, context=desk.context, on_item=self.on_item, on_end=self.on_end
             )
         except DynamoException as error:
             self._failed(error)
 
-    def _explain(self, seat: Seat) -> None:
+    def _explain(self, seat: Seat, rank: int | None) -> None:
         desk = self._desk
-        route = route_of(seat.id, desk.models.mode, desk.hints, self._ticket)
+        route = route_of(seat.id, desk.models.mode, desk.hints, self._ticket, rank)
         log.debug("[%s] choice %d goes to %s", desk.context.id(), self.index, route.line())
         if desk.explanation is not None:
             desk.explanation.routed(self.index, route)

@@ -22,10 +22,11 @@ SESSION_HEADERS: Final = (
 SESSION_FINAL: Final = b"x-dynamo-session-final"
 WORKER_HEADERS: Final = ("x-dynamo-worker-instance-id", "x-worker-instance-id")
 PREFILL_HEADERS: Final = ("x-dynamo-prefill-instance-id", "x-prefill-instance-id")
-RANK_HEADERS: Final = (
-    "x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank", "x-dynamo-prefill-dp-rank", "x-prefill-dp-rank",
-)  # fmt: skip
-_ROUTING: Final = frozenset(name.encode() for name in (*WORKER_HEADERS, *PREFILL_HEADERS, *RANK_HEADERS))
+RANK_HEADERS: Final = ("x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank")
+PREFILL_RANK_HEADERS: Final = ("x-dynamo-prefill-dp-rank", "x-prefill-dp-rank")
+_ROUTING: Final = frozenset(
+    name.encode() for name in (*WORKER_HEADERS, *PREFILL_HEADERS, *RANK_HEADERS, *PREFILL_RANK_HEADERS)
+)
 _QUERY: Final = "query_instance_id"
 _SESSION: Final = re.compile(rb"[\x21-\x7e][\x20-\x7e]{0,255}")
 _MAX_ID: Final = 2**53
@@ -37,6 +38,10 @@ class Hints(msgspec.Struct):
     instance: int | None = None
     """The worker that it must go to."""
     pinned_by: str = ""
+    """The field or header that says so."""
+    dp_rank: int | None = None
+    """The data-parallel rank that it must go to."""
+    rank_by: str = ""
     """The field or header that says so."""
     session: str = ""
     closes: bool = False
@@ -72,8 +77,9 @@ def read_hints(scope: Scope, nvext: Nvext | None, sessions: bool) -> Hints:
 
 def _from_nvext(hints: Hints, nvext: Nvext) -> None:
     _no_prefill("nvext.prefill_worker_id", nvext.prefill_worker_id)
-    _only_rank_0("nvext.dp_rank", nvext.dp_rank)
-    _only_rank_0("nvext.prefill_dp_rank", nvext.prefill_dp_rank)
+    _no_prefill("nvext.prefill_dp_rank", nvext.prefill_dp_rank or None)
+    if nvext.dp_rank is not None:
+        hints.dp_rank, hints.rank_by = nvext.dp_rank, "nvext.dp_rank"
     _pin(hints, "nvext.backend_instance_id", nvext.backend_instance_id)
     _pin(hints, "nvext.decode_worker_id", nvext.decode_worker_id)
     if nvext.agent_hints is not None:
@@ -97,8 +103,11 @@ def _from_headers(hints: Hints, scope: Scope) -> None:
     if instance is not None:
         hints.instance, hints.pinned_by = instance, name
     _no_prefill(*_number(scope, PREFILL_HEADERS))
-    for one in RANK_HEADERS:
-        _only_rank_0(*_number(scope, (one,)))
+    name, rank = _number(scope, PREFILL_RANK_HEADERS)
+    _no_prefill(name, rank or None)
+    name, rank = _number(scope, RANK_HEADERS)
+    if rank is not None:
+        hints.dp_rank, hints.rank_by = rank, name
 
 
 def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
@@ -115,12 +124,6 @@ def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
 def _no_prefill(field: str, value: int | None) -> None:
     if value is not None:
         raise ApiError(400, f"{field}: there are no prefill workers here.", code="unsupported_value", param=field)
-
-
-def _only_rank_0(field: str, value: int | None) -> None:
-    if value:
-        text = f"{field}: requests go to data-parallel rank 0 only, got {value}."
-        raise ApiError(400, text, code="unsupported_value", param=field)
 
 
 def _session(hints: Hints, scope: Scope, nvext: Nvext | None) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from dynamo.frontend.nvext import RouterConfigOverride
 from dynamo.llm.kv.cost import Weights
+from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.predicted import SECONDS
 from dynamo.llm.kv.replicas import Shared, Sharing
 from dynamo.llm.kv.router import Decision, KvRouter, Prompt
@@ -88,22 +89,27 @@ class Ticket:
         self.waits = True
         """No token has come yet."""
 
-    def place(self, instances: Sequence[int]) -> int:
-        """Choose among instances, of which there is at least one: the index of the choice."""
+    def place(self, instances: Sequence[int], ranks: Sequence[Rank] | None = None) -> int:
+        """Choose among instances, of which there is at least one: the index of the choice.
+
+        `ranks`: only these of their data-parallel ranks; which one it is then says `decision`.
+        """
         router = self._router
         if self.outputs is not None:
             self.outputs.look()
-        decision = router.place(self._id, self._prompt, router.ranks(instances), self._clock(), self._weighing)
+        if ranks is None:
+            ranks = router.ranks(instances)
+        decision = router.place(self._id, self._prompt, ranks, self._clock(), self._weighing)
         self.decision = decision
         if self._sharing is not None:
             self._shared = self._sharing.sent(decision.rank, self._prompt.names, decision.to_prefill)
-        return decision.position
+        return instances.index(decision.rank.instance) if router.spread else decision.position
 
-    def look(self, instances: Sequence[int]) -> int:
+    def look(self, instances: Sequence[int], ranks: Sequence[Rank] | None = None) -> int:
         """As `place`, but nothing is counted."""
         router = self._router
-        self.decision = router.query(self._prompt, router.ranks(instances), self._weighing)
-        return self.decision.position
+        self.decision = router.query(self._prompt, ranks or router.ranks(instances), self._weighing)
+        return instances.index(self.decision.rank.instance)
 
     @property
     def prompt_blocks(self) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterator
+from itertools import chain
 from random import Random
 from typing import Any, Protocol
+from zlib import crc32
 
 from dynamo.frontend.admission import Load
 from dynamo.frontend.affinity import Sessions
@@ -17,6 +19,7 @@ from dynamo.frontend.loading import LoadedModel
 from dynamo.frontend.routing import SELECTORS, Candidate, Counted, Turn
 from dynamo.llm.card import ModelCard
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.router import rank_count
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import NoInstances
 from dynamo.runtime.names import EndpointPath, InstanceKey
@@ -45,6 +48,8 @@ class Seat(Candidate):
 
     instance: Any = None
     key: InstanceKey | None = None
+    ranks: int = 1
+    """Data-parallel ranks; the two figures below are those of one."""
     total_blocks: int = 0
     batched_tokens: int = 0
     max_blocks: float = float("inf")
@@ -55,7 +60,8 @@ class Seat(Candidate):
         """Take over the figures that the instance published."""
         self.running = int(figures.get("running") or 0)
         self.waiting = int(figures.get("waiting") or 0)
-        self.capacity = int(figures.get("max_num_seqs") or 0)
+        self.ranks = rank_count(figures)
+        self.capacity = int(figures.get("max_num_seqs") or 0) * self.ranks
         self.total_blocks = int(figures.get("total_kv_blocks") or 0)
         self.batched_tokens = int(figures.get("max_num_batched_tokens") or 0)
 
@@ -83,6 +89,8 @@ class ModelSet:
             self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
         self._picked_version = -1
         self._candidates: list[Seat] = []
+        self._several = False
+        """Some instance has several data-parallel ranks."""
         self.gate: Gate | None = None
         """There where the model has thresholds or a queue."""
 
@@ -103,17 +111,25 @@ class ModelSet:
         """Of each instance that can be asked now."""
         if self.kv is not None and self.kv.outputs is not None:
             self.kv.outputs.look()
+        if self._several:
+            return chain.from_iterable(self._loads(seat) for seat in self._routable())
         return map(self._load, self._routable())
 
-    def load_of(self, instance: int) -> Load | None:
-        return next((self._load(seat) for seat in self._routable() if seat.id == instance), None)
+    def loads_of(self, instance: int, dp_rank: int | None) -> list[Load]:
+        """Of its data-parallel ranks, or of one; none: it isn't there."""
+        found = next((self._loads(seat) for seat in self._routable() if seat.id == instance), [])
+        return found if dp_rank is None or len(found) == 1 else found[dp_rank : dp_rank + 1]
 
-    def _load(self, seat: Seat) -> Load:
+    def _loads(self, seat: Seat) -> list[Load]:
+        """Of each of its ranks; one for all of them where nobody knows which of them does what."""
+        return [self._load(seat, rank) for rank in range(1 if self.kv is None else seat.ranks)]
+
+    def _load(self, seat: Seat, dp_rank: int = 0) -> Load:
         if self.kv is not None:
             # Of all frontends that tell each other; the others' requests are not known outside kv mode.
-            tokens, blocks, _ = self.kv.router.activity.load(Rank(seat.id))
+            tokens, blocks, _ = self.kv.router.activity.load(Rank(seat.id, dp_rank))
         elif self.card.model_input == "tokens":
-            tokens, blocks = seat.prefill_tokens, seat.blocks
+            tokens, blocks = seat.prefill_tokens // seat.ranks, seat.blocks // seat.ranks
         else:
             # Without tokens there are no blocks: one of its sequences stands for one of them.
             return Load(0, seat.open_streams, seat.capacity, 0)
@@ -125,7 +141,8 @@ class ModelSet:
         """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
         candidates = self._among(excluded, hints)
         if isinstance(ticket, Ticket):
-            chosen = candidates[ticket.place([seat.id for seat in candidates])]
+            ranks = self._ranks(candidates, hints) if self._several else None
+            chosen = candidates[ticket.place([seat.id for seat in candidates], ranks)]
         else:
             chosen = self._pick(candidates)
             if ticket is not None:
@@ -138,8 +155,28 @@ class ModelSet:
         """Where an attempt would go; nothing is counted, but round-robin's turn passes."""
         candidates, ticket = self._among((), hints), self.ticket(request, hints)
         if isinstance(ticket, Ticket):
-            return candidates[ticket.look([seat.id for seat in candidates])], ticket
+            ranks = self._ranks(candidates, hints) if self._several else None
+            return candidates[ticket.look([seat.id for seat in candidates], ranks)], ticket
         return self._pick(candidates), None
+
+    def rank(self, seat: Seat, ticket: Ticket | Counted | None, hints: Hints) -> int | None:
+        """Which of a worker's several ranks an attempt goes to; None: its least busy one, as it will find."""
+        if isinstance(ticket, Ticket) and ticket.decision is not None:
+            return ticket.decision.rank.dp_rank
+        if hints.dp_rank is None and hints.session and self.sessions is not None:
+            return crc32(hints.session.encode()) % seat.ranks  # a session's prompts are in one rank's cache
+        return hints.dp_rank
+
+    def most_ranks(self, instance: int | None = None) -> int:
+        """Data-parallel ranks of an instance, or of the one that has most; 0: there is none."""
+        return max((seat.ranks for seat in self.seats.values() if instance in (None, seat.id)), default=0)
+
+    def figured(self, seat: Seat, figures: dict[str, Any]) -> None:
+        """One of its instances has published figures."""
+        seat.figure(figures)
+        self._several = self.most_ranks() > 1
+        if self.kv is not None:
+            self.kv.router.has_ranks(seat.id, seat.ranks)
 
     def ended(self, hints: Hints) -> None:
         """An attempt of a session's request is over."""
@@ -153,6 +190,8 @@ class ModelSet:
             candidates = [seat for seat in candidates if seat.key not in excluded]
         if hints.instance is not None:
             candidates = [seat for seat in candidates if seat.id == hints.instance]
+        if hints.dp_rank is not None:
+            candidates = [seat for seat in candidates if hints.dp_rank < seat.ranks]
         if not candidates:
             raise NoInstances(self._nobody(hints))
         if self.gate is not None:
@@ -171,6 +210,8 @@ class ModelSet:
     def _not_busy(self, seats: list[Seat]) -> list[Seat]:
         """As `Thresholds.busy` of each one's load, but for all at once: a decision has one for every worker."""
         if self.kv is not None:
+            if self._several:
+                return [seat for seat in seats if any(self._fits(seat, rank) for rank in range(seat.ranks))]
             router = self.kv.router
             tokens, blocks, _ = router.activity.loads(router.ranks([seat.id for seat in seats]), ())
             each = zip(seats, tokens, blocks, strict=True)
@@ -178,6 +219,19 @@ class ModelSet:
         if self.card.model_input == "tokens":
             return [one for one in seats if one.blocks <= one.max_blocks and one.prefill_tokens <= one.max_tokens]
         return [seat for seat in seats if seat.open_streams <= seat.max_blocks]
+
+    def _ranks(self, seats: list[Seat], hints: Hints) -> list[Rank]:
+        """Those that a request may go to, where some instance has several; not the busy ones if possible."""
+        wanted = hints.dp_rank
+        each = [(seat, rank) for seat in seats for rank in ((wanted,) if wanted is not None else range(seat.ranks))]
+        if self.gate is not None and self.gate.thresholds.any:
+            each = [(seat, rank) for seat, rank in each if self._fits(seat, rank)] or each
+        return [Rank(seat.id, rank) for seat, rank in each]
+
+    def _fits(self, seat: Seat, dp_rank: int) -> bool:
+        """One of its ranks is over no threshold, in mode kv."""
+        load = self._load(seat, dp_rank)
+        return load.blocks <= seat.max_blocks and load.prefill_tokens <= seat.max_tokens
 
     def _pick(self, candidates: list[Seat]) -> Seat:
         chosen = candidates[0] if len(candidates) == 1 else self._select(candidates, self._turn, self._random)
@@ -192,6 +246,10 @@ class ModelSet:
         sessions.sent(key, chosen.id, now, stays=stays)
 
     def _nobody(self, hints: Hints) -> str:
+        if hints.instance is None and hints.dp_rank is not None:
+            return (
+                f"{hints.rank_by}: no worker of model '{self.name}' with rank {hints.dp_rank} can take the request now"
+            )
         if hints.instance is None:
             return f"no worker of model '{self.name}' can take the request now"
         return f"{hints.pinned_by}: instance {hints.instance} doesn't serve model '{self.name}' now"

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from dynamo.frontend.affinity import Sessions
-from dynamo.frontend.errors import ApiError, model_not_found, pinned_gone, unavailable
+from dynamo.frontend.errors import ApiError, model_not_found, no_such_rank, pinned_gone, unavailable
 from dynamo.frontend.gates import Gates
 from dynamo.frontend.hints import Hints
 from dynamo.frontend.kv import KvOptions, KvRouting
@@ -104,8 +104,8 @@ class ModelPool:
             self._by_name.setdefault(card.name, []).append(found)
             self.gates.put(found)
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
-        seat.figure(instance.figures)
         found.seats[instance.key] = seat
+        found.figured(seat, instance.figures)
         self._of[instance.key] = found
         found.changed()
         self.gates.joined(found, seat)
@@ -133,7 +133,7 @@ class ModelPool:
             return
         seat = found.seats[instance.key]
         seat.instance = instance
-        seat.figure(instance.figures)
+        found.figured(seat, instance.figures)
         self.gates.joined(found, seat)
 
     def left(self, key: InstanceKey) -> None:
@@ -186,7 +186,22 @@ class ModelPool:
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
 
     def settle(self, found: ModelSet, hints: Hints) -> ModelSet:
-        """The set of the same model that the hints lead to; raises the `ApiError` of a pinned worker that is gone."""
+        """The set of the model that the hints lead to; raises the `ApiError` of a worker or rank that isn't there."""
+        settled = self._settled(found, hints)
+        return settled if hints.dp_rank is None else self._with_rank(settled, hints, hints.dp_rank)
+
+    def _with_rank(self, found: ModelSet, hints: Hints, rank: int) -> ModelSet:
+        sets = [found] if hints.instance is not None else [found, *self._by_name.get(found.name, ())]
+        most = 1
+        for one in sets:
+            ranks = one.most_ranks(hints.instance) if one.served else 0
+            if rank < ranks:
+                return one
+            most = max(most, ranks)
+        where = f"model '{found.name}'" if hints.instance is None else f"instance {hints.instance}"
+        raise no_such_rank(hints.rank_by, rank, where, most)
+
+    def _settled(self, found: ModelSet, hints: Hints) -> ModelSet:
         wanted = hints.instance
         if wanted is None and hints.session and self._sessions is not None:
             wanted = self._sessions.find((found.name, hints.session), time.monotonic())

@@ -23,7 +23,7 @@ class Candidate(msgspec.Struct, gc=False):
     running: int = 0
     waiting: int = 0
     capacity: int = 0
-    """`max_num_seqs` of its engine; 0: unknown."""
+    """`max_num_seqs` of its engine, of all its data-parallel ranks; 0: unknown."""
     prefill_tokens: int = 0
     """Of prompts without a first token, where `Counted` requests run."""
     blocks: int = 0

@@ -81,6 +81,13 @@ class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
     skip_special_tokens: bool = True
 
 
+class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a request says to the worker that it was sent to; the original's other names are for routers."""
+
+    dp_rank: int | None = None
+    """Which of its data-parallel ranks; None: the worker chooses."""
+
+
 class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One sequence to continue. `n > 1` is the frontend's work: one request per choice."""
 
@@ -92,6 +99,16 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     eos_token_ids: list[int] = []
     mdc_sum: str = ""
     annotations: list[str] = []
+    routing: RoutingHints | None = None
+    dp_rank: int | None = None
+    """Where older callers say what `routing.dp_rank` says."""
+
+    @property
+    def wanted_rank(self) -> int | None:
+        """The data-parallel rank that it must go to; None: any."""
+        if self.routing is not None and self.routing.dp_rank is not None:
+            return self.routing.dp_rank
+        return self.dp_rank
 
 
 class TextRequest(msgspec.Struct, omit_defaults=True, kw_only=True):

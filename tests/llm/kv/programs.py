@@ -63,7 +63,8 @@ class Site:
                 self.cancelled += 1
                 raise
 
-        await endpoint.start(from_generator(generate))
+        figures = {"data_parallel_size": dp_ranks} if dp_ranks > 1 else None
+        await endpoint.start(from_generator(generate), figures=figures)
         return runtime, publishers
 
     async def router(self, **config: Any) -> KvPushRouter:

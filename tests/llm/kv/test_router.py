@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from dynamo.llm.kv.cost import Candidate, Weights, costs
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.router import KvRouter, rank_count
 
 SIZE = 4
 
@@ -71,3 +73,29 @@ def test_the_cost_is_that_of_its_parts() -> None:
         assert decision.cost == min(expected)
         assert expected[decision.position] == decision.cost
         assert decision.overlap_blocks == depths.get(decision.rank, 0)
+
+
+def test_ranks_are_candidates_of_their_own() -> None:
+    """An instance of three ranks has three caches and three loads; gone, it has one again."""
+    made = router()
+    made.has_ranks(7, 3)
+    assert made.ranks([5, 7]) == [Rank(5), Rank(7, 0), Rank(7, 1), Rank(7, 2)]
+    prompt = made.prompt(range(16))
+    first = made.place("a", prompt, [Rank(7, 2)], 0.0)
+    assert first.rank == Rank(7, 2)
+    made.prefilled("a")
+    again = made.place("b", prompt, made.ranks([5, 7]), 0.0)
+    assert (again.rank, again.overlap_blocks, again.position) == (Rank(7, 2), 4, 3)
+    other = made.place("c", made.prompt(range(100, 116)), made.ranks([7]), 0.0)
+    assert other.rank in (Rank(7, 0), Rank(7, 1))
+    made.left(7)
+    assert made.ranks([5, 7]) == [Rank(5), Rank(7)]
+    assert (len(made.activity), list(made.index.ranks)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("figures", "count"), [({}, 1), ({"data_parallel_size": 4}, 4), ({"data_parallel_size": 0}, 1)]
+)
+def test_the_number_of_ranks_is_read_off_the_figures(figures: dict[str, int], count: int) -> None:
+    """One where nothing is said."""
+    assert rank_count(figures) == count

@@ -180,6 +180,28 @@ def test_a_request_can_be_pinned_and_given_up() -> None:
     play(case)
 
 
+def test_a_request_goes_to_a_rank() -> None:
+    """The one that holds its prompt, or the one that it names; the worker is told which, with what else it was."""
+
+    async def case(site: Site) -> None:
+        worker, publishers = await site.worker(dp_ranks=2)
+        router = await site.router()
+        await until("it is followed", lambda: router.counts.counters["model_kv_snapshots_total"] == 1)
+        store(publishers[1], PROMPT)
+        await until("its second rank's cache is known", lambda: router.router.index.count(Rank(worker.id, 1)) == 4)
+        assert await router.best_worker(PROMPT) == (worker.id, 1, 4)
+        for routing, rank in (({"lora_id": 3}, 1), ({"dp_rank": 0}, 0)):
+            stream = await router.generate_from_request({"token_ids": PROMPT, "routing": routing})
+            assert await anext(stream) == {"token_ids": [7]}
+            assert site.asked[-1][1]["routing"] == routing | {"dp_rank": rank}
+        with pytest.raises(InvalidArgument, match="no data-parallel rank 2"):
+            await router.generate(PROMPT, "m", dp_rank=2)
+        scores = await router.get_overlap_scores(PROMPT)
+        assert [(one["dp_rank"], one["device_blocks"]) for one in scores["workers"]] == [(0, 0), (1, 4)]
+
+    play(case)
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -56,6 +56,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     total_kv_blocks: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    data_parallel_size: int = 1
+    """Ranks, each with a scheduler and a KV cache of its own; the three figures before this are those of one rank."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 

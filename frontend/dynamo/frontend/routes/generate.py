@@ -211,7 +211,7 @@ class _Job:
             lambda: answer.start(choices), answer.refused, tokens, deadline, hints.priority, hints.strict_priority
         )
         if hints.instance is not None:
-            gate.enter_pinned(visitor, hints.instance)
+            gate.enter_pinned(visitor, hints.instance, hints.dp_rank)
         elif (place := gate.enter(visitor)) is not None:
             self._leave_queue = lambda: gate.leave(place)
 
@@ -231,7 +231,8 @@ class _Job:
     ) -> None:
         """Say where the request would go (`query_instance_id`), and send it nowhere."""
         seat, ticket = models.query(request, hints)
-        route = route_of(seat.id, models.mode, hints, ticket)
+        rank = 0 if seat.ranks == 1 else models.rank(seat, ticket, hints)
+        route = route_of(seat.id, models.mode, hints, ticket, rank)
         log.debug("[%s] would go to %s", self._rid, route.line())
         streams = self._kind == "stream"
         kind = ("chat.completion.chunk" if streams else "chat.completion") if self._chat else "text_completion"

@@ -1,13 +1,14 @@
-"""One request in a `KvRouter`: where it may go, and where it counts until it is over."""
+"""One request in a `KvRouter`: its prompt's names, where it may go, and where it counts until it is over."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from dynamo.llm.kv.hashing import block_hashes, media_hashes, seed_of, sequence_hashes
 from dynamo.llm.kv.replicas import Shared
-from dynamo.llm.kv.router import Decision, KvRouter
+from dynamo.llm.kv.router import Decision, KvRouter, Prompt
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -44,15 +45,20 @@ class Booking:
 class Target:
     """Where a request may go."""
 
-    def __init__(self, instance: int | None = None, allowed: frozenset[int] | None = None) -> None:
-        self.instance, self.allowed = instance, allowed
+    def __init__(
+        self, instance: int | None = None, allowed: frozenset[int] | None = None, dp_rank: int | None = None
+    ) -> None:
+        self.instance, self.allowed, self.dp_rank = instance, allowed, dp_rank
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Target:
         """From its `routing` hints."""
         routing = request.get("routing") or {}
-        if routing.get("dp_rank") or routing.get("prefill_dp_rank"):
-            raise InvalidArgument("requests can't be sent to a data-parallel rank yet")
+        rank = routing.get("dp_rank")
+        if rank is not None and (type(rank) is not int or rank < 0):
+            raise InvalidArgument(f"{rank!r} is no data-parallel rank")
+        if routing.get("prefill_dp_rank"):
+            raise InvalidArgument("prefill_dp_rank: this router has no prefill workers of their own")
         names = ("backend_instance_id", "decode_worker_id", "prefill_worker_id")
         pinned = next((routing[name] for name in names if routing.get(name) is not None), None)
         allowed = routing.get("allowed_worker_ids")
@@ -60,4 +66,21 @@ class Target:
             raise InvalidArgument(f"{pinned!r} is no worker id")
         if allowed is not None and not isinstance(allowed, Sequence):
             raise InvalidArgument("allowed_worker_ids is a list")
-        return cls(pinned, None if allowed is None else frozenset(allowed))
+        return cls(pinned, None if allowed is None else frozenset(allowed), rank)
+
+
+ANYWHERE: Final = Target()
+
+
+def prompt_of(
+    tokens: Any, block_size: int, infos: Sequence[Mapping[str, Any] | None], lora: str | None, namespace: str | None
+) -> Prompt:
+    """Name a prompt's blocks; raises `InvalidArgument` for what can't be named."""
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
+        raise InvalidArgument("token_ids is a list of token ids")
+    try:
+        seed, media = seed_of(lora, namespace), media_hashes(infos)
+        local = block_hashes(tokens, block_size, seed=seed, media=media)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidArgument(f"token_ids can't be routed: {error}") from error
+    return Prompt(sequence_hashes(local), len(tokens))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dynamo.llm.kv.events import MOST_PARTS, VERSION, KvStep, Part, Step, unpack
+from dynamo.llm.kv.index import MOST_RANKS
 from dynamo.runtime.errors import InvalidArgument
 
 MOST_WAITING: Final = 4096
@@ -20,7 +21,6 @@ MOST_WAITING: Final = 4096
 MOST_WAITING_NAMES: Final = 1 << 20
 MOST_NAMES: Final = 1 << 24
 """Blocks that a worker's snapshot may have."""
-MOST_RANKS: Final = 1 << 10
 SLICE: Final = 8192
 """Names in one of the steps that a snapshot becomes: about a millisecond's work for the index."""
 

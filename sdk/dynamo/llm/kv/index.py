@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 SWEEP: Final = 20_000
 """Blocks that one `sweep` looks at: about a millisecond."""
+MOST_RANKS: Final = 1 << 10
+"""Data-parallel ranks of one instance."""
 
 
 class Rank(NamedTuple):

@@ -7,14 +7,14 @@ there, until somebody `follow`s its events and tells them (`told`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from dynamo.llm.kv.activity import Activity
 from dynamo.llm.kv.cost import Weights, choose, costs
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.hashing import SEED, block_hashes, sequence_hashes
-from dynamo.llm.kv.index import KvIndex, Rank
+from dynamo.llm.kv.index import MOST_RANKS, KvIndex, Rank
 from dynamo.llm.kv.predicted import Predicted
 
 EXPIRE_EVERY: Final = 1.0
@@ -55,6 +55,8 @@ class KvRouter:
         self._followed: set[int] = set()
         self._instances: Sequence[int] = ()
         self._ranks: list[Rank] = []
+        self.spread: dict[int, int] = {}
+        """How many data-parallel ranks an instance has, of those with several."""
 
     def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
         """Names a prompt's blocks; raises `ValueError` for what isn't a token id."""
@@ -63,9 +65,20 @@ class KvRouter:
     def ranks(self, instances: Sequence[int]) -> Sequence[Rank]:
         """Where requests to these instances go; made anew only when they are others than those asked for last."""
         if instances != self._instances:
-            self._instances = instances
-            self._ranks = [Rank(instance) for instance in instances]
+            self._instances, several = instances, self.spread
+            if several:
+                self._ranks = [Rank(one, number) for one in instances for number in range(several.get(one, 1))]
+            else:
+                self._ranks = [Rank(instance) for instance in instances]
         return self._ranks
+
+    def has_ranks(self, instance: int, count: int) -> None:
+        """An instance has so many data-parallel ranks, each with a cache of its own; one where this isn't said."""
+        if count != self.spread.get(instance, 1):
+            self.spread.pop(instance, None)
+            if count > 1:
+                self.spread[instance] = count
+            self._instances = ()
 
     def place(
         self, request: str, prompt: Prompt, ranks: Sequence[Rank], now: float,
@@ -127,6 +140,7 @@ class KvRouter:
         self._forget(instance)
         self._followed.discard(instance)
         self.index.limit(instance, None)
+        self.has_ranks(instance, 1)
 
     def _forget(self, instance: int) -> None:
         for rank in [rank for rank in self.index.ranks if rank.instance == instance]:
@@ -137,3 +151,8 @@ class KvRouter:
             self._expired_at = now
             self._predicted.expire(now)
         self.index.sweep()
+
+
+def rank_count(figures: Mapping[str, Any]) -> int:
+    """How many data-parallel ranks an instance has, by the figures that it published."""
+    return min(max(1, int(figures.get("data_parallel_size") or 1)), MOST_RANKS)

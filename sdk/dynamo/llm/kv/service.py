@@ -15,15 +15,14 @@ from contextlib import aclosing
 from random import Random
 from typing import Any, Final
 
-from dynamo.llm.kv.booking import Booking, FollowCounts, Target
+from dynamo.llm.kv.booking import ANYWHERE, Booking, FollowCounts, Target, prompt_of
 from dynamo.llm.kv.config import KvRouterConfig
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.followers import KvEvents
-from dynamo.llm.kv.hashing import block_hashes, media_hashes, seed_of, sequence_hashes
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.replicas import KvSharing, Sharing
 from dynamo.llm.kv.router import KvRouter as Router
-from dynamo.llm.kv.router import Prompt
+from dynamo.llm.kv.router import Prompt, rank_count
 from dynamo.llm.protocols import output_dict
 from dynamo.runtime.client import Client
 from dynamo.runtime.component import Endpoint
@@ -38,13 +37,16 @@ ATTEMPTS: Final = 3
 """Instances that a request is sent to before its first output, where each fails in a way that another might not."""
 MOST_BOOKED: Final = 65_536
 """Requests booked by `best_worker(request_id=…)` that nobody has freed; the oldest is freed then."""
+_LOOKED_AT: Final = ("kv_events", "data_parallel_size")
+_TIERS: Final = ("host_pinned", "disk", "host_pinned_extension", "disk_extension", "shared_beyond_device")
+"""Beside the device's."""
 _OPTIONS: Final = ("stop_conditions", "sampling_options", "output_options")
 
 
 class KvRouter:
     """See the module. Methods raise `NoInstances` where nobody serves the endpoint, `InvalidArgument` for bad requests.
 
-    Not here yet, and refused: `ais_perf_config`, session affinity, thresholds, data-parallel ranks as targets.
+    Not here yet, and refused: `ais_perf_config`, session affinity, thresholds.
     """
 
     def __init__(
@@ -95,10 +97,9 @@ class KvRouter:
 
     async def close(self) -> None:
         """Follow nobody any more."""
-        if self._events is not None:
-            await self._events.stop()
-        if self._replicas is not None:
-            await self._replicas.stop()
+        for one in (self._events, self._replicas):
+            if one is not None:
+                await one.stop()
 
     async def _start(self) -> None:
         runtime, path = self._endpoint.runtime, self._endpoint.path
@@ -117,15 +118,16 @@ class KvRouter:
         if instance.key.path != self._endpoint.path:
             return
         self._figures[instance.key] = instance.figures
+        self.router.has_ranks(instance.key.id, rank_count(instance.figures))
         if self._events is not None:
             self._events.joined(instance.key, instance.figures, self, self.counts)
         if self._replicas is not None:
             self._replicas.joined(instance.key, self)
 
     def changed(self, instance: Instance) -> None:
-        """Its record is another one; that it has begun to publish events may be what is new."""
+        """Its record is another one: it may have begun to publish events, or have other ranks."""
         known = self._figures.get(instance.key)
-        if known is not None and known.get("kv_events") != instance.figures.get("kv_events"):
+        if known is not None and any(known.get(name) != instance.figures.get(name) for name in _LOOKED_AT):
             self.joined(instance)
 
     def left(self, key: InstanceKey) -> None:
@@ -157,7 +159,7 @@ class KvRouter:
         routing_constraints: Any = None,
         response_buffer_size: int = 100,
     ) -> AsyncIterator[Any]:
-        """Send a request to the best worker, or to `worker_id`; iterate over what this returns."""
+        """Send a request to the best worker, or to `worker_id` and `dp_rank`; iterate over what this returns."""
         if routing_constraints is not None:
             raise ValueError("KvRouter can't do routing_constraints yet")
         given = {
@@ -190,7 +192,10 @@ class KvRouter:
             if isinstance(sent.get(name), Mapping):
                 sent[name] = {key: value for key, value in sent[name].items() if value is not None}
         await self.ready()
-        return self._stream(sent, prompt, Target.of(request), context or Context(), config)
+        target = Target.of(request)
+        if target.dp_rank is not None:
+            self._ranks(target)  # a bad one is refused now, not at the first output
+        return self._stream(sent, prompt, target, context or Context(), config)
 
     async def _stream(
         self, request: dict[str, Any], prompt: Prompt, target: Target, context: Context, config: KvRouterConfig
@@ -200,7 +205,8 @@ class KvRouter:
             booking = self._book(f"#{next(self._numbers)}", prompt, target, failed, config)
             silent = True
             try:
-                items = self._client.direct(request, booking.rank.instance, context, annotated=False)
+                rank = booking.rank
+                items = self._client.direct(self._to_rank(request, rank), rank.instance, context, annotated=False)
                 async with aclosing(items):
                     async for item in items:
                         if silent:
@@ -241,8 +247,7 @@ class KvRouter:
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         if request_id is None:
-            ranks = self.router.ranks(self._instances(Target(), ()))
-            decision = self.router.query(prompt, ranks, self._weighing(config))
+            decision = self.router.query(prompt, self._ranks(), self._weighing(config))
             return decision.rank.instance, decision.rank.dp_rank, decision.overlap_blocks
         await self.free(request_id)
         booking = self._book(f"b:{request_id}", prompt, Target(), (), config)
@@ -291,19 +296,17 @@ class KvRouter:
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         ranks = self._ranks()
-        zeros = dict.fromkeys(
-            (
-                "host_pinned_blocks", "disk_blocks", "host_pinned_extension_blocks", "disk_extension_blocks",
-                "shared_beyond_device_blocks",
-            ),
-            0,
-        )  # fmt: skip
         return {
             "block_size": self.router.block_size,
             "num_blocks": len(prompt.names),
             "shared_cache": {"enabled": False, "ranges": []},
             "workers": [
-                {"worker_id": rank.instance, "dp_rank": rank.dp_rank, "device_blocks": held, **zeros}
+                {
+                    "worker_id": rank.instance,
+                    "dp_rank": rank.dp_rank,
+                    "device_blocks": held,
+                    **dict.fromkeys((f"{tier}_blocks" for tier in _TIERS), 0),
+                }
                 for rank, held in zip(ranks, self.router.index.overlaps(prompt.names, ranks), strict=True)
             ],
         }
@@ -323,17 +326,20 @@ class KvRouter:
     def _prompt(
         self, tokens: Any, infos: Sequence[Mapping[str, Any] | None] | None, lora: str | None, namespace: str | None
     ) -> Prompt:
-        if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
-            raise InvalidArgument("token_ids is a list of token ids")
-        try:
-            seed, media = seed_of(lora, namespace), media_hashes(infos or ())
-            local = block_hashes(tokens, self.router.block_size, seed=seed, media=media)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise InvalidArgument(f"token_ids can't be routed: {error}") from error
-        return Prompt(sequence_hashes(local), len(tokens))
+        return prompt_of(tokens, self.router.block_size, infos or (), lora, namespace)
 
-    def _ranks(self) -> list[Rank]:
-        return list(self.router.ranks(self._instances(Target(), ())))
+    def _to_rank(self, request: dict[str, Any], rank: Rank) -> dict[str, Any]:
+        """The request as it is sent: to a worker of several ranks with the one that was chosen."""
+        if rank.instance not in self.router.spread:
+            return request
+        return request | {"routing": dict(request.get("routing") or {}) | {"dp_rank": rank.dp_rank}}
+
+    def _ranks(self, target: Target = ANYWHERE, failed: Iterable[int] = ()) -> Sequence[Rank]:
+        """Where a request may go, one at least."""
+        found, wanted = self.router.ranks(self._instances(target, failed)), target.dp_rank
+        if wanted is not None and not (found := [rank for rank in found if rank.dp_rank == wanted]):
+            raise InvalidArgument(f"dp_rank: there is no data-parallel rank {wanted}")
+        return found
 
     def _candidates(self, target: Target, failed: Iterable[int]) -> list[int]:
         path, wanted = self._endpoint.path, target.instance
@@ -366,7 +372,7 @@ class KvRouter:
     def _book(
         self, request: str, prompt: Prompt, target: Target, failed: Iterable[int], config: KvRouterConfig
     ) -> Booking:
-        ranks = self.router.ranks(self._instances(target, failed))
+        ranks = self._ranks(target, failed)
         decision = self.router.place(request, prompt, ranks, time.monotonic(), self._weighing(config))
         names, left = prompt.names, decision.to_prefill
         if not config.router_track_active_blocks:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from dynamo.llm.kv.index import MOST_RANKS
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.mock.answers import Reasoning
 from dynamo.worker.engines.mock.scheduler import Limits
@@ -26,7 +27,7 @@ _IGNORED: Final = (
 )  # fmt: skip
 """Accepted since files for the original have them; they change nothing of what is simulated."""
 _FIXED: Final[dict[str, Any]] = {
-    "backend": "vllm", "dp_size": 1, "timing_model": {"type": "polynomial"},
+    "backend": "vllm", "timing_model": {"type": "polynomial"},
     "is_prefill": False, "is_decode": False, "disaggregation_mode": "agg",
     "prefill_schedule_interval": 1, "prefill_decode_interval": 0,
 }  # fmt: skip
@@ -35,7 +36,7 @@ _RANGES: Final = {
     "num_gpu_blocks": (1, 1 << 40), "block_size": (1, 1 << 20), "max_num_seqs": (1, 1 << 20),
     "max_num_batched_tokens": (1, 1 << 30), "watermark": (0, 0.99), "speedup_ratio": (0, 1e12),
     "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
-    "seed": (0, 1 << 62),
+    "seed": (0, 1 << 62), "dp_size": (1, MOST_RANKS),
 }  # fmt: skip
 
 
@@ -54,12 +55,14 @@ class MockArguments:
     max_model_len: int | None = None
     startup_time: float = 0.0
     seed: int = 0
+    dp_size: int = 1
+    """Data-parallel ranks: each has these limits for itself."""
     reasoning: Reasoning | None = None
 
 
 _LIMITS: Final = {f.name: f.default for f in fields(Limits)}
 _TIMING: Final[dict[str, Any]] = Timing._field_defaults
-_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0, "reasoning": None}
+_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0, "dp_size": 1, "reasoning": None}
 _DEFAULTS: Final[dict[str, Any]] = {**_LIMITS, **_TIMING, **_OWN}
 
 

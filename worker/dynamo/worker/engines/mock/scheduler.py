@@ -84,6 +84,11 @@ class Scheduler(Generic[T]):
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def burden(self) -> tuple[int, int]:
+        """How busy it is, to be compared: requests, then blocks that they hold."""
+        return len(self._running) + len(self._waiting), self.pool.used
+
     def owners(self) -> list[T]:
         """Everybody's owner, running and waiting."""
         return [s.owner for s in (*self._running, *self._waiting)]
