@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -191,7 +193,27 @@ def test_both_forms_of_arguments() -> None:
         "data-parallel-size": 1,
         "disaggregation-mode": "agg",
     }
-    assert read_arguments({**hyphens, "kv-transfer-bandwidth": 450, "is_prefill": False}, 16) == flat
+    said = read_arguments({**hyphens, "kv-transfer-bandwidth": 64, "is_prefill": False}, 16)
+    assert said == replace(flat, role="aggregated")
+    assert flat.role is None
+
+
+def test_prefill_and_decode_in_all_their_forms() -> None:
+    """The newer word, the older ones, and the session's timeout where the original has it."""
+    for role in ("prefill", "decode"):
+        forms: list[dict[str, Any]] = [
+            {"disaggregation_mode": role}, {f"is_{role}": True}, {"engine": {"disaggregation-mode": role}},
+        ]  # fmt: skip
+        for form in forms:
+            assert read_arguments(form, 16).role == role
+    whole: dict[str, Any] = {
+        "kv_transfer_bandwidth": 450, "kv_bytes_per_token": "auto", "kv_cache_dtype": "fp8",
+        "kv_transfer_timing_mode": "full-prompt", "dynamo": {"handoff_session_timeout_ms": 50, "bootstrap_port": 1},
+    }  # fmt: skip
+    read = read_arguments(whole, 16)
+    assert read.link == (450.0, None, "fp8")
+    assert read.handoff_session_timeout_ms == 50
+    assert read_arguments({"kv_bytes_per_token": 1000}, 16).link == (64.0, 1000, "auto")
 
 
 def test_reasoning_is_an_object_or_its_text() -> None:
@@ -212,7 +234,15 @@ def test_reasoning_is_an_object_or_its_text() -> None:
         ({"preemption_mode": "newest"}, "lifo or fifo"),
         ({"engine": []}, "object"),
         ({"num_gpu_blocks": 1}, "too small"),
-        ({"is_prefill": True}, "is_prefill' can only be False"),
+        ({"is_prefill": 1.5}, "is_prefill' must be true or false"),
+        ({"is_prefill": True, "disaggregation_mode": "decode"}, "several parts"),
+        ({"disaggregation-mode": "both"}, "must be agg, prefill or decode"),
+        ({"kv_transfer_bandwidth": -1}, "kv_transfer_bandwidth"),
+        ({"kv_bytes_per_token": 1.5}, "kv_bytes_per_token"),
+        ({"kv_cache_dtype": "int3"}, "one of auto"),
+        ({"kv_transfer_timing_mode": "by_layer"}, "can only be 'full_prompt'"),
+        ({"dynamo": {"handoff_session_timeout_ms": 0}}, "handoff_session_timeout_ms"),
+        ({"dynamo": 3}, "'dynamo' must be an object"),
         ({"reasoning": {"thinking_ratio": 2}}, "reasoning'"),
         ({"reasoning": "{"}, "reasoning'"),
         ({"dp_size": 0}, "dp_size' must be a whole number from 1"),

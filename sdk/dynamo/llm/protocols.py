@@ -39,6 +39,8 @@ COMPLETION_TOKENS: Final = "completion_tokens"
 """extras of a text engine's last delta: exact produced token count."""
 MESSAGE: Final = "message"
 """extras of a delta whose finish is ERROR: the sentence for the user."""
+DISAGGREGATED_PARAMS: Final = "disaggregated_params"
+"""extras of a prefill engine's last delta: what a decode engine needs to go on, an object of the engine's own."""
 STOP_REASON: Final = "stop_reason"
 """extras of the last delta: the stop string or token id that matched."""
 
@@ -88,6 +90,12 @@ class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Which of its data-parallel ranks; None: the worker chooses."""
 
 
+class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a prefill engine answered, for the decode engine that goes on."""
+
+    disaggregated_params: dict[str, Any]
+
+
 class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One sequence to continue. `n > 1` is the frontend's work: one request per choice."""
 
@@ -100,6 +108,7 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     mdc_sum: str = ""
     annotations: list[str] = []
     routing: RoutingHints | None = None
+    prefill_result: PrefillResult | None = None
     dp_rank: int | None = None
     """Where older callers say what `routing.dp_rank` says."""
 
@@ -127,6 +136,7 @@ def delta(produced: list[int] | str, finish: str | None = None, extras: dict[str
 
 _DICT_EXTRAS: Final = (
     LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS, CACHED_TOKENS, PROMPT_TOKENS, COMPLETION_TOKENS, STOP_REASON,
+    DISAGGREGATED_PARAMS,
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -58,6 +58,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     data_parallel_size: int = 1
     """Ranks, each with a scheduler and a KV cache of its own; the three figures before this are those of one rank."""
+    role: Literal["aggregated", "prefill", "decode"] | None = None
+    """Its part of the work, where its own arguments say so."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 
@@ -101,6 +103,21 @@ class KvCaching(Protocol):
 
         Called once, before the first request.
         """
+
+
+Taken = Callable[[str, str], None]
+"""Says to the instance at an address that the prompt of a handle was taken from it."""
+
+
+@runtime_checkable
+class KvHanding(Protocol):
+    """What an engine has beside the rest that computes prompts for others, or goes on with what others computed."""
+
+    def hand_over(self, address: Callable[[], str], taken: Taken) -> None:
+        """Called once, before the first request: where it is, for what it hands out, and how to say what it took."""
+
+    def taken(self, handle: str) -> None:
+        """Somebody has what is kept under `handle`; fine where nothing is."""
 
 
 class TokenEngine(Engine, Protocol):

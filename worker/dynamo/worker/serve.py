@@ -22,8 +22,9 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding
 from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.kv_transfers import KvTransfers
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
 
@@ -76,9 +77,10 @@ class Serving:
     """One engine, served. `stop` leaves in order; it may be called twice."""
 
     def __init__(
-        self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None
-    ) -> None:
-        self.engine, self.served, self.system, self.kv = engine, served, system, kv
+        self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
+        transfers: KvTransfers | None = None,
+    ) -> None:  # fmt: skip
+        self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
         self._stopped = False
 
     @property
@@ -97,6 +99,8 @@ class Serving:
             await self.engine.stop()
             if self.kv is not None:
                 self.kv.stop()
+            if self.transfers is not None:
+                await self.transfers.stop()
             if self.system is not None:
                 await self.system.stop()
 
@@ -122,17 +126,21 @@ async def serve_engine(
             kv = KvPublisher.serve(runtime, path)
             engine.on_kv(kv.step)
             undo.callback(kv.stop)
+        transfers = None
+        if isinstance(engine, KvHanding):
+            transfers = KvTransfers(runtime, path, engine)
+            undo.push_async_callback(transfers.stop)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         handler = _handler(engine, metrics, settings.engine in TEXT_ENGINES)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         undo.pop_all()
-    return Serving(engine, served, system, kv)
+    return Serving(engine, served, system, kv, transfers)
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
     """The card as this engine serves the model."""
-    changes: dict[str, Any] = {"role": settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
+    changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
     if facts.context_length is not None:
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:

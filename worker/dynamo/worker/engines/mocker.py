@@ -1,24 +1,30 @@
 """A simulated engine: continuous batching, KV blocks and step times of a real one, harmless text.
 
-The decisions are in `mock/`; this shell sleeps each step's simulated time and pushes what
-the step produced, so that all of one step's tokens leave in one message per client.
+The decisions are in `mock/`; `mocker_rank.py` sleeps each step's simulated time and pushes what the step produced, so
+that all of one step's tokens leave in one message per client. As a prefill engine it computes prompts, keeps their
+blocks and hands them out; any other takes such a hand-over, waits the simulated time of the transfer, and decodes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
+import msgspec
+
+from dynamo.llm.card import CONFIG
+from dynamo.llm.protocols import DISAGGREGATED_PARAMS, EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, Taken, nothing_wanted
 from dynamo.worker.engines.mock.answers import TextAnswer
-from dynamo.worker.engines.mock.arguments import MockArguments, read_arguments
+from dynamo.worker.engines.mock.arguments import read_arguments
+from dynamo.worker.engines.mock.handover import PARAMS, Handover, Kept, bytes_per_token, given
 from dynamo.worker.engines.mock.scheduler import Scheduler, Sequence
-from dynamo.worker.engines.mock.stepper import Output, Step, Stepper
+from dynamo.worker.engines.mocker_rank import MockRank, MockRequest
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -26,70 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _DEFAULT_MAX_TOKENS: Final = 16
+_PREFILL: Final = "prefill"
 _TEXT: Final = (
     " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
     " and every good worker sends its tokens one step at a time."
 )
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """One request, from the shell's side."""
-
-    sink: Sink
-    answer: TextAnswer
-    stops: dict[int, str]
-    silent: bool = True
-    """No token has left yet."""
-    sequence: Sequence[_Request] = field(init=False)
-
-
-class MockRank:
-    """One data-parallel rank: a scheduler, its cache and the task that steps it."""
-
-    def __init__(self, number: int, arguments: MockArguments) -> None:
-        self.number = number
-        self._stepper: Stepper[_Request] = Stepper(arguments.limits, arguments.timing)
-        self.scheduler = self._stepper.scheduler
-        self._wake = asyncio.Event()
-        self.on_kv: KvListener | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Step from now on, as long as there is something to do."""
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"mocker rank {self.number}")
-
-    def add(self, request: _Request, token_ids: list[int]) -> None:
-        """Queue a request; raises `ValueError` for what isn't a token id."""
-        request.sequence = self.scheduler.add(request, token_ids)
-        self._wake.set()
-
-    async def _run(self) -> None:
-        due = time.monotonic()
-        while True:
-            step = self._stepper.begin()
-            if step is None:
-                self._wake.clear()
-                await self._wake.wait()
-                due = time.monotonic()
-                continue
-            due += step.seconds
-            now = time.monotonic()
-            await asyncio.sleep(due - now)
-            # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
-            due = max(due, now)
-            self._produce(step)
-            self._tell()
-
-    def _produce(self, step: Step[_Request]) -> None:
-        """Push one token of every sequence that is still there."""
-        for output in self._stepper.end(step):
-            _push(output)
-
-    def _tell(self) -> None:
-        changes = self.scheduler.pool.take_changes()
-        if changes is not None and self.on_kv is not None:
-            self.on_kv(changes._replace(dp_rank=self.number) if self.number else changes)
 
 
 class Mocker:
@@ -98,8 +45,18 @@ class Mocker:
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         self._arguments = read_arguments(settings.arguments(), settings.kv_cache_block_size)
         self._model = model
-        self.ranks = [MockRank(number, self._arguments) for number in range(self._arguments.dp_size)]
+        self.role = _role(settings.role, self._arguments.role)
+        over = self._hand_out if self.role == _PREFILL else None
+        self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
         self._text: list[int] = []
+        self._kept: Kept[tuple[MockRank, Sequence[MockRequest]]] = Kept(
+            self._arguments.handoff_session_timeout_ms / 1000
+        )
+        self._expiring: asyncio.TimerHandle | None = None
+        self._kv_bytes = 0
+        self._coming: dict[MockRequest, asyncio.TimerHandle] = {}
+        self._address: Callable[[], str] = str
+        self._tell_taken: Taken | None = None
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
@@ -107,19 +64,29 @@ class Mocker:
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
         self._text = tokenizer.encode(_TEXT, add_special=False)
+        if self.role == _PREFILL:
+            self._kv_bytes = await asyncio.to_thread(self._bytes_per_token)
         for rank in self.ranks:
+            rank.on_begun = self._begun
             rank.start()
         limits = self._arguments.limits
         return EngineFacts(
             context_length=self._context(), kv_cache_block_size=limits.block_size,
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
-            kv_events=limits.enable_prefix_caching,
+            role=_as_role(self.role), kv_events=limits.enable_prefix_caching and self.role != "decode",
         )  # fmt: skip
 
     def on_kv(self, listener: KvListener) -> None:
         for rank in self.ranks:
             rank.on_kv = listener
+
+    def hand_over(self, address: Callable[[], str], taken: Taken) -> None:
+        self._address, self._tell_taken = address, taken
+
+    def taken(self, handle: str) -> None:
+        if (found := self._kept.take(handle)) is not None:
+            _release(*found)
 
     def kv_names(self, dp_rank: int = 0) -> set[int]:
         """The blocks that one of its ranks has cached now, by name."""
@@ -134,25 +101,31 @@ class Mocker:
         return done.pop().exception() or EngineShutdown()
 
     async def stop(self) -> None:
+        if self._expiring is not None:
+            self._expiring.cancel()
         for task in self._tasks():
             task.cancel()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
+        for request, timer in self._coming.items():
+            timer.cancel()
+            request.sink.fail(EngineShutdown())
+        self._coming.clear()
         for scheduler in self._schedulers():
             for request in scheduler.owners():
-                scheduler.remove(request.sequence)
+                _remove(scheduler, request)
                 request.sink.fail(EngineShutdown())
 
     def load(self) -> EngineLoad:
         """Of all ranks together."""
         each = self._schedulers()
         return EngineLoad(
-            running=sum(one.running for one in each), waiting=sum(one.waiting for one in each),
+            running=sum(one.running for one in each), waiting=sum(one.waiting for one in each) + len(self._coming),
             used_kv_blocks=sum(one.pool.used for one in each),
             kv_usage=sum(one.pool.usage for one in each) / len(each),
             preemptions=sum(one.preemptions for one in each),
         )  # fmt: skip
 
-    def _schedulers(self) -> list[Scheduler[_Request]]:
+    def _schedulers(self) -> list[Scheduler[MockRequest]]:
         return [rank.scheduler for rank in self.ranks]
 
     def _tasks(self) -> list[asyncio.Task[None]]:
@@ -162,7 +135,7 @@ class Mocker:
         """The one that the request names, else the least busy."""
         wanted = request.wanted_rank
         if wanted is None:
-            return min(self.ranks, key=lambda rank: rank.scheduler.burden)
+            return min(self.ranks, key=lambda rank: rank.burden)
         if not 0 <= wanted < len(self.ranks):
             there = f"0 to {len(self.ranks) - 1}" if len(self.ranks) > 1 else "0 only"
             raise InvalidArgument(f"dp_rank: there is no data-parallel rank {wanted}; this engine has {there}")
@@ -179,35 +152,114 @@ class Mocker:
             return nothing_wanted(sink)
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
-        made, rank = _Request(sink, self._answer(request, room, stops), stops), self._rank(request)
+        made, rank = MockRequest(sink, self._answer(request, room, stops), stops), self._rank(request)
+        if request.prefill_result is not None and self.role != _PREFILL:
+            made.handover = given(request.prefill_result.disaggregated_params)
         try:
-            rank.add(made, request.token_ids)
+            if made.handover is None:
+                rank.add(made, request.token_ids)
+            else:
+                self._fetch(made, made.handover, rank, request.token_ids)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-        return lambda: rank.scheduler.remove(made.sequence)
+        return lambda: self._abort(made, rank)
 
     def _answer(self, request: PreprocessedRequest, room: int, stops: dict[int, str]) -> TextAnswer:
         conditions, arguments = request.stop_conditions, self._arguments
         wanted = min(_DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens, room)
         start = (request.sampling_options.seed or 0) + arguments.seed
         marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
+        if self.role == _PREFILL:
+            wanted = 1
         return TextAnswer(
             self._text, start % len(self._text), wanted, floor=conditions.min_tokens or 0, stops=stops, marks=marks
         )
 
+    def _abort(self, request: MockRequest, rank: MockRank) -> None:
+        if (timer := self._coming.pop(request, None)) is not None:
+            timer.cancel()
+            rank.coming -= 1
+        _remove(rank.scheduler, request)
+        self._begun(request)  # nobody will come for its prompt
 
-def _push(output: Output[_Request]) -> None:
-    """One token on its way, and the end of the answer where it was the last."""
-    request = output.sequence.owner
-    if request.silent:
-        request.silent = False
-        request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens})
-    else:
-        request.sink.push([output.token])
-    if not output.over:
-        return
-    if request.answer.stopped_by is None:
-        request.sink.finish(LENGTH)
-        return
-    reason = request.stops[output.token]
-    request.sink.finish(reason, {STOP_REASON: output.token} if reason == STOP else None)
+    # -- prompts that others computed
+
+    def _fetch(self, request: MockRequest, handover: Handover, rank: MockRank, token_ids: list[int]) -> None:
+        """Queue it when its prompt's KV would be here."""
+        if handover.num_tokens != len(token_ids):
+            raise InvalidArgument(
+                f"{PARAMS}.num_tokens: {handover.num_tokens} were computed, and the prompt has {len(token_ids)}"
+            )
+        names, tail = rank.scheduler.cut(token_ids)
+        speedup = self._arguments.timing.speedup_ratio
+        seconds = handover.transfer_ms / 1000 / speedup if speedup else 0.0
+
+        def here() -> None:
+            del self._coming[request]
+            rank.coming -= 1
+            rank.arrived(request, names, tail, handover.cached_tokens)
+
+        rank.coming += 1
+        self._coming[request] = asyncio.get_running_loop().call_later(seconds, here)
+
+    def _begun(self, request: MockRequest) -> None:
+        """It has its prompt: whoever computed it need not keep it."""
+        handover, request.handover = request.handover, None
+        if handover is not None and self._tell_taken is not None:
+            self._tell_taken(handover.remote_engine_id, handover.remote_request_id)
+
+    # -- prompts for others
+
+    def _hand_out(self, rank: MockRank, sequence: Sequence[MockRequest]) -> dict[str, Any]:
+        """Keep a computed prompt, and say how to come for it."""
+        handle = self._kept.keep((rank, sequence), time.monotonic())
+        if self._expiring is None:
+            self._expire()
+        made = Handover(
+            remote_engine_id=self._address(), remote_request_id=handle, remote_dp_rank=rank.number,
+            num_tokens=sequence.length, cached_tokens=max(0, sequence.cached_tokens),
+            transfer_ms=self._arguments.link.milliseconds(sequence.length, self._kv_bytes),
+        )  # fmt: skip
+        return {DISAGGREGATED_PARAMS: {PARAMS: msgspec.to_builtins(made)}}
+
+    def _expire(self) -> None:
+        """Let go of what nobody came for, and come back for the next."""
+        now = time.monotonic()
+        for found in self._kept.expired(now):
+            log.warning("nobody came for a prompt of %d tokens: its blocks are free again", found[1].length)
+            _release(*found)
+        deadline = self._kept.deadline
+        self._expiring = (
+            None if deadline is None else asyncio.get_running_loop().call_later(deadline - now, self._expire)
+        )
+
+    def _bytes_per_token(self) -> int:
+        link, found = self._arguments.link, None
+        ref = self._model.card.files.get(CONFIG)
+        if link.kv_bytes_per_token:
+            found = link.kv_bytes_per_token
+        elif ref is not None and (path := self._model.files.get(ref.digest)) is not None:
+            found = bytes_per_token(json.loads(path.read_bytes()), link.kv_cache_dtype)
+        if found is None and link.kv_transfer_bandwidth:
+            log.warning("the model doesn't say what a token's KV takes: transfers take no time (kv_bytes_per_token)")
+        return found or 0
+
+
+def _role(flag: str, argument: str | None) -> str:
+    """The part that `--role` and the engine's arguments give it; raises `InvalidArgument` where they differ."""
+    if argument is not None and flag not in ("aggregated", argument):
+        raise InvalidArgument(f"--role {flag}, and the mocker's arguments say {argument}")
+    return argument or flag
+
+
+def _as_role(role: str) -> Any:
+    return None if role == "aggregated" else role
+
+
+def _remove(scheduler: Scheduler[MockRequest], request: MockRequest) -> None:
+    if request.sequence is not None:
+        scheduler.remove(request.sequence)
+
+
+def _release(rank: MockRank, sequence: Sequence[MockRequest]) -> None:
+    rank.release(sequence)

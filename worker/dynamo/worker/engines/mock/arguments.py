@@ -13,23 +13,27 @@ import msgspec
 from dynamo.llm.kv.index import MOST_RANKS
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.mock.answers import Reasoning
+from dynamo.worker.engines.mock.handover import AUTO, DTYPES, Link
 from dynamo.worker.engines.mock.scheduler import Limits
 from dynamo.worker.engines.mock.timing import Timing
 from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"
+_OF_DYNAMO: Final = "dynamo"
+"""An object of the original's newer files; one of its names means something here."""
+_SESSION: Final = "handoff_session_timeout_ms"
+ROLES: Final = {"agg": "aggregated", "aggregated": "aggregated", "prefill": "prefill", "decode": "decode"}
+"""Values of `disaggregation_mode`, and the role that they are."""
 _ALIASES: Final = {
     "num_gpu_blocks_override": "num_gpu_blocks", "data_parallel_size": "dp_size", "engine_type": "backend",
 }  # fmt: skip
 _IGNORED: Final = (
-    "tensor_parallel_size", "dynamo", "enable_local_indexer", "sglang", "trtllm",
-    "kv_transfer_bandwidth", "kv_transfer_timing_mode", "kv_cache_dtype", "kv_bytes_per_token",
+    "tensor_parallel_size", "enable_local_indexer", "sglang", "trtllm",
 )  # fmt: skip
 """Accepted since files for the original have them; they change nothing of what is simulated."""
 _FIXED: Final[dict[str, Any]] = {
     "backend": "vllm", "timing_model": {"type": "polynomial"},
-    "is_prefill": False, "is_decode": False, "disaggregation_mode": "agg",
-    "prefill_schedule_interval": 1, "prefill_decode_interval": 0,
+    "kv_transfer_timing_mode": "full_prompt", "prefill_schedule_interval": 1, "prefill_decode_interval": 0,
 }  # fmt: skip
 """Known to the original with other values too; here only with these."""
 _RANGES: Final = {
@@ -37,6 +41,7 @@ _RANGES: Final = {
     "max_num_batched_tokens": (1, 1 << 30), "watermark": (0, 0.99), "speedup_ratio": (0, 1e12),
     "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
     "seed": (0, 1 << 62), "dp_size": (1, MOST_RANKS),
+    "kv_transfer_bandwidth": (0, 1e9), "kv_bytes_per_token": (0, 1 << 40), _SESSION: (1, 86_400_000),
 }  # fmt: skip
 
 
@@ -58,12 +63,26 @@ class MockArguments:
     dp_size: int = 1
     """Data-parallel ranks: each has these limits for itself."""
     reasoning: Reasoning | None = None
+    role: str | None = None
+    """`prefill`, `decode` or `aggregated`; None: not said."""
+    link: Link = field(default_factory=Link)
+    handoff_session_timeout_ms: int = 300_000
+    """How long a computed prompt is kept for a decode engine."""
 
 
 _LIMITS: Final = {f.name: f.default for f in fields(Limits)}
 _TIMING: Final[dict[str, Any]] = Timing._field_defaults
-_OWN: Final[dict[str, Any]] = {"max_model_len": 0, "startup_time": 0.0, "seed": 0, "dp_size": 1, "reasoning": None}
-_DEFAULTS: Final[dict[str, Any]] = {**_LIMITS, **_TIMING, **_OWN}
+_OWN: Final[dict[str, Any]] = {
+    "max_model_len": 0,
+    "startup_time": 0.0,
+    "seed": 0,
+    "dp_size": 1,
+    "reasoning": None,
+    _SESSION: 300_000,
+}
+_LINK: Final[dict[str, Any]] = {**Link._field_defaults, "kv_bytes_per_token": 0}
+_MODES: Final = ("disaggregation_mode", "is_prefill", "is_decode")
+_DEFAULTS: Final[dict[str, Any]] = {**_LIMITS, **_TIMING, **_OWN, **_LINK}
 
 
 def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
@@ -71,15 +90,12 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
 
     Raises `InvalidArgument` naming the argument.
     """
-    flat = {k: v for k, v in given.items() if k != _NESTED}
-    nested = given.get(_NESTED, {})
-    if not isinstance(nested, dict):
-        raise InvalidArgument("mocker argument 'engine' must be an object")
     found: dict[str, Any] = {"block_size": block_size}
-    for name, value in {**flat, **nested}.items():
-        name = name.replace("-", "_")
-        name = _ALIASES.get(name, name)
-        if name in _FIXED:
+    modes: dict[str, Any] = {}
+    for name, value in _flat(given).items():
+        if name in _MODES:
+            modes[name] = value
+        elif name in _FIXED:
             _check_fixed(name, value)
         elif name not in _IGNORED and value is not None:
             found[name] = _checked(name, value)
@@ -87,10 +103,46 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
     if limits.longest < 2:
         raise InvalidArgument("mocker argument 'num_gpu_blocks' is too small: no prompt fits into the KV cache")
     made = MockArguments(limits, Timing(**{k: v for k, v in found.items() if k in _TIMING}))
+    made = replace(made, link=Link(**{k: v for k, v in found.items() if k in _LINK}), role=_role(modes))
     return replace(made, **{k: v for k, v in found.items() if k in _OWN})
 
 
+def _flat(given: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by their own names, wherever they stand."""
+    nested, of_dynamo = given.get(_NESTED, {}), given.get(_OF_DYNAMO, {})
+    for name, value in ((_NESTED, nested), (_OF_DYNAMO, of_dynamo)):
+        if not isinstance(value, dict):
+            raise InvalidArgument(f"mocker argument {name!r} must be an object")
+    found = {k: v for k, v in given.items() if k not in (_NESTED, _OF_DYNAMO)} | nested
+    if _SESSION in of_dynamo:
+        found[_SESSION] = of_dynamo[_SESSION]
+    plain = {name.replace("-", "_"): value for name, value in found.items()}
+    return {_ALIASES.get(name, name): value for name, value in plain.items()}
+
+
+def _role(modes: dict[str, Any]) -> str | None:
+    """What the newer word and the two older ones say of the engine's part; they must agree."""
+    said = set()
+    mode = modes.get("disaggregation_mode")
+    if mode is not None:
+        if not isinstance(mode, str) or mode not in ROLES:
+            known = "agg, prefill or decode"
+            raise InvalidArgument(f"mocker argument 'disaggregation_mode' must be {known}, got {mode!r}")
+        said.add(ROLES[mode])
+    for role in ("prefill", "decode"):
+        value = modes.get(f"is_{role}")
+        if value not in (None, True, False):
+            raise InvalidArgument(f"mocker argument 'is_{role}' must be true or false, got {value!r}")
+        if value:
+            said.add(role)
+    if len(said) > 1:
+        raise InvalidArgument(f"mocker arguments {', '.join(sorted(modes))} name several parts: {sorted(said)}")
+    return said.pop() if said else None
+
+
 def _check_fixed(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        value = value.replace("-", "_")
     if value not in (None, _FIXED[name]):
         raise InvalidArgument(f"mocker argument {name!r} can only be {_FIXED[name]!r} in this version, got {value!r}")
 
@@ -102,6 +154,12 @@ def _checked(name: str, value: Any) -> Any:
         if value not in ("lifo", "fifo"):
             raise InvalidArgument(f"mocker argument 'preemption_mode' must be lifo or fifo, got {value!r}")
         return value
+    if name == "kv_cache_dtype":
+        if value != AUTO and value not in DTYPES:
+            raise InvalidArgument(f"mocker argument {name!r} must be one of {AUTO}, {', '.join(DTYPES)}; got {value!r}")
+        return value
+    if name == "kv_bytes_per_token" and value == AUTO:
+        return None
     if name == "reasoning":
         return _reasoning(value)
     if isinstance(_DEFAULTS[name], bool):

@@ -56,6 +56,8 @@ class Sequence(Generic[T]):
     cached_tokens: int = -1
     """Prompt tokens that came from the cache when it was first admitted; -1: not yet admitted."""
     running: bool = field(default=False)
+    arrived: bool = False
+    """Its prompt's KV came from elsewhere: there is nothing to compute when it is admitted."""
 
 
 class Plan(NamedTuple, Generic[T]):
@@ -74,6 +76,7 @@ class Scheduler(Generic[T]):
         self.pool = BlockPool(limits.num_gpu_blocks)
         self._waiting: deque[Sequence[T]] = deque()
         self._running: dict[Sequence[T], None] = {}
+        self._held: dict[Sequence[T], None] = {}
         self.preemptions = 0
 
     @property
@@ -83,6 +86,11 @@ class Scheduler(Generic[T]):
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Sequences that are over and whose blocks are kept."""
+        return len(self._held)
 
     @property
     def burden(self) -> tuple[int, int]:
@@ -100,9 +108,13 @@ class Scheduler(Generic[T]):
 
     def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
         """Queue a request; raises `ValueError` for what isn't a token id."""
+        return self.add_named(owner, *self.cut(token_ids))
+
+    def cut(self, token_ids: list[int]) -> tuple[list[int], list[int]]:
+        """Names of a prompt's whole blocks, and the rest of it; raises `ValueError` for what isn't a token id."""
         size = self.limits.block_size
         names = sequence_hashes(block_hashes(token_ids, size))
-        return self.add_named(owner, names, token_ids[len(names) * size :])
+        return names, token_ids[len(names) * size :]
 
     def add_named(self, owner: T, names: list[int], tail: list[int]) -> Sequence[T]:
         """Queue a request whose whole blocks have been named already; both lists are the sequence's from now on."""
@@ -117,6 +129,18 @@ class Scheduler(Generic[T]):
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
+    def hold(self, sequence: Sequence[T]) -> None:
+        """A running request is over, but its blocks stay until `release`."""
+        del self._running[sequence]
+        sequence.running = False
+        self._held[sequence] = None
+
+    def release(self, sequence: Sequence[T]) -> None:
+        """Let go of what is held; fine where that was done already."""
+        if sequence in self._held:
+            del self._held[sequence]
+            self._free(sequence)
+
     def plan(self) -> Plan[T]:
         """Decide the next step."""
         limits = self.limits
@@ -128,6 +152,8 @@ class Scheduler(Generic[T]):
         while self._waiting and budget - spent > 0 and self._may_admit(self._waiting[0], budget - spent, spent):
             sequence = self._waiting.popleft()
             self._admit(sequence)
+            if sequence.arrived:  # its first token is a decode step's, and once preempted it is as any other
+                sequence.arrived, decoding, budget = False, True, budget - 1
             spent += self._compute(sequence, budget - spent, producing)
         return Plan(spent, producing, decoding)
 
@@ -174,7 +200,9 @@ class Scheduler(Generic[T]):
         return whole or not (spent or self._running)
 
     def _cached(self, sequence: Sequence[T]) -> int:
-        """Tokens that need no computing; the last one always does."""
+        """Tokens that need no computing; the last one does, unless all of it came from elsewhere."""
+        if sequence.arrived:
+            return sequence.length
         return min(self._hits(sequence) * self.limits.block_size, sequence.length - 1)
 
     def _hits(self, sequence: Sequence[T]) -> int:
@@ -217,5 +245,8 @@ class Scheduler(Generic[T]):
     def _let_go(self, sequence: Sequence[T]) -> None:
         del self._running[sequence]
         sequence.running = False
+        self._free(sequence)
+
+    def _free(self, sequence: Sequence[T]) -> None:
         self.pool.release(sequence.names[: sequence.named], self._nameless(sequence))
         sequence.computed = sequence.named = 0

@@ -42,11 +42,14 @@ class Output(NamedTuple, Generic[T]):
 
 
 class Stepper(Generic[T]):
-    """See the module. Requests come and go by `scheduler.add` and `.remove`, at any time."""
+    """See the module. Requests come and go by `scheduler.add` and `.remove`, at any time.
 
-    def __init__(self, limits: Limits, timing: Timing) -> None:
+    `holds`: the blocks of a sequence that is over stay until `scheduler.release`, as a prefill engine needs it.
+    """
+
+    def __init__(self, limits: Limits, timing: Timing, *, holds: bool = False) -> None:
         self.scheduler: Scheduler[T] = Scheduler(limits)
-        self._timing = timing
+        self._timing, self._over = timing, self.scheduler.hold if holds else self.scheduler.remove
         self._block_size = limits.block_size
 
     def begin(self) -> Step[T] | None:
@@ -66,7 +69,7 @@ class Stepper(Generic[T]):
             answer = sequence.owner.answer
             token = answer.take()
             if answer.over:
-                self.scheduler.remove(sequence)
+                self._over(sequence)
             else:
                 self.scheduler.advance(sequence, token)
             found.append(Output(sequence, token, answer.over))

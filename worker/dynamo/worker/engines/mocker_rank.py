@@ -1,0 +1,127 @@
+"""One data-parallel rank of the mocker: sleeps each step's simulated time, and pushes what the step produced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dynamo.llm.protocols import CACHED_TOKENS, LENGTH, STOP, STOP_REASON
+from dynamo.worker.engine import KvListener, Sink
+from dynamo.worker.engines.mock.answers import TextAnswer
+from dynamo.worker.engines.mock.arguments import MockArguments
+from dynamo.worker.engines.mock.handover import Handover
+from dynamo.worker.engines.mock.scheduler import Sequence
+from dynamo.worker.engines.mock.stepper import Output, Step, Stepper
+
+
+@dataclass(slots=True, eq=False)
+class MockRequest:
+    """One request, from the shell's side."""
+
+    sink: Sink
+    answer: TextAnswer
+    stops: dict[int, str]
+    silent: bool = True
+    """No token has left yet."""
+    handover: Handover | None = None
+    """Its prompt is another engine's, which still keeps it."""
+    sequence: Sequence[MockRequest] | None = None
+    """None: its prompt is still on its way here."""
+
+
+Over = Callable[["MockRank", Sequence[MockRequest]], dict[str, Any]]
+"""What a prefill engine says of a prompt that it has computed, for the last delta."""
+
+
+class MockRank:
+    """A scheduler, its cache and the task that steps it."""
+
+    def __init__(self, number: int, arguments: MockArguments, over: Over | None = None) -> None:
+        self.number, self._over = number, over
+        self._stepper: Stepper[MockRequest] = Stepper(arguments.limits, arguments.timing, holds=over is not None)
+        self.scheduler = self._stepper.scheduler
+        self._wake = asyncio.Event()
+        self.coming = 0
+        """Requests whose prompt is on its way here."""
+        self.on_kv: KvListener | None = None
+        self.on_begun: Callable[[MockRequest], None] | None = None
+        """Hears of each first token of a request with a hand-over."""
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Step from now on, as long as there is something to do."""
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"mocker rank {self.number}")
+
+    @property
+    def burden(self) -> tuple[int, int]:
+        """How busy it is, to be compared."""
+        requests, blocks = self.scheduler.burden
+        return requests + self.coming, blocks
+
+    def add(self, request: MockRequest, token_ids: list[int]) -> None:
+        """Queue a request; raises `ValueError` for what isn't a token id."""
+        request.sequence = self.scheduler.add(request, token_ids)
+        self._wake.set()
+
+    def arrived(self, request: MockRequest, names: list[int], tail: list[int], cached: int) -> None:
+        """Queue a request whose prompt was computed elsewhere, and is here now; `cached` tokens were cached there."""
+        sequence = request.sequence = self.scheduler.add_named(request, names, tail)
+        sequence.arrived, sequence.cached_tokens = True, cached
+        self._wake.set()
+
+    def release(self, sequence: Sequence[MockRequest]) -> None:
+        """Let go of what was kept after its end."""
+        self.scheduler.release(sequence)
+        self._wake.set()  # somebody may have waited for the room
+
+    async def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            step = self._stepper.begin()
+            if step is None:
+                self._wake.clear()
+                await self._wake.wait()
+                due = time.monotonic()
+                continue
+            due += step.seconds
+            now = time.monotonic()
+            await asyncio.sleep(due - now)
+            # A machine that can't keep up is slower than the simulated one; it does not catch up in bursts.
+            due = max(due, now)
+            self._produce(step)
+            self._tell()
+
+    def _produce(self, step: Step[MockRequest]) -> None:
+        """Push one token of every sequence that is still there."""
+        for output in self._stepper.end(step):
+            self._push(output)
+
+    def _tell(self) -> None:
+        changes = self.scheduler.pool.take_changes()
+        if changes is not None and self.on_kv is not None:
+            self.on_kv(changes._replace(dp_rank=self.number) if self.number else changes)
+
+    def _push(self, output: Output[MockRequest]) -> None:
+        """One token on its way, and the end of the answer where it was the last."""
+        request = output.sequence.owner
+        if request.silent:
+            request.silent = False
+            request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens})
+            if request.handover is not None and self.on_begun is not None:
+                self.on_begun(request)
+        else:
+            request.sink.push([output.token])
+        if output.over:
+            self._finish(output)
+
+    def _finish(self, output: Output[MockRequest]) -> None:
+        request = output.sequence.owner
+        reason, extras = LENGTH, {} if self._over is None else self._over(self, output.sequence)
+        if request.answer.stopped_by is not None:
+            reason = request.stops[output.token]
+            if reason == STOP:
+                extras[STOP_REASON] = output.token
+        request.sink.finish(reason, extras or None)
