@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 WORKERS ?= 2
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
-EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart
+EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
@@ -75,4 +75,4 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
-	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart]' && touch $@ $(VENV)/.quickstart
+	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,zmq]' && touch $@ $(VENV)/.quickstart

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PORTIONS = {
-    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo.frontend": "frontend",
+    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo.frontend": "frontend", "dynamo.router": "frontend",
     "dynamo.worker": "worker", "dynamo.operator": "operator", "dynamo.cli": "cli",
 }  # fmt: skip
 FOLDERS = sorted(set(PORTIONS.values()))

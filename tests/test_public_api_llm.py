@@ -8,9 +8,12 @@ import sys
 import dynamo.llm
 
 PUBLIC = {
-    "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef", "FileServer", "LocalModel",
-    "ModelCard", "Preprocessor", "TextStream", "Tokenizer", "card_from_dict", "fetch_files", "load_preprocessor",
-    "load_tokenizer", "open_model", "openai_finish_reason",
+    "ApproxKvIndexer", "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef",
+    "FileServer", "ForwardPassMetrics", "KvEventPublisher", "KvIndexer", "KvPushRouter", "KvRouter",
+    "KvRouterConfig", "KvStats", "LocalModel", "ModelCard", "OverlapScores", "Preprocessor", "RadixTree",
+    "TextStream", "Tokenizer", "WorkerMetricsPublisher", "WorkerStats", "card_from_dict",
+    "compute_block_hash_for_seq", "fetch_files", "load_preprocessor", "load_tokenizer", "open_model",
+    "openai_finish_reason",
 }  # fmt: skip
 
 

@@ -10,17 +10,17 @@ from typing import Any
 from tests.fixtures_nats import NatsServer
 
 from dynamo.frontend.kv import KvOptions, KvRouting
-from dynamo.frontend.kv_events import KvEvents
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.runtime import DistributedRuntime, MemoryWorld
 from dynamo.runtime._memory_store import MemoryStore
 from dynamo.runtime._nats import NatsBus
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
 from dynamo.worker.engine import KvListener
-from dynamo.worker.kv_events import KvPublisher, publish_kv_events
 
 BLOCK = 16
 FOLLOWED = {"kv_events": True, "kv_cache_block_size": BLOCK, "total_kv_blocks": 1000}
@@ -46,7 +46,8 @@ class Worker:
     def __init__(self, runtime: DistributedRuntime, key: InstanceKey) -> None:
         self.runtime, self.key = runtime, key
         self.engine = Engine()
-        self.publisher: KvPublisher = publish_kv_events(runtime, key.path, self.engine)
+        self.publisher = KvPublisher.serve(runtime, key.path)
+        self.engine.on_kv(self.publisher.step)
 
 
 class Reader:

@@ -164,7 +164,7 @@ def test_an_outage_of_the_bus_is_made_good() -> None:
 
 def test_a_lost_question_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the question or its answer was lost."""
-    monkeypatch.setattr("dynamo.frontend.kv_events.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("dynamo.llm.kv.followers.ASK_SECONDS", 0.05)
 
     async def case(site: Site) -> None:
         worker, reader = await site.worker(), await site.reader()

@@ -12,9 +12,9 @@ from tests.fixtures_nats import NatsServer
 from tests.frontend.kv_reader import Site, run, until
 
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
-from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.llm.kv.activity import IDLE, Load
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.replicas import KvSharing
 from dynamo.llm.kv.sharing import VERSION, Added, Said
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime import DistributedRuntime

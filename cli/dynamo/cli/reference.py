@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dynamo.cli.run_settings import RunSettings
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.router.settings import RouterSettings
 from dynamo.worker.settings import WorkerSettings
 
 TITLE: Final = """# Configuration
@@ -27,6 +28,7 @@ environment only, since they may hold secrets and flags show in `ps`.
 PROGRAMS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("dynamo-frontend", "The OpenAI HTTP server.", FrontendSettings),
     ("dynamo-worker", "One engine, served.", WorkerSettings),
+    ("python -m dynamo.router", "KV-aware routing for programs that are no frontend of ours.", RouterSettings),
     ("dynamo-run", "`dynamo-run [in=X] [out=Y] [MODEL] [flags]`; its `--help` explains in= and out=.", RunSettings),
 )  # fmt: skip
 CONNECTIONS: Final = {

@@ -1,6 +1,7 @@
 """KV-aware routing of one model's requests: tickets, over `dynamo.llm.kv`.
 
-What a worker caches is predicted from what was sent to it, unless its own events are followed (`kv_events.py`).
+What a worker caches is predicted from what was sent to it, unless its own events are followed
+(`dynamo.llm.kv.followers`).
 A `Ticket` is one attempt of one choice. `generation.py` closes it however the attempt ends.
 """
 
@@ -9,14 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from dynamo.frontend.nvext import RouterConfigOverride
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.predicted import SECONDS
+from dynamo.llm.kv.replicas import Shared, Sharing
 from dynamo.llm.kv.router import Decision, KvRouter, Prompt
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.names import InstanceKey
@@ -54,20 +55,6 @@ class KvOptions(msgspec.Struct, frozen=True):
             weights = msgspec.structs.replace(weights, prefill_load_scale=changes.prefill_load_scale)
         temperature = changes.router_temperature
         return weights, self.temperature if temperature is None else temperature
-
-
-class Shared(Protocol):
-    """A request, as the other frontends hear of it."""
-
-    def prefilled(self) -> None: ...
-
-    def freed(self) -> None: ...
-
-
-class Sharing(Protocol):
-    """What tells the other frontends (`kv_sharing.py`)."""
-
-    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> Shared | None: ...
 
 
 class Ticket:

@@ -20,12 +20,12 @@ from dynamo.frontend.errors import ApiError, model_not_found, pinned_gone, unava
 from dynamo.frontend.gates import Gates
 from dynamo.frontend.hints import Hints
 from dynamo.frontend.kv import KvOptions, KvRouting
-from dynamo.frontend.kv_events import KvEvents
-from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.model_set import ModelSet, Seat, View
 from dynamo.llm.card import ModelCard, card_from_dict
+from dynamo.llm.kv.followers import KvEvents
+from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
 

@@ -25,8 +25,6 @@ from dynamo.frontend.gate import QueueOptions
 from dynamo.frontend.gates import Gates
 from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
 from dynamo.frontend.kv import KvOptions
-from dynamo.frontend.kv_events import KvEvents
-from dynamo.frontend.kv_sharing import KvSharing
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
@@ -34,6 +32,8 @@ from dynamo.frontend.services import Lifecycle, Policy, Services
 from dynamo.frontend.settings import KV_MODE, FrontendSettings, problem
 from dynamo.frontend.stream import BatchWriter
 from dynamo.llm.files import FileCache
+from dynamo.llm.kv.followers import KvEvents
+from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 

@@ -1,4 +1,7 @@
-"""Model cards, tokenising, templates and detokenising: everything between text and an engine's tokens."""
+"""Everything between text and an engine's tokens, and routing by what KV caches hold.
+
+Model cards, tokenising, templates, detokenising; under the original's names its router, index and publishers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,19 @@ from dynamo.llm.detokenize import openai_finish_reason as openai_finish_reason
 from dynamo.llm.files import FileCache as FileCache
 from dynamo.llm.files import FileServer as FileServer
 from dynamo.llm.files import fetch_files as fetch_files
+from dynamo.llm.kv.config import KvRouterConfig as KvRouterConfig
+from dynamo.llm.kv.hashing import compute_block_hash_for_seq as compute_block_hash_for_seq
+from dynamo.llm.kv.indexers import ApproxKvIndexer as ApproxKvIndexer
+from dynamo.llm.kv.indexers import KvIndexer as KvIndexer
+from dynamo.llm.kv.load import ForwardPassMetrics as ForwardPassMetrics
+from dynamo.llm.kv.load import KvStats as KvStats
+from dynamo.llm.kv.load import WorkerMetricsPublisher as WorkerMetricsPublisher
+from dynamo.llm.kv.load import WorkerStats as WorkerStats
+from dynamo.llm.kv.publishing import KvEventPublisher as KvEventPublisher
+from dynamo.llm.kv.service import KvPushRouter as KvPushRouter
+from dynamo.llm.kv.service import KvRouter as KvRouter
+from dynamo.llm.kv.tree import OverlapScores as OverlapScores
+from dynamo.llm.kv.tree import RadixTree as RadixTree
 from dynamo.llm.preprocess import ContextLengthExceeded as ContextLengthExceeded
 from dynamo.llm.preprocess import Preprocessor as Preprocessor
 from dynamo.llm.preprocess import load_preprocessor as load_preprocessor
@@ -21,18 +37,31 @@ from dynamo.llm.tokenizer import Tokenizer as Tokenizer
 from dynamo.llm.tokenizer import load_tokenizer as load_tokenizer
 
 __all__ = [
+    "ApproxKvIndexer",
     "ChatTemplate",
     "ContextLengthExceeded",
     "Detokenizer",
     "FileCache",
     "FileRef",
     "FileServer",
+    "ForwardPassMetrics",
+    "KvEventPublisher",
+    "KvIndexer",
+    "KvPushRouter",
+    "KvRouter",
+    "KvRouterConfig",
+    "KvStats",
     "LocalModel",
     "ModelCard",
+    "OverlapScores",
     "Preprocessor",
+    "RadixTree",
     "TextStream",
     "Tokenizer",
+    "WorkerMetricsPublisher",
+    "WorkerStats",
     "card_from_dict",
+    "compute_block_hash_for_seq",
     "fetch_files",
     "load_preprocessor",
     "load_tokenizer",

@@ -108,7 +108,9 @@ def delta(produced: list[int] | str, finish: str | None = None, extras: dict[str
     return [produced, finish, extras]
 
 
-_DICT_EXTRAS: Final = {"log_probs": LOG_PROBS, "top_logprobs": TOP_LOGPROBS, "stop_reason": STOP_REASON}
+_DICT_EXTRAS: Final = (
+    LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS, CACHED_TOKENS, PROMPT_TOKENS, COMPLETION_TOKENS, STOP_REASON,
+)  # fmt: skip
 
 
 def read_delta(data: Any) -> Delta:
@@ -122,6 +124,20 @@ def read_delta(data: Any) -> Delta:
     raise ValueError(f"an engine sent {type(data).__name__} where a delta was expected")
 
 
+def output_dict(data: Any) -> Any:
+    """A delta as the original's output: `{"token_ids": [...], "finish_reason": ...}`. Anything else stays as it is."""
+    if type(data) is int:
+        return {"token_ids": [data]}
+    if type(data) is not list or len(data) != 3 or type(data[0]) not in (list, str):
+        return data
+    produced, finish, extras = data
+    found: dict[str, Any] = {"text": produced, "token_ids": []} if type(produced) is str else {"token_ids": produced}
+    found |= extras or {}
+    if finish is not None:
+        found["finish_reason"] = {"error": found.pop(MESSAGE, "")} if finish == ERROR else finish
+    return found
+
+
 def _from_dict(data: dict[str, Any]) -> Delta:
     produced = data.get("token_ids")
     if not produced and data.get("text") is not None:
@@ -129,7 +145,7 @@ def _from_dict(data: dict[str, Any]) -> Delta:
     if not isinstance(produced, (list, str)):
         raise ValueError("an engine's output needs token_ids (a list) or text")
     finish = data.get("finish_reason")
-    extras = {name: data[key] for key, name in _DICT_EXTRAS.items() if data.get(key) is not None}
+    extras = {name: data[name] for name in _DICT_EXTRAS if data.get(name) is not None}
     if isinstance(finish, dict):
         extras[MESSAGE] = str(finish.get("error", finish))
         finish = ERROR

@@ -43,6 +43,11 @@ class Served:
         return self._registration.key.path
 
     @property
+    def figures(self) -> Mapping[str, Any]:
+        """What the record says of it."""
+        return self._registration.instance.figures
+
+    @property
     def draining(self) -> bool:
         return self._registration.instance.draining
 
@@ -90,6 +95,11 @@ class Endpoint:
     @property
     def name(self) -> str:
         return self.path.endpoint
+
+    @property
+    def runtime(self) -> DistributedRuntime:
+        """Of this process."""
+        return self._runtime
 
     def connection_id(self) -> int:
         """The id under which this process serves it."""
@@ -147,11 +157,16 @@ class Component:
     """`namespace.component`."""
 
     def __init__(self, runtime: DistributedRuntime, namespace: str, name: str) -> None:
-        self._runtime, self._namespace = runtime, namespace
+        self._runtime, self.namespace = runtime, namespace
         self.name = check_name(name, "component")
 
+    @property
+    def runtime(self) -> DistributedRuntime:
+        """Of this process."""
+        return self._runtime
+
     def endpoint(self, name: str) -> Endpoint:
-        return Endpoint(self._runtime, EndpointPath(self._namespace, self.name, check_name(name, "endpoint")))
+        return Endpoint(self._runtime, EndpointPath(self.namespace, self.name, check_name(name, "endpoint")))
 
     async def create_service(self) -> None:
         """Nothing to do; programs written for older versions of the original call it."""

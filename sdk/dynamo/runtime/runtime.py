@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.runtime.calling import Caller
@@ -54,6 +54,12 @@ class DistributedRuntime:
         self.health: bool | None = None
         """What `set_health_status` said; None: nothing, readiness decides."""
         self._served: list[Served] = []
+        self._figures: dict[EndpointPath, dict[str, Any]] = {}
+        """What was announced of endpoints, served already or not."""
+        self.kept: dict[Any, Any] = {}
+        """What other layers keep as long as this process serves, by keys of their own."""
+        self._on_close: list[Callable[[], None]] = []
+        self._writing: set[asyncio.Task[bool]] = set()
         self._closed: asyncio.Task[None] | None = None
 
     @classmethod
@@ -100,6 +106,20 @@ class DistributedRuntime:
         """What `/health` says from now on, whatever the endpoints say."""
         self.health = ready
 
+    def announce(self, path: EndpointPath, figures: Mapping[str, Any]) -> None:
+        """Publish these figures beside those that the endpoint was or will be served with."""
+        known = self._figures.setdefault(path, {})
+        known.update(figures)
+        for served in self._served:
+            if served.path == path:
+                task = asyncio.get_running_loop().create_task(served.update(figures={**served.figures, **known}))
+                self._writing.add(task)
+                task.add_done_callback(self._writing.discard)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the shutdown has withdrawn all endpoints; must not raise."""
+        self._on_close.append(callback)
+
     async def client(self, path: EndpointPath, mode: RouterMode | str | None = None) -> Client:
         """A client of an endpoint; requests may be sent when this returns."""
         await self.caller.listen(path.namespace)
@@ -120,7 +140,8 @@ class DistributedRuntime:
             await self.server.serve(path, handler)
             try:
                 key = InstanceKey(path, self.id)
-                registration = await self.registry.register(key, card=card, figures=figures)
+                both = {**(figures or {}), **self._figures.get(path, {})}
+                registration = await self.registry.register(key, card=card, figures=both)
             except IdTaken:
                 await self._take_new_id(path)
                 continue
@@ -171,6 +192,8 @@ class DistributedRuntime:
             log.warning("streams still run after %g s; they end now", grace)
         for one in served:
             await self._step("withdraw", one.stop())
+        for callback in self._on_close:
+            callback()
         await self._step("stop serving", self.server.stop())
         await self._step("stop watching", self.registry.stop_watching())
         await self._step("stop calling", self.caller.stop())

@@ -15,6 +15,7 @@ import msgspec
 
 from dynamo.llm import FileServer, LocalModel, ModelCard
 from dynamo.llm.files import OPERATION
+from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
 from dynamo.runtime.errors import DynamoException, InvalidArgument
@@ -23,7 +24,6 @@ from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching
 from dynamo.worker.engines import TEXT_ENGINES
-from dynamo.worker.kv_events import KvPublisher, publish_kv_events
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
 
@@ -119,7 +119,8 @@ async def serve_engine(
         metrics.watch(engine)
         kv = None
         if facts.kv_events and isinstance(engine, KvCaching):
-            kv = publish_kv_events(runtime, path, engine)
+            kv = KvPublisher.serve(runtime, path)
+            engine.on_kv(kv.step)
             undo.callback(kv.stop)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)

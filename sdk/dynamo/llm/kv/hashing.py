@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest as _xxh3
 
@@ -69,6 +69,35 @@ def sequence_hashes(blocks: Iterable[int], after: int | None = None) -> list[int
         last = block if last is None else _xxh3(_link(last, block), SEED)
         append(last)
     return found
+
+
+def compute_block_hash_for_seq(
+    tokens: Sequence[int],
+    kv_block_size: int,
+    block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
+    lora_name: str | None = None,
+    is_eagle: bool | None = None,
+    cache_namespace: str | None = None,
+) -> list[int]:
+    """`block_hashes` under the original's name and with its arguments; equal numbers (tests pin ai-dynamo 1.6.1's).
+
+    `block_mm_infos` has per block None or `{"mm_objects": [{"mm_hash": int, ...}]}`. Raises `ValueError` for what
+    isn't a token id, a block of no tokens, or media of another form.
+    """
+    seed = seed_of(lora_name, cache_namespace)
+    return block_hashes(
+        tokens, kv_block_size, seed=seed, media=media_hashes(block_mm_infos or ()), eagle=bool(is_eagle)
+    )
+
+
+def media_hashes(block_mm_infos: Iterable[Mapping[str, Any] | None]) -> list[list[int]]:
+    """The `media` of `block_hashes` from the original's form; raises `ValueError` where it is another one."""
+    try:
+        return [[one["mm_hash"] & _WRAP for one in info["mm_objects"]] if info else [] for info in block_mm_infos]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"block_mm_infos has None or {{'mm_objects': [{{'mm_hash': int}}]}} for each block: {error!r}"
+        ) from error
 
 
 def _stride(block_size: int) -> int:

@@ -1,8 +1,8 @@
 """The workers' KV events, followed into the routers' indexes: the shell around `dynamo.llm.kv.following`.
 
-`ModelPool` says who joins and leaves. One subscription per component, one task per instance: it waits until
-something is missing and then fetches the instance's own snapshot. An instance that can't be followed
-is reported once and counted in `/metrics`; what it caches is predicted then.
+Its owner (a frontend's `ModelPool`, a `dynamo.llm.KvRouter`) says who joins and leaves. One subscription per component,
+one task per instance: it waits until something is missing and then fetches the instance's own snapshot. An instance
+that can't be followed is reported once and counted in `/metrics`; what it caches is predicted then.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from dynamo.frontend.background import Background, leave
-from dynamo.frontend.kv import KvRouting
-from dynamo.frontend.loading import Control
-from dynamo.frontend.metrics import ModelMeter
 from dynamo.llm.kv.events import OPERATION, UNREADABLE, VERSION, KvStep, Part, Step, decode_step
 from dynamo.llm.kv.following import Following
 from dynamo.llm.kv.index import KvIndex
+from dynamo.llm.kv.router import KvRouter
+from dynamo.runtime.background import Background, leave
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.names import InstanceKey, kv_subject
 from dynamo.runtime.ports import Bus, Message, Subscription
@@ -45,10 +43,32 @@ SILENT: Final = "silent"
 OVERFULL: Final = "overfull"
 
 
+class Routed(Protocol):
+    """Whose router is told."""
+
+    @property
+    def router(self) -> KvRouter: ...
+
+
+class Control(Protocol):
+    """The part of `dynamo.runtime`'s Caller that asks instances."""
+
+    async def control(self, instance: InstanceKey, op: str, body: Any, *, timeout: float) -> Any: ...
+
+
+class Meter(Protocol):
+    """Where it is counted."""
+
+    unfollowed: dict[str, int]
+    """Instances by why their events are not followed."""
+
+    def add(self, counter: str, amount: float = 1) -> None: ...
+
+
 class _Follower:
     """One instance whose events are followed, or who is reported."""
 
-    def __init__(self, key: InstanceKey, figures: dict[str, Any], routing: KvRouting, meter: ModelMeter) -> None:
+    def __init__(self, key: InstanceKey, figures: dict[str, Any], routing: Routed, meter: Meter) -> None:
         self.key, self.figures, self.routing, self.meter = key, figures, routing, meter
         self.following = Following()
         self.heard = 0
@@ -87,7 +107,7 @@ class KvEvents:
 
     # -- what the pool says
 
-    def joined(self, key: InstanceKey, figures: dict[str, Any], routing: KvRouting, meter: ModelMeter) -> None:
+    def joined(self, key: InstanceKey, figures: dict[str, Any], routing: Routed, meter: Meter) -> None:
         """An instance is there that `routing` routes to; `figures` are those that it published."""
         self.left(key)
         follower = self._known[key] = _Follower(key, figures, routing, meter)

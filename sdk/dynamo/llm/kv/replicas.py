@@ -1,4 +1,4 @@
-"""What this frontend has sent, told to the others, and what they say counted: the shell around `dynamo.llm.kv.sharing`.
+"""What this router has sent, told to the others, and what they say counted: the shell around `dynamo.llm.kv.sharing`.
 
 One channel per Dynamo namespace that has instances of a kv-routed model. What happens in one turn of the loop leaves as
 one message; a beat every second says what still runs.
@@ -10,14 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from dynamo.frontend.background import Background, leave
-from dynamo.frontend.kv import KvRouting
 from dynamo.llm.kv.events import UNREADABLE
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.router import KvRouter
 from dynamo.llm.kv.sharing import BEAT_SECONDS, PATIENCE, VERSION, Listener, Speaker, decode_said
+from dynamo.runtime.background import Background, leave
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
 from dynamo.runtime.names import InstanceKey, router_subject
 from dynamo.runtime.ports import Bus, Message, Subscription
@@ -26,6 +25,30 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 1.0
 """Between two attempts to listen."""
+
+
+class Shared(Protocol):
+    """A request, as the others hear of it."""
+
+    def prefilled(self) -> None: ...
+
+    def freed(self) -> None: ...
+
+
+class Sharing(Protocol):
+    """What tells them (`KvSharing`)."""
+
+    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> Shared | None: ...
+
+
+class Routing(Protocol):
+    """Whose requests are told."""
+
+    sharing: Sharing | None
+    """Set where others are told."""
+
+    @property
+    def router(self) -> KvRouter: ...
 
 
 class _Sent:
@@ -51,7 +74,7 @@ class _Channel:
     def __init__(self, bus: Bus, namespace: str, client: int, clock: Callable[[], float], patience: float) -> None:
         self._bus, self._namespace, self._clock = bus, namespace, clock
         self._subject = router_subject(namespace, client)
-        self.routings: dict[int, KvRouting] = {}
+        self.routings: dict[int, Routing] = {}
         self.speaker = Speaker(client)
         self.listener = Listener(client, self._router_of, patience)
         self.task: asyncio.Task[None] | None = None
@@ -132,7 +155,7 @@ class _Channel:
 
 
 class KvSharing:
-    """See the module. `ModelPool` says who joins and leaves; `stop` ends its tasks."""
+    """See the module. Its owner says who joins and leaves; `stop` ends its tasks."""
 
     def __init__(
         self, bus: Bus, client: int, *, clock: Callable[[], float] = time.monotonic,
@@ -144,7 +167,7 @@ class KvSharing:
         self._of: dict[int, _Channel] = {}
         self._background = Background(log)
 
-    def joined(self, key: InstanceKey, routing: KvRouting) -> None:
+    def joined(self, key: InstanceKey, routing: Routing) -> None:
         """An instance is there that `routing` routes to."""
         namespace = key.path.namespace
         channel = self._channels.get(namespace)

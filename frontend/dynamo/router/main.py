@@ -1,0 +1,133 @@
+"""The `dynamo.router` process: flags, runtime, `KvRouter`, its endpoints; serves until it is told to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dynamo.llm.kv.booking import FollowCounts
+from dynamo.llm.kv.service import KvRouter
+from dynamo.router.endpoints import RouterEndpoints
+from dynamo.router.settings import RouterSettings
+from dynamo.runtime import loops
+from dynamo.runtime.config import RuntimeConfig
+from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.generators import from_generator
+from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.settings import command
+from dynamo.runtime.system import SystemServer, runtime_health
+
+ENDPOINTS: Final = ("generate", "best_worker_id", "get_overlap_scores")
+_HELP: Final = "Route requests to the workers of one endpoint by what their KV caches hold."
+_EPILOG: Final = (
+    "It serves NAMESPACE.router.generate, .best_worker_id and .get_overlap_scores. etcd and NATS are found by "
+    "ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed."
+)
+
+
+def make_command() -> click.Command:
+    """The click command; `-v` is added here since it is counted."""
+    made = command(RouterSettings, run, name="dynamo.router", help=_HELP, epilog=_EPILOG)
+    made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of `python -m dynamo.router`."""
+    make_command().main(None if argv is None else list(argv))
+
+
+def run(settings: RouterSettings) -> None:
+    """Run until told to leave; what goes wrong is one line on stderr: exit code 2 for flags, 1 for the rest."""
+    try:
+        configure_logging(settings.verbose)
+        settings.check()
+    except DynamoException as error:
+        raise click.UsageError(error.message) from error
+    try:
+        loops.run(_work(settings))
+    except DynamoException as error:
+        raise click.ClickException(error.message) from error
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@contextlib.asynccontextmanager
+async def serving(runtime: DistributedRuntime, settings: RouterSettings) -> AsyncIterator[KvRouter]:
+    """The router and its endpoints, registered; they leave with `runtime`."""
+    router = KvRouter(runtime.endpoint(settings.workers()), settings.router_block_size, settings.config())
+    await router.ready()
+    endpoints = RouterEndpoints(router)
+    for name in ENDPOINTS:
+        await runtime.endpoint(settings.served(name)).start(from_generator(getattr(endpoints, name)))
+    try:
+        yield router
+    finally:
+        await router.close()
+
+
+class _Figures(Collector):
+    """`/metrics`: whose caches are known."""
+
+    def __init__(self, counts: FollowCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> list[Metric]:
+        unfollowed = GaugeMetricFamily(
+            "dynamo_router_kv_unfollowed_instances", "Workers whose KV events are not followed.", labels=["reason"]
+        )
+        for reason, count in self._counts.unfollowed.items():
+            unfollowed.add_metric([reason], count)
+        found: list[Metric] = [unfollowed]
+        for name in ("kv_steps", "kv_gaps", "kv_snapshots"):
+            value = self._counts.counters[f"model_{name}_total"]
+            found.append(CounterMetricFamily(f"dynamo_router_{name}", f"See docs/design/kv.md ({name}).", value=value))
+        return found
+
+
+async def _work(settings: RouterSettings) -> None:
+    config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
+    told = asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        runtime = await DistributedRuntime.create(config)
+        stack.push_async_callback(runtime.shutdown)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        router = await stack.enter_async_context(serving(runtime, settings))
+        port = await _system(runtime, settings, router, stack)
+        _say_ready({"instance": runtime.id, "endpoint": str(settings.served("generate")), "system_port": port})
+        await told.wait()
+        await runtime.shutdown()  # running streams first; the router is needed until they end
+
+
+async def _system(
+    runtime: DistributedRuntime, settings: RouterSettings, router: KvRouter, stack: contextlib.AsyncExitStack
+) -> int | None:
+    if settings.system_port < 0:
+        return None
+    registry = CollectorRegistry()
+    registry.register(_Figures(router.counts))
+    server = SystemServer(
+        lambda: runtime_health(runtime), registry, host=settings.system_host, port=settings.system_port
+    )
+    port = await server.start()
+    stack.push_async_callback(server.stop)
+    return port
+
+
+def _say_ready(line: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # whoever read the line may have gone
+        sys.stdout.write(f"ready {json.dumps(line)}\n")
+        sys.stdout.flush()

@@ -1,0 +1,63 @@
+"""One request in a `KvRouter`: where it may go, and where it counts until it is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dynamo.llm.kv.replicas import Shared
+from dynamo.llm.kv.router import Decision, KvRouter
+from dynamo.runtime.errors import InvalidArgument
+
+
+class FollowCounts:
+    """What following the workers' events came to."""
+
+    def __init__(self) -> None:
+        self.unfollowed: dict[str, int] = {}
+        """Instances by why their events are not followed."""
+        self.counters: Counter[str] = Counter()
+
+    def add(self, counter: str, amount: float = 1) -> None:
+        self.counters[counter] += int(amount)
+
+
+class Booking:
+    """One request that counts somewhere, until `free`."""
+
+    def __init__(self, router: KvRouter, request: str, decision: Decision, shared: Shared | None) -> None:
+        self._router, self._request, self._shared = router, request, shared
+        self.rank, self.overlap_blocks = decision.rank, decision.overlap_blocks
+
+    def prefilled(self) -> None:
+        self._router.prefilled(self._request)
+        if self._shared is not None:
+            self._shared.prefilled()
+
+    def free(self) -> None:
+        self._router.ended(self._request)
+        if self._shared is not None:
+            self._shared.freed()
+
+
+class Target:
+    """Where a request may go."""
+
+    def __init__(self, instance: int | None = None, allowed: frozenset[int] | None = None) -> None:
+        self.instance, self.allowed = instance, allowed
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Target:
+        """From its `routing` hints."""
+        routing = request.get("routing") or {}
+        if routing.get("dp_rank") or routing.get("prefill_dp_rank"):
+            raise InvalidArgument("requests can't be sent to a data-parallel rank yet")
+        names = ("backend_instance_id", "decode_worker_id", "prefill_worker_id")
+        pinned = next((routing[name] for name in names if routing.get(name) is not None), None)
+        allowed = routing.get("allowed_worker_ids")
+        if pinned is not None and type(pinned) is not int:
+            raise InvalidArgument(f"{pinned!r} is no worker id")
+        if allowed is not None and not isinstance(allowed, Sequence):
+            raise InvalidArgument("allowed_worker_ids is a list")
+        return cls(pinned, None if allowed is None else frozenset(allowed))

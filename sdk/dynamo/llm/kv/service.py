@@ -1,0 +1,393 @@
+"""`KvRouter` under the original's name: KV-aware routing to one endpoint's instances, for programs and `dynamo.router`.
+
+The shell around `router.KvRouter` (which chooses), `followers` (the workers' events) and `replicas` (what other routers
+and frontends sent). It starts at the first question, and ends with its runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from random import Random
+from typing import Any, Final
+
+from dynamo.llm.kv.booking import Booking, FollowCounts, Target
+from dynamo.llm.kv.config import KvRouterConfig
+from dynamo.llm.kv.cost import Weights
+from dynamo.llm.kv.followers import KvEvents
+from dynamo.llm.kv.hashing import block_hashes, media_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv.replicas import KvSharing, Sharing
+from dynamo.llm.kv.router import KvRouter as Router
+from dynamo.llm.kv.router import Prompt
+from dynamo.llm.protocols import output_dict
+from dynamo.runtime.client import Client
+from dynamo.runtime.component import Endpoint
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
+from dynamo.runtime.names import InstanceKey
+from dynamo.runtime.registry import Instance, InstanceView
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3
+"""Instances that a request is sent to before its first output, where each fails in a way that another might not."""
+MOST_BOOKED: Final = 65_536
+"""Requests booked by `best_worker(request_id=…)` that nobody has freed; the oldest is freed then."""
+_OPTIONS: Final = ("stop_conditions", "sampling_options", "output_options")
+
+
+class KvRouter:
+    """See the module. Methods raise `NoInstances` where nobody serves the endpoint, `InvalidArgument` for bad requests.
+
+    Not here yet, and refused: `ais_perf_config`, session affinity, thresholds, data-parallel ranks as targets.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        block_size: int,
+        kv_router_config: KvRouterConfig | None = None,
+        ais_perf_config: Any = None,
+        session_affinity_ttl_secs: int | None = None,
+        *,
+        load_threshold_config: Any = None,
+        session_affinity_mode: str = "hard",
+    ) -> None:
+        for name, value in (
+            ("ais_perf_config", ais_perf_config),
+            ("session_affinity_ttl_secs", session_affinity_ttl_secs),
+            ("load_threshold_config", load_threshold_config),
+        ):
+            if value is not None:
+                raise ValueError(f"KvRouter can't do {name} yet")
+        if block_size < 1:
+            raise ValueError(f"block_size must be at least 1, not {block_size}")
+        self._endpoint, self._config = endpoint, kv_router_config or KvRouterConfig()
+        self._random = Random()
+        config = self._config
+        self.router = Router(
+            block_size, config.weights(), config.router_temperature, self._random.random, config.router_ttl_secs
+        )
+        self.sharing: Sharing | None = None
+        self.counts = FollowCounts()
+        runtime = endpoint.runtime
+        self._events = KvEvents(runtime.bus, runtime.caller) if config.use_kv_events else None
+        self._replicas = KvSharing(runtime.bus, runtime.client_id) if config.router_replica_sync else None
+        self._figures: dict[InstanceKey, dict[str, Any]] = {}
+        self._numbers = itertools.count()
+        self._booked: dict[str, Booking] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._client: Client
+        self._view: InstanceView
+
+    # -- life
+
+    async def ready(self) -> None:
+        """Return once the instances are known; the first call starts following them. `CannotConnect`: try again."""
+        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
+            self._starting = asyncio.get_running_loop().create_task(self._start(), name="kv router")
+        await asyncio.shield(self._starting)
+
+    async def close(self) -> None:
+        """Follow nobody any more."""
+        if self._events is not None:
+            await self._events.stop()
+        if self._replicas is not None:
+            await self._replicas.stop()
+
+    async def _start(self) -> None:
+        runtime, path = self._endpoint.runtime, self._endpoint.path
+        self._client = await runtime.client(path)
+        self._view = await runtime.registry.watch(path.namespace)
+        self._view.listen(self)
+        runtime.on_close(self._leave)
+
+    def _leave(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self.close(), name="kv router ends")
+
+    # -- who is there (`InstanceListener`)
+
+    def joined(self, instance: Instance) -> None:
+        """An instance of the namespace is there."""
+        if instance.key.path != self._endpoint.path:
+            return
+        self._figures[instance.key] = instance.figures
+        if self._events is not None:
+            self._events.joined(instance.key, instance.figures, self, self.counts)
+        if self._replicas is not None:
+            self._replicas.joined(instance.key, self)
+
+    def changed(self, instance: Instance) -> None:
+        """Its record is another one; that it has begun to publish events may be what is new."""
+        known = self._figures.get(instance.key)
+        if known is not None and known.get("kv_events") != instance.figures.get("kv_events"):
+            self.joined(instance)
+
+    def left(self, key: InstanceKey) -> None:
+        """It is gone."""
+        if self._figures.pop(key, None) is None:
+            return
+        if self._events is not None:
+            self._events.left(key)
+        if self._replicas is not None:
+            self._replicas.left(key)
+        self.router.left(key.id)
+
+    # -- requests
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        model: str,
+        stop_conditions: Mapping[str, Any] | None = None,
+        sampling_options: Mapping[str, Any] | None = None,
+        output_options: Mapping[str, Any] | None = None,
+        router_config_override: Mapping[str, Any] | None = None,
+        worker_id: int | None = None,
+        dp_rank: int | None = None,
+        extra_args: Mapping[str, Any] | None = None,
+        block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
+        multi_modal_data: Mapping[str, Any] | None = None,
+        mm_routing_info: Mapping[str, Any] | None = None,
+        routing_constraints: Any = None,
+        response_buffer_size: int = 100,
+    ) -> AsyncIterator[Any]:
+        """Send a request to the best worker, or to `worker_id`; iterate over what this returns."""
+        if routing_constraints is not None:
+            raise ValueError("KvRouter can't do routing_constraints yet")
+        given = {
+            "stop_conditions": stop_conditions, "sampling_options": sampling_options, "output_options": output_options,
+            "router_config_override": router_config_override, "extra_args": extra_args,
+            "multi_modal_data": multi_modal_data, "mm_routing_info": mm_routing_info,
+        }  # fmt: skip
+        request = {"token_ids": list(token_ids), "model": model} | {k: v for k, v in given.items() if v is not None}
+        if block_mm_infos is not None and mm_routing_info is None:
+            request["mm_routing_info"] = {"routing_token_ids": list(token_ids), "block_mm_infos": list(block_mm_infos)}
+        if worker_id is not None or dp_rank is not None:
+            request["routing"] = {"backend_instance_id": worker_id, "dp_rank": dp_rank}
+        return await self.generate_from_request(request, response_buffer_size)
+
+    async def generate_from_request(
+        self, request: Mapping[str, Any], response_buffer_size: int = 100, *, context: Context | None = None
+    ) -> AsyncIterator[Any]:
+        """The same for a whole `PreprocessedRequest` as a dict, which goes to the worker as it is.
+
+        Outputs are the original's dicts (`token_ids`, `finish_reason`, …); what a worker sends in a form of its own is
+        handed on. Closing the iterator cancels the request. `response_buffer_size` has no effect: a reader may be
+        10,000 items behind.
+        """
+        if not isinstance(request, Mapping):
+            raise InvalidArgument(f"a request is a dict with token_ids, not {type(request).__name__}")
+        config = self._chosen(request.get("router_config_override"))
+        prompt = self._prompt_of(request)
+        sent = {"model": "unknown"} | dict(request)
+        for name in _OPTIONS:
+            if isinstance(sent.get(name), Mapping):
+                sent[name] = {key: value for key, value in sent[name].items() if value is not None}
+        await self.ready()
+        return self._stream(sent, prompt, Target.of(request), context or Context(), config)
+
+    async def _stream(
+        self, request: dict[str, Any], prompt: Prompt, target: Target, context: Context, config: KvRouterConfig
+    ) -> AsyncIterator[Any]:
+        failed: set[int] = set()
+        while True:
+            booking = self._book(f"#{next(self._numbers)}", prompt, target, failed, config)
+            silent = True
+            try:
+                items = self._client.direct(request, booking.rank.instance, context, annotated=False)
+                async with aclosing(items):
+                    async for item in items:
+                        if silent:
+                            silent = False
+                            booking.prefilled()
+                        yield output_dict(item)
+                return
+            except DynamoException as error:
+                failed.add(booking.rank.instance)
+                if not (silent and error.retryable and len(failed) < ATTEMPTS and self._candidates(target, failed)):
+                    raise
+                log.debug("instance %014x: %s; another is tried", booking.rank.instance, error)
+            finally:
+                booking.free()
+
+    # -- questions
+
+    async def best_worker(
+        self,
+        token_ids: Sequence[int],
+        router_config_override: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        update_indexer: bool = False,
+        block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
+        lora_name: str | None = None,
+        routing_constraints: Any = None,
+        strict_priority: int = 0,
+        policy_class: str | None = None,
+        cache_namespace: str | None = None,
+    ) -> tuple[int, int, int]:
+        """`(worker_id, dp_rank, overlap_blocks)`. With `request_id` the request counts there until `free` is called.
+
+        `update_indexer` has no effect of its own: a booked request is predicted to be cached where nobody says what is.
+        """
+        config = self._chosen(router_config_override)
+        if routing_constraints is not None:
+            raise ValueError("KvRouter can't do routing_constraints yet")
+        prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
+        await self.ready()
+        if request_id is None:
+            ranks = self.router.ranks(self._instances(Target(), ()))
+            decision = self.router.query(prompt, ranks, self._weighing(config))
+            return decision.rank.instance, decision.rank.dp_rank, decision.overlap_blocks
+        await self.free(request_id)
+        booking = self._book(f"b:{request_id}", prompt, Target(), (), config)
+        self._booked[request_id] = booking
+        if len(self._booked) > MOST_BOOKED:
+            await self.free(next(iter(self._booked)))
+        return booking.rank.instance, booking.rank.dp_rank, booking.overlap_blocks
+
+    async def mark_prefill_complete(self, request_id: str) -> None:
+        """The first token of a booked request came; fine where it is unknown."""
+        if (booking := self._booked.get(request_id)) is not None:
+            booking.prefilled()
+
+    async def free(self, request_id: str) -> None:
+        """A booked request is over; fine where that was said already."""
+        if (booking := self._booked.pop(request_id, None)) is not None:
+            booking.free()
+
+    async def get_potential_loads(
+        self, token_ids: Sequence[int], block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
+        lora_name: str | None = None, cache_namespace: str | None = None,
+    ) -> list[dict[str, int]]:  # fmt: skip
+        """What each worker would have to do with this prompt: tokens to prefill, blocks in use; and its requests."""
+        prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
+        await self.ready()
+        ranks, size = self._ranks(), self.router.block_size
+        prefill, blocks, requests = self.router.activity.loads(ranks, prompt.names)
+        overlaps = self.router.index.overlaps(prompt.names, ranks)
+        return [
+            {
+                "worker_id": rank.instance,
+                "dp_rank": rank.dp_rank,
+                "potential_prefill_tokens": prefill[at] + max(0, prompt.tokens - overlaps[at] * size),
+                "potential_decode_blocks": blocks[at] + len(prompt.names),
+                "active_requests": requests[at],
+            }
+            for at, rank in enumerate(ranks)
+        ]
+
+    async def get_overlap_scores(
+        self, token_ids: Sequence[int], router_config_override: Mapping[str, Any] | None = None,
+        block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None, lora_name: str | None = None,
+        include_shared: bool = True, cache_namespace: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """How many blocks of the prompt each worker holds. Only the device's tier is known; the others say 0."""
+        prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
+        await self.ready()
+        ranks = self._ranks()
+        zeros = dict.fromkeys(
+            (
+                "host_pinned_blocks", "disk_blocks", "host_pinned_extension_blocks", "disk_extension_blocks",
+                "shared_beyond_device_blocks",
+            ),
+            0,
+        )  # fmt: skip
+        return {
+            "block_size": self.router.block_size,
+            "num_blocks": len(prompt.names),
+            "shared_cache": {"enabled": False, "ranges": []},
+            "workers": [
+                {"worker_id": rank.instance, "dp_rank": rank.dp_rank, "device_blocks": held, **zeros}
+                for rank, held in zip(ranks, self.router.index.overlaps(prompt.names, ranks), strict=True)
+            ],
+        }
+
+    # -- inside
+
+    def _prompt_of(self, request: Mapping[str, Any]) -> Prompt:
+        media, routing = request.get("mm_routing_info") or {}, request.get("routing") or {}
+        if not isinstance(media, Mapping) or not isinstance(routing, Mapping):
+            raise InvalidArgument("mm_routing_info and routing are dicts")
+        tokens = media.get("routing_token_ids") or request.get("token_ids")
+        return self._prompt(
+            tokens, media.get("block_mm_infos"), routing.get("lora_name"),
+            routing.get("cache_namespace") or routing.get("cache_salt"),
+        )  # fmt: skip
+
+    def _prompt(
+        self, tokens: Any, infos: Sequence[Mapping[str, Any] | None] | None, lora: str | None, namespace: str | None
+    ) -> Prompt:
+        if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
+            raise InvalidArgument("token_ids is a list of token ids")
+        try:
+            seed, media = seed_of(lora, namespace), media_hashes(infos or ())
+            local = block_hashes(tokens, self.router.block_size, seed=seed, media=media)
+        except (ValueError, AttributeError, TypeError) as error:
+            raise InvalidArgument(f"token_ids can't be routed: {error}") from error
+        return Prompt(sequence_hashes(local), len(tokens))
+
+    def _ranks(self) -> list[Rank]:
+        return list(self.router.ranks(self._instances(Target(), ())))
+
+    def _candidates(self, target: Target, failed: Iterable[int]) -> list[int]:
+        path, wanted = self._endpoint.path, target.instance
+        if wanted is not None:
+            return [wanted] if self._view.serves(InstanceKey(path, wanted)) and wanted not in failed else []
+        found = [key.id for key in self._view.routable(path) if key.id not in failed]
+        return found if target.allowed is None else [instance for instance in found if instance in target.allowed]
+
+    def _instances(self, target: Target, failed: Iterable[int]) -> list[int]:
+        found = self._candidates(target, failed)
+        if not found:
+            wanted = "" if target.instance is None else f" as instance {target.instance}"
+            raise NoInstances(f"nobody serves {self._endpoint.path}{wanted} now")
+        return found
+
+    def _chosen(self, override: Any) -> KvRouterConfig:
+        """The configuration, as one request wants it."""
+        if not override:
+            return self._config
+        if not isinstance(override, Mapping):
+            raise InvalidArgument("router_config_override is a dict")
+        try:
+            return self._config.with_overrides(**override)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgument(f"router_config_override: {error}") from error
+
+    def _weighing(self, config: KvRouterConfig) -> tuple[Weights, float] | None:
+        return None if config is self._config else (config.weights(), config.router_temperature)
+
+    def _book(
+        self, request: str, prompt: Prompt, target: Target, failed: Iterable[int], config: KvRouterConfig
+    ) -> Booking:
+        ranks = self.router.ranks(self._instances(target, failed))
+        decision = self.router.place(request, prompt, ranks, time.monotonic(), self._weighing(config))
+        names, left = prompt.names, decision.to_prefill
+        if not config.router_track_active_blocks:
+            names = []
+        elif not config.router_assume_kv_reuse:
+            names = [self._random.getrandbits(64) for _ in names]
+        if not config.router_track_prefill_tokens:
+            left = 0
+        if names is not prompt.names or left != decision.to_prefill:
+            self.router.activity.add(request, decision.rank, names, left)
+        shared = None if self.sharing is None else self.sharing.sent(decision.rank, names, left)
+        return Booking(self.router, request, decision, shared)
+
+
+class KvPushRouter(KvRouter):
+    """The name up to 0.9, with that age's extra question."""
+
+    async def best_worker_id(
+        self, token_ids: Sequence[int], router_config_override: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> tuple[int, int]:  # fmt: skip
+        """`(worker_id, overlap_blocks)`."""
+        worker, _, overlap = await self.best_worker(token_ids, router_config_override, request_id)
+        return worker, overlap
