@@ -85,7 +85,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.OUT_OF_MEMORY: "a container was killed for taking more memory than its limit",
     Reason.CONFIG_MISSING: "a pod names a Secret or ConfigMap that isn't there, or a container that can't be made",
     Reason.EVICTED: "a node has thrown a pod out",
-    Reason.NODE_LOST: "a pod hangs on a node that doesn't answer; another one takes its place, unless an autoscaler sets their number",
+    Reason.NODE_LOST: "a pod hangs on a node that doesn't answer; another one takes its place, unless an autoscaler "
+    "sets their number",
     Reason.INVALID_SPEC: "the spec can't become a deployment; the message names the field",
     Reason.REFUSED: "the API server refuses a part for what the spec says; the message has its sentence",
     Reason.NAME_TAKEN: "an object of somebody else has a name that a part needs; it is left alone",
