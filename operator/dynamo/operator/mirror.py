@@ -121,9 +121,11 @@ _NOBODY: frozenset[Key] = frozenset()
 _METADATA = ("name", "namespace", "uid", "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
 _STATUS: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "conditions"),
+    "Service": ("loadBalancer",),
+    "Ingress": ("loadBalancer",),
     "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
 }
-"""What `observe` reads; the other kinds' statuses tell nothing."""
+"""What `observe` and `entrance.url` read; the other kinds' statuses tell nothing."""
 _CONTAINER = ("name", "ready", "state", "lastState")
 
 
@@ -150,7 +152,7 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
             value = [{k: v for k, v in c.items() if not k.startswith("last")} for c in value if _counts(c)]
         elif name == "phase" and value != "Failed":
             continue
-        if value != []:
+        if value not in ([], {}):
             yield name, value
 
 

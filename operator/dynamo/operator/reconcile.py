@@ -151,6 +151,7 @@ class _Seen(NamedTuple):
     wanted: Plan
     observed: Observed
     todo: list[Change]
+    live: Sequence[Object]
 
 
 class _Look:
@@ -247,7 +248,7 @@ class _Look:
     async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
         """Writes what there is to write, and says how it stands."""
         scene = Scene.of(pipeline, seen.wanted, self._settings.site)
-        told = partial(status, pipeline, seen.wanted, now=self._text, url=url_of(scene))
+        told = partial(status, pipeline, seen.wanted, now=self._text, url=url_of(scene, seen.live))
         if self._status.get("conditions"):
             trouble = await self._worked_off(scene, seen, told)
         else:
@@ -286,7 +287,8 @@ class _Look:
         observed = observe([*live, *known], self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
-        return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
+        everything = [*live, *others]
+        return _Seen(wanted, observed, changes(pipeline, wanted, site, everything, observed.sets), everything)
 
     async def _work_off(self, scene: Scene, todo: Sequence[Change]) -> Trouble | None:
         return await self._admitted(scene) or await self._write(todo)
