@@ -67,6 +67,10 @@ class Plane:
         process.send_signal(signal.SIGKILL)
         process.wait(10)
 
+    def binary(self, name: str) -> str:
+        """Where a program of Kubernetes lies."""
+        return str(self._bin / name)
+
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """As the administrator; its output."""
         command = [str(self._bin / "kubectl"), f"--kubeconfig={self.kubeconfig('admin', self.admin_token)}", *arguments]

@@ -131,6 +131,7 @@ _OF_PODS: Mapping[str, Reason] = {
     "OOMKilled": Reason.OUT_OF_MEMORY,
     "Unschedulable": Reason.UNSCHEDULABLE,
     "SchedulingGated": Reason.UNSCHEDULABLE,
+    "SchedulerError": Reason.UNSCHEDULABLE,
     "Evicted": Reason.EVICTED,
     "Failed": Reason.CRASH_LOOPING,
     "QuotaExceeded": Reason.QUOTA_EXCEEDED,
