@@ -79,7 +79,8 @@ def watched(world: World, spec: Object, process: subprocess.Popen[bytes]) -> int
     looks, played, generation = 0, time.monotonic(), world.live()["metadata"]["generation"]
     while (ended := process.poll()) is None or compute(world.live()) != CURRENT:
         live = world.live()
-        ready = next((c for c in live.get("status", {}).get("conditions", []) if c["type"] == "Ready"), {})
+        conditions: list[Object] = live.get("status", {}).get("conditions", [])
+        ready: Object = next((one for one in conditions if one["type"] == "Ready"), {})
         is_ready = ready.get("status") == "True" and ready.get("observedGeneration") == generation
         # A status is read before the children are: what is true of it then stays so.
         if is_ready or (ready and compute(live) == CURRENT):

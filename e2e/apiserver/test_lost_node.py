@@ -12,7 +12,7 @@ from dynamo.operator.kinds import PODS, resource_of
 from dynamo.operator.observe import OVERDUE_SECONDS
 from dynamo.operator.reconcile import PROGRESS_SECONDS
 
-SETS = resource_of("StatefulSet")
+SETS, BUDGETS = resource_of("StatefulSet"), resource_of("PodDisruptionBudget")
 REPLACED_SECONDS = OVERDUE_SECONDS + 2 * PROGRESS_SECONDS
 
 
@@ -36,6 +36,7 @@ def test_a_pod_on_a_dead_node_is_replaced(world: World, note: Note) -> None:
     world.until_ready()
     assert world.live()["status"]["workers"] == "2/2"
     assert world.uid(PODS, lost) == uid, "it hangs still"
+    until("another node may be drained", lambda: drainable(world) == 1)
     world.settle()
     rest = world.plane.mark()
     time.sleep(5)
@@ -44,4 +45,12 @@ def test_a_pod_on_a_dead_node_is_replaced(world: World, note: Note) -> None:
     world.admin.ask("DELETE", f"{PODS.path(world.namespace, lost)}?gracePeriodSeconds=0")
     until("its set is as before", lambda: world.get(SETS, name)["spec"]["replicas"] == 2)
     world.until_ready()
+    until(
+        "as ever", lambda: drainable(world) == 1 and world.get(BUDGETS, "llama-worker")["spec"]["maxUnavailable"] == 1
+    )
     assert operator.defects() == []
+
+
+def drainable(world: World) -> int:
+    """How many workers Kubernetes would let go now."""
+    return int(world.get(BUDGETS, "llama-worker").get("status", {}).get("disruptionsAllowed", 0))

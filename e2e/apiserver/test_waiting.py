@@ -74,7 +74,7 @@ def scheduler(plane: Plane) -> Iterator[None]:
 @contextmanager
 def running(plane: Plane, name: str, *flags: str) -> Iterator[None]:
     """One more program of the control plane."""
-    command = [plane.binary(name), f"--kubeconfig={plane.kubeconfig(name, plane.admin_token)}", *flags]
+    command = [str(plane.binary(name)), f"--kubeconfig={plane.kubeconfig(name, plane.admin_token)}", *flags]
     with (plane.folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:

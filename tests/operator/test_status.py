@@ -241,6 +241,7 @@ def test_a_pod_that_hangs_is_replaced() -> None:
     cluster.settle(found)
     revision = planned(found).workers[0].revision
     assert cluster.revisions("worker") == {revision: 3}
+    assert budget(cluster) == 2, "one that serves may still be drained"
     told = of(found, cluster.observed())
     assert (condition(told, Type.READY)["status"], told["workers"], told["replicas"]) == ("True", "2/2", 2)
     assert not condition(told, Type.RECONCILING)
@@ -249,8 +250,13 @@ def test_a_pod_that_hangs_is_replaced() -> None:
     told = of(found, cluster.observed())
     assert (condition(told, Type.READY)["status"], condition(told, Type.READY)["reason"]) == ("False", "Scaling")
     cluster.settle(found)
-    assert cluster.revisions("worker") == {revision: 2}
+    assert (cluster.revisions("worker"), budget(cluster)) == ({revision: 2}, 1)
     assert condition(of(found, cluster.observed()), Type.READY)["status"] == "True"
+
+
+def budget(cluster: Cluster) -> int:
+    """How many workers may be missing at a time."""
+    return int(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
 
 
 def test_a_group_with_a_pod_that_hangs_is_replaced() -> None:

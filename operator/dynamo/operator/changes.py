@@ -93,7 +93,7 @@ def changes(
     """
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
-    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets))]
+    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets), _lost(plan, sets))]
     found: list[Change] = [*applied(wanted, live, pipeline.name, uid)]
     ours = [o for o in live if belongs(o, pipeline.name, uid) and not o["metadata"].get("deletionTimestamp")]
     for action in actions:
@@ -102,6 +102,16 @@ def changes(
     keys = {_key(m) for m in wanted}
     kept = _kept_revisions(plan, sets)
     return [*found, *(Delete(_target(o)) for o in ours if _superfluous(o, keys, plan, kept))]
+
+
+def _lost(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
+    """How many that hang have others told to take their place, by component."""
+    goals = {(w.component, w.revision): w.replicas for w in plan.workers}
+    return {
+        s.component: max(0, min(s.replicas - s.living, s.replicas - goals[s.component, s.revision]))
+        for s in sets
+        if (s.component, s.revision) in goals
+    }
 
 
 def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
