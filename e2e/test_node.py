@@ -14,12 +14,15 @@ from e2e.cluster import wait_for
 from e2e.installation import Platform
 from e2e.namespace import Namespace
 from e2e.outage import home
-from e2e.pipelines import Object, is_ready
+from e2e.pipelines import Object, is_ready, workers
 
 DOCKER_SECONDS = 30
 NOTICED_SECONDS = 120
 """Kubernetes' controllers take a node for dead after 40 to 50 s, and then its pods for not ready."""
 AWAY_SECONDS = 20.0
+GRACE_SECONDS = 5
+REPLACED_SECONDS = 240
+"""The tolerance of 10 s, the grace and 20 s, a minute beyond, a look, and a start."""
 HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -40,6 +43,55 @@ def test_a_node_stops(namespace: Namespace, platform: Platform, record_property:
         _stopped(namespace, node, both, record_property)
         namespace.wait_ready(NAME, ROLL_SECONDS)
     both.judge(record_property)
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_workers_of_a_stopped_node_are_replaced(
+    namespace: Namespace, platform: Platform, record_property: Note
+) -> None:
+    """Kubernetes gives their names to nobody else, so that another number takes each one's place, on another node.
+
+    Back again, the node ends its pods, and there are as many as before.
+    """
+    node, other = victim_and_other(platform)
+    frontend = {"replicas": 2, "migrationLimit": 3, "podTemplate": on(other)}
+    serve(
+        namespace,
+        mocker(name="stays", replicas=2, podTemplate=on(other)),
+        mocker(name="lost", replicas=1, podTemplate=rather_on(node)),
+        frontend=frontend,
+        graceSeconds=GRACE_SECONDS,
+    )
+    (before,) = workers(namespace, NAME, "lost")
+    assert before["spec"]["nodeName"] == node
+    with load(namespace) as both:
+        with paused(node):
+            wait_for("the status says so", lambda: _unready(namespace), NOTICED_SECONDS)
+            began = time.monotonic()
+            namespace.wait_ready(NAME, REPLACED_SECONDS)
+            record_property("seconds from NotReady until it is replaced", round(time.monotonic() - began, 1))
+            (now,) = workers(namespace, NAME, "lost")
+            assert now["spec"]["nodeName"] != node
+            assert now["metadata"]["name"].endswith("-1")
+        wait_for("one is left, of the first number", lambda: _names(namespace) == [before["metadata"]["name"]],
+                 ROLL_SECONDS)  # fmt: skip
+        namespace.wait_ready(NAME, ROLL_SECONDS)
+    both.judge(record_property)
+
+
+def _names(namespace: Namespace) -> list[str]:
+    return [pod["metadata"]["name"] for pod in workers(namespace, NAME, "lost") if is_ready(pod)]
+
+
+def rather_on(node: str) -> Object:
+    """A podTemplate that leaves a node that is lost soon, and may go elsewhere."""
+    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]}
+    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10} for key in keys]
+    return {"spec": {"affinity": {"nodeAffinity": preferred}, "tolerations": tolerated}}
 
 
 def _stopped(namespace: Namespace, node: str, both: Load, note: Note) -> None:

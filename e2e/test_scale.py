@@ -10,6 +10,7 @@ from e2e.pipelines import asking, is_ready, pipeline, say, workers
 
 NAME = "scaled"
 STEP_SECONDS = 240
+COUNT_SECONDS = 10
 
 
 def test_scale(namespace: Namespace) -> None:
@@ -61,8 +62,13 @@ def _wait_for_workers(namespace: Namespace, count: int) -> None:
 
     wait_for(f"{count} workers are Ready", reached, STEP_SECONDS)
     namespace.wait_ready(NAME, STEP_SECONDS)
+    # A pod that goes counts for a moment longer than it is seen.
+    wait_for(f"the status counts {count}", lambda: _counted(namespace) == (count, count, count), COUNT_SECONDS)
+
+
+def _counted(namespace: Namespace) -> tuple[int, int, int]:
     (component,) = namespace.pipeline(NAME)["status"]["components"]
-    assert (component["desired"], component["updated"], component["ready"]) == (count, count, count)
+    return component["desired"], component["updated"], component["ready"]
 
 
 def _autoscaler(least: int, most: int) -> dict[str, Any]:

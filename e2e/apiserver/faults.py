@@ -112,6 +112,8 @@ class Script:
     """The write whose answer nobody hears."""
     refuse: tuple[int, Refusal] | None = None
     """The write that is refused, and how."""
+    always: dict[str, Refusal] = field(default_factory=dict)
+    """Kinds, by plural, of which every write is refused, and how."""
     drop: Told | None = None
     """The event that no watch tells."""
     hold: tuple[Told, float] | None = None
@@ -131,6 +133,8 @@ class Script:
         self.is_cut = number == self.cut_after
         if self.refuse is not None and self.refuse[0] == number:
             return self.refuse[1]
+        if request.plural in self.always and not request.sub:
+            return self.always[request.plural]
         return Fate.LOST if self.is_cut or number == self.lose else Fate.PASSES
 
     def told(self, plural: str, event: Object) -> float | None:

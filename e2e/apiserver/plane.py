@@ -46,9 +46,7 @@ class Plane:
 
     def start(self) -> None:
         """Until the API server answers and the controllers run."""
-        for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl"):
-            if not (self._bin / name).is_file():
-                raise FileNotFoundError(f"{self._bin / name}: `make e2e` builds it, or set DYNAMO_E2E_BIN")
+        self.demand("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
         self._files()
         self._etcd()
         self.start_apiserver()
@@ -70,6 +68,16 @@ class Plane:
         process = self._processes["kube-apiserver"]
         process.send_signal(signal.SIGKILL)
         process.wait(10)
+
+    def demand(self, *names: str) -> None:
+        """Binaries that must be there."""
+        for name in names:
+            assert (self._bin / name).is_file(), f"{self._bin / name}: `make e2e` builds it, or set DYNAMO_E2E_BIN"
+
+    def binary(self, name: str) -> Path:
+        """Where a program lies."""
+        self.demand(name)
+        return self._bin / name
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """As the administrator; its output."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+from dynamo.operator.bodies import parsed, problems
 from dynamo.operator.plan import Environment, plan
-from dynamo.operator.reconcile import parsed, problems
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import Manifest, Site
 

@@ -6,7 +6,6 @@ So a resourceVersion that stays says that a write changed nothing.
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import yaml
 from e2e.apiserver.client import APPLY, until
@@ -31,16 +30,6 @@ class Server(Plane):
         self._files()
         self._etcd()
         self.start_apiserver()
-
-    def demand(self, *names: str) -> None:
-        """Binaries that must be there."""
-        for name in names:
-            assert (self._bin / name).is_file(), f"{self._bin / name}: `make e2e` builds it, or set DYNAMO_E2E_BIN"
-
-    def binary(self, name: str) -> Path:
-        """Where a program lies."""
-        self.demand(name)
-        return self._bin / name
 
     def install(self, definition: Manifest, resource: Resource) -> None:
         """A CustomResourceDefinition, until its objects are served."""

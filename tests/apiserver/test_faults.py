@@ -68,6 +68,13 @@ def test_one_write_is_refused_or_not_answered() -> None:
     assert [script.asked(PATCH) for _ in range(4)] == [Fate.PASSES, REFUSALS[0], Fate.LOST, Fate.PASSES]
 
 
+def test_every_write_of_a_kind_may_be_refused() -> None:
+    """For good; its status, other kinds and reads pass."""
+    script = Script(always={"services": REFUSALS[4]})
+    asked = (PATCH, PATCH, GET, Request("PATCH", "services", "a", "b", "status"), Request("PATCH", "pods", "a", "b"))
+    assert [script.asked(one) for one in asked] == [REFUSALS[4], REFUSALS[4], *[Fate.PASSES] * 3]
+
+
 def test_one_event_is_dropped_or_late() -> None:
     """The second of its kind and type; bookmarks and other namespaces pass uncounted."""
     faults = Faults()

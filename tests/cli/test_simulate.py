@@ -105,6 +105,38 @@ def test_a_gap_of_a_preempted_request_is_whole() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_ranks_take_what_they_would_as_workers(mode: str) -> None:
+    """Six requests at once on one worker of three ranks: two each; in kv mode the same ones are hit again."""
+    wave = [line(hash_ids=[n, n + 50], output_length=40) for n in range(6)]
+    again = [line(hash_ids=[n, n + 50], timestamp=9000.0) for n in range(6)]
+    found, cluster = sent(*wave, mode=mode, data_parallel_size=3)
+    assert len(cluster.engines) == 3
+    assert sorted(engine.stepper.scheduler.pool.cached for engine in cluster.engines) == [2 * 2, 2 * 2, 2 * 2]
+    assert found.ttft_p50_ms < sent(*wave, mode=mode)[0].ttft_p50_ms
+    if mode == "kv":
+        twice, _ = sent(*wave, *again, mode=mode, data_parallel_size=3)
+        assert twice.hit_ratio == pytest.approx(64 / 200)
+
+
+def test_ranks_are_skipped_through_alike() -> None:
+    """The same numbers step by step, and for the same seed."""
+    engine = read_arguments({"data_parallel_size": 3, "num_gpu_blocks": 700, "max_num_seqs": 6}, BLOCK)
+    seen = []
+    for skips in (True, False, True):
+        cluster = Cluster(Setup(2, engine, skips=skips), "kv", Prompts(BLOCK, BLOCK))
+        cluster.run(calls(generate("e", 60, 6.0, 1)))
+        seen.append((list(cluster.seen.first), cluster.seen.gaps, cluster.seen.tokens_cached))
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_prefill_engines_by_themselves_are_refused() -> None:
+    """With a sentence, not with figures of something else."""
+    args = ["--workload", "e", "--requests", "5", "--engine-args", '{"is_prefill": true}']
+    result = CliRunner().invoke(simulate, args)
+    assert (result.exit_code, "can't be simulated" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_the_same_seed_gives_the_same_numbers(mode: str) -> None:
     """Twice the same; everything ends; another seed is another trace."""
 

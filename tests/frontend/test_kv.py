@@ -10,6 +10,7 @@ import pytest
 
 from dynamo.frontend import model_set
 from dynamo.frontend.kv import KvOptions, KvRouting
+from dynamo.llm import KvEventPublisher
 from dynamo.llm.kv.activity import IDLE
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.index import Rank
@@ -199,3 +200,14 @@ def test_a_long_answer_makes_its_worker_busy(make_site: Any, engines: Any, withi
             assert answer.status_code == busy
         within("it is over", lambda: engine.running == 0)  # noqa: B023 - asked at once
         assert site.post("/v1/completions", {"model": "m", "prompt": "x", "max_tokens": 1}).status_code == 200
+
+
+def test_a_worker_that_publishes_late_is_followed(make_site: Any, engines: Any, within: Any) -> None:
+    """A program makes its publisher when it is served already: from then on it isn't predicted."""
+    site = make_site(router_mode="kv")
+    runtime = site.worker(engines())
+    unfollowed = "model_kv_unfollowed_instances"
+    within("it is predicted", lambda: site.metric(unfollowed, reason="no_events") == 1)
+    site.call(lambda: KvEventPublisher(runtime.endpoint("test.backend.generate"), runtime.id, 16))
+    within("it is followed", lambda: site.metric("model_kv_snapshots_total") == 1)
+    assert site.metric(unfollowed) == 0

@@ -22,6 +22,7 @@ from dynamo.operator.status import Trouble, failed_status, first_status, status
 
 FOLDER = Path(__file__).parents[2] / "gitops/argocd/resource_customizations/dynamo.dev/DynamoPipeline"
 NOW = "2026-11-21T10:00:00Z"
+LONG_AGO = "2026-11-20T10:00:00Z"
 URL = "http://llama-frontend.serving.svc:8000"
 GENERATION = 3
 Object = dict[str, Any]
@@ -49,8 +50,10 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.OUT_OF_MEMORY: Health.PROGRESSING,
     Reason.CONFIG_MISSING: Health.PROGRESSING,
     Reason.EVICTED: Health.PROGRESSING,
+    Reason.NODE_LOST: Health.PROGRESSING,
     Reason.QUOTA_EXCEEDED: Health.PROGRESSING,
     Reason.FORBIDDEN: Health.PROGRESSING,
+    Reason.API_SERVER_FAILING: Health.PROGRESSING,
     Reason.INVALID_SPEC: Health.DEGRADED,
     Reason.REFUSED: Health.DEGRADED,
     Reason.NAME_TAKEN: Health.DEGRADED,
@@ -86,6 +89,9 @@ TROUBLES: Mapping[Reason, Trouble] = {
     Reason.NAME_TAKEN: Trouble(Reason.NAME_TAKEN, "Service llama-frontend belongs to somebody else", final=True),
     Reason.QUOTA_EXCEEDED: Trouble(Reason.QUOTA_EXCEEDED, "exceeded quota: small", final=False),
     Reason.FORBIDDEN: Trouble(Reason.FORBIDDEN, "services is forbidden", final=False),
+    Reason.API_SERVER_FAILING: Trouble(
+        Reason.API_SERVER_FAILING, "Service llama-frontend: 500, failed to allocate a serviceIP: range is full", False
+    ),
 }
 
 
@@ -139,6 +145,9 @@ def statuses() -> dict[Reason, Object]:
         cluster = _settled(two)
         cluster.objects["Pod", max(cluster.names("Pod"))]["status"] = pod
         found[reason] = _told(two, cluster.observed())
+    lost = _settled(two)
+    lost.objects["Pod", max(lost.names("Pod"))]["metadata"]["deletionTimestamp"] = LONG_AGO
+    found[Reason.NODE_LOST] = _told(two, lost.observed())
     before = found[Reason.SERVING]
     return found | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
 

@@ -210,6 +210,8 @@ class ApiServer:
             self.events.append(new)
             self.writes.append((request.method, request.path))
             return web.json_response(new)
+        if key[0] == "Deployment":
+            metadata["generation"] = before.get("generation", 0) + (new["spec"] != (found or {}).get("spec"))
         self.objects[key] = new
         self.tell(key[0], "MODIFIED" if found else "ADDED", new)
         self.writes.append((request.method, request.path))
@@ -224,6 +226,7 @@ class ApiServer:
             elif kind == "Deployment":
                 number = one["spec"]["replicas"]
                 status = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+                status["observedGeneration"] = one["metadata"].get("generation", 0)
                 if one.get("status") != status:
                     self.put({**one, "status": status}, namespace)
             elif kind == "StatefulSet":

@@ -290,3 +290,19 @@ def test_half_a_group_serves_nobody() -> None:
     assert cluster.observed().sets[0].ready == {1}
     cluster.objects["Pod", last]["metadata"]["deletionTimestamp"] = "2026-11-21T00:10:00Z"
     assert cluster.observed().sets[0].ready == frozenset()
+
+
+def test_the_budget_grows_once_others_are_told_to_come() -> None:
+    """Not before, and never where an autoscaler sets the number: nobody takes the place of one that is lost there."""
+    for owner, budgets in (("operator", [1, 2]), ("autoscaler", [1, 1])):
+        found = pipeline({"components": [{"engine": "mocker", "replicas": 2, "replicasOwner": owner}]})
+        cluster = Cluster()
+        cluster.settle(found)
+        name = min(cluster.names("Pod"))
+        cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+        seen = []
+        for _ in range(2):
+            cluster.reconcile(found)
+            seen.append(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
+        assert seen == budgets
+        cluster.settle(found)

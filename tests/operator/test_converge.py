@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynamo.operator.converge import Action, RevisionSet, Scale, Start, Stop, converge
@@ -129,6 +129,7 @@ def old_sets(draw: st.DrawFn) -> list[RevisionSet]:
     return found
 
 
+@settings(deadline=None)
 @given(old_sets(), st.integers(0, 6), ROLLOUTS, st.lists(st.sampled_from([0, 30, 60, 100]), max_size=12))
 def test_the_floor_holds_and_the_goal_is_reached(
     sets: list[RevisionSet], goal: int, rollout: Rollout, progress: list[int]
@@ -155,3 +156,50 @@ def test_no_more_serve_and_start_than_the_surge_allows(sets: list[RevisionSet], 
     new = cluster.sets["new"].replicas
     old_serving = sum(len(s.ready) for r, s in cluster.sets.items() if r != "new")
     assert new <= had or new + old_serving <= goal + rollout.max_surge
+
+
+@given(st.integers(0, 6), st.sets(st.integers(0, 8)), st.integers(0, 8))
+def test_what_is_lost_is_counted_out_and_in_again(replicas: int, lost: set[int], wanted: int) -> None:
+    """Of the number that a set is told to have, so many aren't lost as are wanted, and no smaller one does it."""
+    one = replace(a_set("new", replicas, set()), lost=frozenset(lost))
+    told = one.with_lost(wanted)
+    assert replace(one, replicas=told).living == wanted
+    assert all(replace(one, replicas=fewer).living < wanted for fewer in range(told))
+
+
+def test_a_lost_replica_is_replaced_by_another_number() -> None:
+    """Its own can't be had; back again, the one in its place goes once enough others serve."""
+    wanted = plan_of(workload(2))
+    lost = RevisionSet("worker", "new", 2, frozenset({0}), 1, frozenset({1}))
+    assert converge(wanted, [lost]) == [Scale("worker", "new", 3)]
+    assert converge(wanted, [replace(lost, replicas=3)]) == [], "the third one starts"
+    assert converge(wanted, [replace(lost, replicas=3, ready=frozenset({0, 2}))]) == []
+    back = RevisionSet("worker", "new", 3, frozenset({0, 1, 2}), 3)
+    assert converge(wanted, [back]) == [Scale("worker", "new", 2)]
+    single = plan_of(workload(1, Rollout(max_surge=1, max_unavailable=0)))
+    back = RevisionSet("worker", "new", 2, frozenset({1}), 2)
+    assert converge(single, [back]) == [], "the only one that serves stays until the first serves"
+
+
+def test_an_autoscaler_replaces_what_is_lost_itself() -> None:
+    """It sets the number, and the plan follows it: to add to it would be heard as its own wish, and added to again."""
+    wanted = plan_of(replace(workload(2), replicas_owner="autoscaler"))
+    assert converge(wanted, [RevisionSet("worker", "new", 2, frozenset({0}), 1, frozenset({1}))]) == []
+
+
+@settings(deadline=None)
+@given(old_sets(), st.integers(0, 6), ROLLOUTS, st.sets(st.integers(0, 5), max_size=4))
+def test_with_lost_ones_the_goal_is_reached_too(
+    sets: list[RevisionSet], goal: int, rollout: Rollout, numbers: set[int]
+) -> None:
+    """As many live as are wanted, of every history; then nothing more is written."""
+    lost = frozenset(numbers)
+    cluster = Cluster([replace(s, ready=s.ready - lost, lost=lost) for s in sets])
+    wanted = workload(goal, rollout)
+    for _ in range(40):
+        cluster.carry_out(converge(plan_of(wanted), cluster.sets.values()))
+        new = cluster.sets["new"]
+        living = frozenset(range(new.replicas)) - new.lost
+        cluster.sets["new"] = replace(new, ready=living)
+    assert converge(plan_of(wanted), cluster.sets.values()) == []
+    assert {r: s.living for r, s in cluster.sets.items()} == {"new": goal}

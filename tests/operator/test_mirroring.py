@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import aiohttp
+import pytest
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
-from tests.operator.test_reconcile import KEY, SETTINGS, TWO
+from tests.operator.test_reconcile import KEY, NOW, SETTINGS, TWO
 from tests.operator.test_run import until
 
-from dynamo.operator.dirty import Key
+from dynamo.operator import mirroring
+from dynamo.operator.dirty import Key, Turn
 from dynamo.operator.intervals import Intervals
 from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS
 from dynamo.operator.kube import Api
@@ -31,7 +34,7 @@ class Sight:
         self.server, self.api, self.mirror = server, api, Mirror()
         self.marked: list[Key] = []
         self.mirroring = Mirroring(api, self.mirror, self.marked.append, again=again)
-        self.looks = Reconciler(api, SETTINGS, mirror=self.mirror)
+        self.looks = Reconciler(api, SETTINGS, mirror=self.mirror, missed=self.mirroring.missed)
 
     def know(self, latest: Latest) -> None:
         """From now on what was told of pipelines is believed."""
@@ -40,10 +43,10 @@ class Sight:
     def live(self) -> bool:
         return all(self.mirror.of(kind, KEY) is not None for kind in KINDS)
 
-    async def look(self) -> tuple[Outcome, list[tuple[str, str]]]:
+    async def look(self, *, is_quiet: bool = False) -> tuple[Outcome, list[tuple[str, str]]]:
         """One look, and what it asked."""
         before = len(self.server.requests)
-        outcome = await self.looks.reconcile(KEY)
+        outcome = await self.looks.reconcile(KEY, Turn(is_quiet=is_quiet))
         return outcome, self.server.requests[before:]
 
     async def seen(self) -> None:
@@ -226,3 +229,73 @@ def test_what_a_watch_leaves_out_is_listed_within_a_resync() -> None:
         assert set(sight.marked) == {KEY}
 
     run(case, again=1.0)
+
+
+def listed(asked: list[tuple[str, str]]) -> list[str]:
+    """The kinds of which the pipeline's were asked for."""
+    return sorted(path.rpartition("/")[2] for _, path in asked if path.endswith(("/pods", "/deployments")))
+
+
+def test_who_stands_still_on_the_way_is_asked_for() -> None:
+    """Two LISTs, after a while without news, and one pipeline a second; no write but the status. At rest nothing."""
+
+    async def case(sight: Sight) -> None:
+        await sight.look()
+        await sight.look()
+        await sight.seen()
+        sight.server.mute |= {"Pod", "Deployment"}
+        sight.server.play()
+        outcome, asked = await sight.look()
+        assert (outcome.writes, listed(asked)) == (0, [])
+        written = len(sight.server.writes)
+        outcome, asked = await sight.look(is_quiet=True)
+        assert listed(asked) == ["deployments", "pods"]
+        assert [path.rpartition("/")[2] for _, path in sight.server.writes[written:]] == ["status", "events"]
+        ready = sight.server.one("DynamoPipeline", "llama")["status"]["conditions"][0]
+        assert (ready["status"], ready["reason"]) == ("True", "Serving")
+        assert listed((await sight.look(is_quiet=True))[1]) == [], "at rest"
+
+    run(case)
+
+
+def test_not_everybody_who_stands_still_asks() -> None:
+    """A thousand pipelines without nodes are no load: one a second is asked for."""
+
+    async def case(sight: Sight) -> None:
+        now = NOW
+        sight.looks = Reconciler(sight.api, SETTINGS, lambda: now, mirror=sight.mirror)
+        await sight.look()
+        await sight.seen()
+        assert len(listed((await sight.look(is_quiet=True))[1])) == 2
+        assert listed((await sight.look(is_quiet=True))[1]) == []
+        now += timedelta(seconds=1)
+        assert len(listed((await sight.look(is_quiet=True))[1])) == 2
+
+    run(case)
+
+
+def test_a_watch_that_stands_still_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pipeline finds it out, all are helped by it; one that only was late goes on."""
+    monkeypatch.setattr(mirroring, "BEHIND_SECONDS", 0.3)
+
+    async def case(sight: Sight) -> None:
+        await sight.settle()
+        sight.server.mute.add("Pod")
+        name = sight.server.names("Pod")[0]
+        other = {**sight.server.one("Pod", name), "status": {}}
+        sight.server.put(other)
+        lists = sight.server.requests.count(("GET", PODS.path()))
+        assert sight.server.names("Pod") == [o["metadata"]["name"] for o in sight.mirror.of(PODS, KEY) or []]
+        sight.mirroring.missed(PODS, "serving", int(sight.server.one("Pod", name)["metadata"]["resourceVersion"]))
+        sight.marked.clear()
+        await until(lambda: KEY in sight.marked)
+        begun = sight.server.requests.count(("GET", PODS.path()))
+        assert begun > lists
+        sight.server.mute.clear()
+        await until(lambda: any(kind == "Pod" for kind, _ in sight.server.watchers))
+        found = sight.server.put({**other, "metadata": {"name": name, "labels": other["metadata"]["labels"]}})
+        sight.mirroring.missed(PODS, "serving", int(found["metadata"]["resourceVersion"]))
+        await asyncio.sleep(0.8)
+        assert sight.server.requests.count(("GET", PODS.path())) == begun
+
+    run(case)

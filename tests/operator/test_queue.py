@@ -14,7 +14,7 @@ from dynamo.operator import lease
 from dynamo.operator.answers import Gone, Refused, Retry, error_of, verdict
 from dynamo.operator.budget import Budget
 from dynamo.operator.conditions import Reason
-from dynamo.operator.dirty import Dirty, Key, Pace
+from dynamo.operator.dirty import Dirty, Key, Pace, Turn
 from dynamo.operator.intervals import Intervals
 from dynamo.operator.settings import Settings, SettingsError
 
@@ -91,6 +91,23 @@ def test_failures_wait_longer_and_noise_does_not_shorten_it() -> None:
     queue.failed(A, now, 1.0)
     queue.mark(A, now, urgent=True)
     assert queue.take(now + queue.pace.spacing) == A
+
+
+def test_a_look_knows_how_it_comes_about() -> None:
+    """How many before it failed, and whether it comes by itself after a while without news."""
+    queue = Dirty(Pace(first_retry=1, last_retry=1, quiet=20))
+    queue.mark(A, 0.0)
+    assert (queue.take(0.0), queue.turn(A)) == (A, Turn())
+    queue.failed(A, 0.0, 1.0)
+    assert (queue.take(1.0), queue.turn(A)) == (A, Turn(failures=1))
+    queue.succeeded(A, 1.0, 0.5, 5.0)
+    assert (queue.take(6.0), queue.turn(A)) == (A, Turn())
+    queue.succeeded(A, 6.0, 0.5, 30.0)
+    assert (queue.take(36.0), queue.turn(A)) == (A, Turn(is_quiet=True))
+    queue.succeeded(A, 36.0, 0.5, 30.0)
+    queue.mark(A, 60.0)
+    assert (queue.take(66.0), queue.turn(A)) == (A, Turn())
+    assert queue.turn(B) == Turn()
 
 
 def test_the_server_may_ask_for_more() -> None:

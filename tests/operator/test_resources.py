@@ -26,6 +26,8 @@ from tests.operator.rendered import (
 )
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
+from dynamo.operator.kinds import resource_of
+from dynamo.operator.mirror import trimmed
 from dynamo.operator.plan import plan
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.entrance import url as entrance_url
@@ -373,3 +375,33 @@ def test_only_objects_of_a_cluster_own_others() -> None:
 def test_golden_files_are_what_kubernetes_reads() -> None:
     """YAML 1.1 readers see the same values."""
     assert list(yaml.safe_load_all((GOLDEN / "full.yaml").read_text("utf-8"))) == render(pipeline(FULL))
+
+
+BALANCED = {"service": {"type": "LoadBalancer"}}
+ONE = [{"ip": "203.0.113.7"}]
+
+
+@pytest.mark.parametrize(
+    ("frontend", "kind", "addresses", "expected"),
+    [
+        (BALANCED, "Service", [], "http://llama-frontend.serving.svc:8000"),
+        (BALANCED, "Service", ONE, "http://203.0.113.7:8000"),
+        ({**BALANCED, "port": 80}, "Service", [{"ip": "2001:db8::7"}], "http://[2001:db8::7]"),
+        (BALANCED, "Service", [{"hostname": "b.example.org"}, {"hostname": "a.example.org"}],
+         "http://a.example.org:8000"),
+        ({}, "Service", ONE, "http://llama-frontend.serving.svc:8000"),
+        ({"ingress": {}}, "Ingress", ONE, "http://203.0.113.7"),
+        ({"ingress": {"tlsSecret": "t"}}, "Ingress", ONE, "https://203.0.113.7"),
+        ({"ingress": {"host": "llama.example.org"}}, "Ingress", ONE, "http://llama.example.org"),
+        ({"ingress": {}, **BALANCED}, "Service", ONE, "http://203.0.113.7:8000"),
+    ],
+)  # fmt: skip
+def test_the_url_is_a_load_balancers_address_once_it_has_one(
+    frontend: Spec, kind: str, addresses: list[Spec], expected: str
+) -> None:
+    """Of the Service, or of an Ingress without a host of its own; what the mirror keeps is enough for it."""
+    found = pipeline({**SMALLEST, "frontend": frontend})
+    metadata = {"name": "llama-frontend", "namespace": "serving"}
+    status = {"loadBalancer": {"ingress": addresses} if addresses else {}}
+    kept = trimmed(resource_of(kind), {"metadata": metadata, "status": status})
+    assert entrance_url(Scene.of(found, plan(found, CLUSTER), SITE), [kept]) == expected

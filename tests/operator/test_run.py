@@ -12,7 +12,7 @@ from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
 
 from dynamo.operator import lease, watching
-from dynamo.operator.dirty import Key
+from dynamo.operator.dirty import Key, Turn
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
 from dynamo.operator.lag import Lag
@@ -21,6 +21,8 @@ from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile import Outcome
 from dynamo.operator.watching import Handlers
 from dynamo.operator.work import Work, sweep
+
+FIRST = Turn()
 
 
 async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
@@ -63,7 +65,7 @@ def test_the_sweep_finds_what_no_event_told() -> None:
         looked: list[Key] = []
 
         class Looks:
-            async def reconcile(self, key: Key) -> Outcome:
+            async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
                 looked.append(key)
                 return Outcome(gone=key.name == "ghost")
 
@@ -179,7 +181,7 @@ def test_a_defect_in_one_look_ends_nothing() -> None:
         looked: list[Key] = []
 
         class Looks:
-            async def reconcile(self, key: Key) -> Outcome:
+            async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
                 looked.append(key)
                 if key.name == "bad":
                     raise ZeroDivisionError

@@ -228,7 +228,49 @@ def test_a_pod_that_hangs_is_named() -> None:
     name = sorted(cluster.names("Pod"))[-1]
     cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
     told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
-    assert f"pod {name} should have ended long ago" in told["message"]
+    assert told["reason"] == Reason.NODE_LOST
+    assert f"pod {name} NodeLost: should have ended long ago" in told["message"]
+
+
+def test_a_pod_that_hangs_is_replaced() -> None:
+    """One more in its place, and all is well, with nothing written at rest; once it is gone, one less again."""
+    found = pipeline({"components": [{"engine": "mocker"}], "replicas": 2})
+    cluster = settled(found)
+    name = min(cluster.names("Pod"))
+    cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+    cluster.settle(found)
+    revision = planned(found).workers[0].revision
+    assert cluster.revisions("worker") == {revision: 3}
+    assert budget(cluster) == 2, "one that serves may still be drained"
+    told = of(found, cluster.observed())
+    assert (condition(told, Type.READY)["status"], told["workers"], told["replicas"]) == ("True", "2/2", 2)
+    assert not condition(told, Type.RECONCILING)
+    del cluster.objects["Pod", name]
+    cluster.step()
+    told = of(found, cluster.observed())
+    assert (condition(told, Type.READY)["status"], condition(told, Type.READY)["reason"]) == ("False", "Scaling")
+    cluster.settle(found)
+    assert (cluster.revisions("worker"), budget(cluster)) == ({revision: 2}, 1)
+    assert condition(of(found, cluster.observed()), Type.READY)["status"] == "True"
+
+
+def budget(cluster: Cluster) -> int:
+    """How many workers may be missing at a time."""
+    return int(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
+
+
+def test_a_group_with_a_pod_that_hangs_is_replaced() -> None:
+    """As a whole, by a group of another number: its own can't be whole again."""
+    vllm = {"engine": "vllm", "nodes": 2, "tensorParallelSize": 2}
+    found = pipeline({"components": [vllm], "replicas": 2, "model": {"source": "/m"}})
+    cluster = settled(found)
+    name = min(cluster.names("Pod"))
+    cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+    cluster.settle(found)
+    groups = [one["metadata"]["name"][-1] for one in cluster.live() if one["kind"] == "StatefulSet"]
+    assert groups == ["0", "1", "2"]
+    told = of(found, cluster.observed())
+    assert (condition(told, Type.READY)["status"], told["workers"], told["replicas"]) == ("True", "2/2", 2)
 
 
 def test_a_rollout_is_not_ready_before_the_old_is_gone() -> None:

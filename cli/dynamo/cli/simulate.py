@@ -128,6 +128,10 @@ class _Asked:
     def setup(self) -> Setup:
         settings = WorkerSettings(engine="mocker", engine_args=self.engine_args)
         engine = read_arguments(settings.arguments(), _ENGINE_BLOCK)
+        if engine.role not in (None, "aggregated"):
+            raise InvalidArgument(
+                f"{engine.role} engines by themselves can't be simulated; leave disaggregation_mode out"
+            )
         kv = KvOptions(overlap_score_weight=self.overlap_score_weight, temperature=self.router_temperature)
         return Setup(self.workers, engine, kv, self.use_kv_events, self.seed)
 

@@ -30,6 +30,8 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
 
 log = logging.getLogger(__name__)
+_OF_CACHES: Final = ("kv_events", "kv_cache_block_size", "total_kv_blocks")
+"""Figures of an instance by which its cache is followed; a program may begin to publish when it is served already."""
 
 REMEMBER_SECONDS: Final = 600.0
 """How long a model whose last worker left is answered 503 and not 404."""
@@ -132,9 +134,11 @@ class ModelPool:
             self.joined(instance)
             return
         seat = found.seats[instance.key]
-        seat.instance = instance
+        before, seat.instance = seat.instance, instance
         found.figured(seat, instance.figures)
         self.gates.joined(found, seat)
+        if found.kv is not None and any(before.figures.get(f) != instance.figures.get(f) for f in _OF_CACHES):
+            self._join(instance, found.kv, found.name)
 
     def left(self, key: InstanceKey) -> None:
         self._broken.pop(key, None)
@@ -235,6 +239,12 @@ class ModelPool:
                         return self.find(name)
         except TimeoutError:
             return self.find(name)
+
+    async def opened(self, seconds: float) -> None:
+        """Return once what is known now is served or could not be opened; after `seconds` in any case."""
+        tasks = [one.loading for one in self._sets.values() if one.loading is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
 
     async def stop(self) -> None:
         """End what is being loaded, and what follows the workers' events."""

@@ -39,6 +39,8 @@ from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+OPEN_SECONDS: Final = 10.0
+"""How long the word that it is ready waits for the models whose workers are there already."""
 QUIET: Final = 0.4
 LONGEST: Final = 3.0
 """Of the seconds that a frontend accepts for after SIGTERM: without a request, and at most."""
@@ -80,7 +82,8 @@ async def serve_http(
     leaving: Leaving | None = None,
     sockets: Sequence[socket.socket] | None = None,
 ) -> None:
-    """Serve until `leaving` says so (default: SIGTERM and SIGINT). `on_ready(url)` once requests are answered.
+    """Serve until `leaving` says so (default: SIGTERM and SIGINT). `on_ready(url)` once requests are answered, for
+    the models whose workers are there, too.
 
     Raises `InvalidArgument` where the settings can't be served (port in use, kv mode).
     """
@@ -198,6 +201,7 @@ async def _serve(
     services.metrics.active = lambda: float(server.running)
     try:
         await server.start(sockets)
+        await _unless(leaving.asked, services.pool.opened(OPEN_SECONDS))
         on_ready(url_of(sockets[0]))
         await leaving.asked.wait()
         # After Ctrl-C there is no proxy that would go on sending requests here.

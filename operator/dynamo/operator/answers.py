@@ -11,10 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dynamo.operator.conditions import Reason
+from dynamo.operator.kinds import SECRETS
 from dynamo.operator.status import Trouble
 
 SLOW_SECONDS = 60.0
 """How long to wait for what people must do: a larger quota, a right."""
+TRIES = 4
+"""Looks in a row that must have failed before the status tells of it: some seconds, in which what passes has passed."""
+
+
+_QUOTING = (400, 422, 500)
+"""Codes of answers that may quote what was sent."""
 
 
 class ApiError(Exception):
@@ -35,6 +42,8 @@ class Retry:
     """Passes by itself: try again, after `seconds` if the server named them."""
 
     seconds: float | None = None
+    is_leaving: bool = False
+    """The namespace is being deleted, and soon there is nothing to try."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +79,33 @@ def verdict(error: ApiError) -> Verdict:
     return Retry(error.retry_after)
 
 
+def about(error: ApiError, kind: str, name: str) -> ApiError:
+    """The same with the object's name; of a Secret without the server's words, since they may tell what is in it."""
+    said = f"{kind} {name}: {error.message}" if name not in error.message else error.message
+    if kind == SECRETS.kind and error.code in _QUOTING:
+        said = f"{kind} {name} can't be written"
+    return ApiError(error.code, said, error.reason, error.retry_after)
+
+
+def failing(error: ApiError, failures: int) -> Refused | None:
+    """What to tell of an error that should pass, when so many looks have failed before this one; None: nothing yet."""
+    if failures + 1 < TRIES or is_leaving(error):
+        return None
+    said = f"{error.message} (HTTP {error.code})" if error.code else error.message
+    return Refused(Trouble(Reason.API_SERVER_FAILING, said, final=False), error.retry_after)
+
+
+def is_leaving(error: ApiError) -> bool:
+    """Whether the namespace is being deleted."""
+    found = verdict(error)
+    return isinstance(found, Retry) and found.is_leaving
+
+
 def _forbidden(error: ApiError) -> Refused | Retry:
     if "exceeded quota" in error.message:
         return Refused(Trouble(Reason.QUOTA_EXCEEDED, error.message, final=False), SLOW_SECONDS)
     if "being terminated" in error.message:
-        return Retry(SLOW_SECONDS)
+        return Retry(SLOW_SECONDS, is_leaving=True)
     return Refused(Trouble(Reason.FORBIDDEN, error.message, final=False), SLOW_SECONDS)
 
 

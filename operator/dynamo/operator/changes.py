@@ -16,7 +16,7 @@ from typing import Any
 from dynamo.operator.api.v1alpha1 import KIND, DynamoPipeline
 from dynamo.operator.converge import RevisionSet, Scale, Start, Stop, converge
 from dynamo.operator.diff import differences
-from dynamo.operator.observe import Live, label
+from dynamo.operator.observe import Live, Observed, deployment_facts, label
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.render import manifests
 from dynamo.operator.resources.site import Manifest, Site
@@ -93,7 +93,7 @@ def changes(
     """
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
-    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets))]
+    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets), _lost(plan, sets))]
     found: list[Change] = [*applied(wanted, live, pipeline.name, uid)]
     ours = [o for o in live if belongs(o, pipeline.name, uid) and not o["metadata"].get("deletionTimestamp")]
     for action in actions:
@@ -102,6 +102,16 @@ def changes(
     keys = {_key(m) for m in wanted}
     kept = _kept_revisions(plan, sets)
     return [*found, *(Delete(_target(o)) for o in ours if _superfluous(o, keys, plan, kept))]
+
+
+def _lost(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
+    """How many that hang have others told to take their place, by component."""
+    goals = {(w.component, w.revision): w.replicas for w in plan.workers}
+    return {
+        s.component: max(0, min(s.replicas - s.living, s.replicas - goals[s.component, s.revision]))
+        for s in sets
+        if (s.component, s.revision) in goals
+    }
 
 
 def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
@@ -124,6 +134,19 @@ def with_live_replicas(plan: Plan, sets: Sequence[RevisionSet], before: Mapping[
     one, and an apply that dropped it would fall back to one.)
     """
     return replace(plan, workloads=tuple(_followed(w, sets, before) for w in plan.workloads))
+
+
+def since(observed: Observed, todo: Sequence[Change], deployment: Live | None) -> Observed:
+    """What was observed before these writes, and still holds: the frontends' counts are of the template before.
+
+    `deployment` is the frontends' as the server answered, where it was written.
+    """
+    if deployment is not None:
+        return replace(observed, frontend=deployment_facts(deployment))
+    is_late = any(isinstance(change, Apply) and change.manifest["kind"] == "Deployment" for change in todo)
+    if observed.frontend is None or not is_late:
+        return observed
+    return replace(observed, frontend=replace(observed.frontend, seen=False))
 
 
 def _followed(workload: Workload, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Workload:
@@ -207,3 +230,25 @@ def _key(item: Mapping[str, Any]) -> tuple[str, str]:
 def _target(live: Live) -> Target:
     metadata = live["metadata"]
     return Target(live["apiVersion"], live["kind"], metadata["name"], metadata.get("uid", ""))
+
+
+def is_creation(change: Change) -> bool:
+    """The server refuses it where anything has the name; all else must not be judged by what may be old."""
+    return isinstance(change, Apply) and change.uid is None
+
+
+def batches(todo: Sequence[Change]) -> list[list[Change]]:
+    """What may be written at the same time: everything that pods need, then what makes pods; all else one by one."""
+    found: list[list[Change]] = []
+    last: object = None
+    for change in todo:
+        step = change.manifest["kind"] in _MAKES_PODS if isinstance(change, Apply) else None
+        if found and step is not None and step == last:
+            found[-1].append(change)
+        else:
+            found.append([change])
+        last = step
+    return found
+
+
+_MAKES_PODS = ("StatefulSet", "Deployment")

@@ -47,11 +47,13 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     CONFIG_MISSING = "ConfigMissing"
     EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
     INVALID_SPEC = "InvalidSpec"
     REFUSED = "Refused"
     NAME_TAKEN = "NameTaken"
     QUOTA_EXCEEDED = "QuotaExceeded"
     FORBIDDEN = "Forbidden"
+    API_SERVER_FAILING = "ApiServerFailing"
 
 
 TYPES: Mapping[Type, str] = {
@@ -83,11 +85,15 @@ REASONS: Mapping[Reason, str] = {
     Reason.OUT_OF_MEMORY: "a container was killed for taking more memory than its limit",
     Reason.CONFIG_MISSING: "a pod names a Secret or ConfigMap that isn't there, or a container that can't be made",
     Reason.EVICTED: "a node has thrown a pod out",
+    Reason.NODE_LOST: "a pod hangs on a node that doesn't answer; another one takes its place, unless an autoscaler "
+    "sets their number",
     Reason.INVALID_SPEC: "the spec can't become a deployment; the message names the field",
     Reason.REFUSED: "the API server refuses a part for what the spec says; the message has its sentence",
     Reason.NAME_TAKEN: "an object of somebody else has a name that a part needs; it is left alone",
-    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; tried again each minute",
-    Reason.FORBIDDEN: "the operator lacks a right; tried again each minute",
+    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; tried again, at least every five minutes",
+    Reason.FORBIDDEN: "the operator lacks a right; tried again, at least every five minutes",
+    Reason.API_SERVER_FAILING: "the API server fails again and again at something that the pipeline needs; the message "
+    "has its words; tried again, at least every five minutes",
 }
 
 WORST_FIRST: tuple[Reason, ...] = (
@@ -100,6 +106,7 @@ WORST_FIRST: tuple[Reason, ...] = (
     Reason.QUOTA_EXCEEDED,
     Reason.REFUSED,
     Reason.LOADING_MODEL,
+    Reason.NODE_LOST,
     Reason.STARTING,
 )
 
@@ -109,7 +116,8 @@ ON_THE_WAY: frozenset[Reason] = BEGINNING | {Reason.SCALING, Reason.ROLLING_OUT}
 """Nothing is wrong; it only isn't done."""
 
 LOADING = "LoadingModel"
-"""Kubernetes has no word for it."""
+NODE_LOST = "NodeLost"
+"""Kubernetes has no words for these."""
 
 _OF_PODS: Mapping[str, Reason] = {
     "ErrImagePull": Reason.IMAGE_PULL_FAILED,
@@ -123,11 +131,13 @@ _OF_PODS: Mapping[str, Reason] = {
     "OOMKilled": Reason.OUT_OF_MEMORY,
     "Unschedulable": Reason.UNSCHEDULABLE,
     "SchedulingGated": Reason.UNSCHEDULABLE,
+    "SchedulerError": Reason.UNSCHEDULABLE,
     "Evicted": Reason.EVICTED,
     "Failed": Reason.CRASH_LOOPING,
     "QuotaExceeded": Reason.QUOTA_EXCEEDED,
     "FailedCreate": Reason.REFUSED,
     LOADING: Reason.LOADING_MODEL,
+    NODE_LOST: Reason.NODE_LOST,
 }
 
 

@@ -5,6 +5,9 @@ grows and shrinks at its end (a StatefulSet, or the local executor's processes).
 gives the steps that are allowed now; the executor calls again when something changed.
 So surge, rollback and a revision that never starts are one mechanism: the wanted revision
 grows within `max_surge`, every other shrinks while enough replicas stay available.
+
+A replica that is lost (its pod hangs on a dead node and keeps its name) counts as gone, and
+the set grows by one in its place: what follows is decided without its number.
 """
 
 from __future__ import annotations
@@ -27,6 +30,28 @@ class RevisionSet:
     """Ordinals that serve."""
     present: int = 0
     """How many exist, those that are ending included."""
+    lost: frozenset[int] = frozenset()
+    """Ordinals that nobody can start anew: a pod of that name hangs on a dead node."""
+
+    @property
+    def living(self) -> int:
+        """How many of those that it was told to have aren't lost."""
+        return self.replicas - sum(ordinal < self.replicas for ordinal in self.lost)
+
+    def without_lost(self) -> RevisionSet:
+        """The same, numbered as if the lost ones had never been; `with_lost` leads back."""
+        ready = frozenset(self._rank(ordinal) for ordinal in self.ready - self.lost)
+        return replace(self, replicas=self.living, ready=ready, lost=frozenset())
+
+    def with_lost(self, living: int) -> int:
+        """The fewest replicas of which so many aren't lost."""
+        replicas = living
+        for ordinal in sorted(self.lost):
+            replicas += ordinal < replicas
+        return replicas
+
+    def _rank(self, ordinal: int) -> int:
+        return ordinal - sum(one < ordinal for one in self.lost)
 
 
 @dataclass(frozen=True)
@@ -67,7 +92,11 @@ def converge(plan: Plan, observed: Iterable[RevisionSet]) -> list[Action]:
     return actions
 
 
-def _component(workload: Workload, sets: list[RevisionSet]) -> list[Action]:
+def _component(workload: Workload, live: list[RevisionSet]) -> list[Action]:
+    # An autoscaler that sets the number itself has its own opinion of what is lost.
+    follows = workload.replicas_owner == "autoscaler"
+    sets = [s if follows else s.without_lost() for s in live]
+    before = {s.revision: s for s in live}
     current = next((s for s in sets if s.revision == workload.revision), None)
     old = [s for s in sets if s.revision != workload.revision]
     new = current or RevisionSet(workload.component, workload.revision, 0)
@@ -76,10 +105,16 @@ def _component(workload: Workload, sets: list[RevisionSet]) -> list[Action]:
     trimmed = [_without_idle_end(s) for s in old]
     grown = replace(new, replicas=_grown(new, trimmed, goal, rollout))
     shrunk = _shrink([grown, *trimmed], [goal, *(0 for _ in trimmed)], floor)
+    told = [replace(s, replicas=_told(before.get(s.revision), s.replicas, follows)) for s in shrunk]
     return [
-        *_towards(workload, current, shrunk[0].replicas),
-        *(action for before, after in zip(old, shrunk[1:], strict=True) for action in _retire(before, after)),
+        *_towards(workload, before.get(workload.revision), told[0].replicas),
+        *(action for s, after in zip(old, told[1:], strict=True) for action in _retire(before[s.revision], after)),
     ]
+
+
+def _told(live: RevisionSet | None, living: int, follows: bool) -> int:
+    """What a set is told to have, so that so many of it live."""
+    return living if live is None or follows else live.with_lost(living)
 
 
 def _without_idle_end(old: RevisionSet) -> RevisionSet:

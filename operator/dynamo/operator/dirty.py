@@ -24,6 +24,15 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class Turn(NamedTuple):
+    """How a look comes about."""
+
+    failures: int = 0
+    """How many before it have failed, in a row."""
+    is_quiet: bool = False
+    """Nobody has told anything since the last one, which was a while ago."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """Seconds; `spacing` lets the events of our own writes come together before the next look."""
@@ -32,6 +41,8 @@ class Pace:
     last_retry: float = 300.0
     resync: float = Intervals.resync
     spacing: float = 0.25
+    quiet: float = 20.0
+    """After so long without news, a look that comes by itself may ask whether there is none."""
 
     def backoff(self, failures: int, jitter: float) -> float:
         """After so many failures in a row; `jitter` in [0, 1) spreads it over its upper half."""
@@ -47,6 +58,7 @@ class _Entry:
     running: bool = False
     failures: int = 0
     ended: float = float("-inf")
+    is_quiet: bool = False
 
 
 class Dirty:
@@ -82,8 +94,14 @@ class Dirty:
             return None
         _, key = heappop(self._heap)
         entry = self._entries[key]
+        entry.is_quiet = entry.marked is None and now - entry.ended >= self.pace.quiet
         entry.running, entry.marked, entry.due = True, None, float("inf")
         return key
+
+    def turn(self, key: Key) -> Turn:
+        """Of the one that was taken."""
+        entry = self._entries.get(key)
+        return Turn(entry.failures, entry.is_quiet) if entry else Turn()
 
     def succeeded(self, key: Key, now: float, jitter: float, again: float | None = None) -> None:
         """Worked on; look again after `again` seconds, or the resync give or take a tenth."""

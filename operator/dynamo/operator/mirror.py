@@ -79,13 +79,26 @@ class Mirror:
         """We have deleted it; what is left of it, if anything, is heard of later."""
         self._remove(resource, (namespace, name))
 
-    def listed(self, resource: Resource, scope: str | None, names: Iterable[tuple[str, str]], version: str) -> set[Key]:
-        """After a LIST whose objects were all taken in: what it didn't have is gone, unless it is newer."""
+    def listed(
+        self,
+        resource: Resource,
+        scope: str | None,
+        names: Iterable[tuple[str, str]],
+        version: str,
+        of: Key | None = None,
+    ) -> set[Key]:
+        """After a LIST (of one pipeline's, or of all) whose objects were all taken in: what it didn't have is gone,
+        unless it is newer."""
         there, news = set(names), set[Key]()
-        for place, entry in list(self._entries.get(resource, {}).items()):
-            if place not in there and scope in (None, place[0]) and entry.version <= int(version):
+        for place in self._places(resource, scope, of):
+            if place not in there and self._entries[resource][place].version <= int(version):
                 news |= self._remove(resource, place)
         return news
+
+    def _places(self, resource: Resource, scope: str | None, of: Key | None) -> list[tuple[str, str]]:
+        if of is not None:
+            return [(of.namespace, name) for name in self._names.get((resource, of), ())]
+        return [place for place in self._entries.get(resource, {}) if scope in (None, place[0])]
 
     def _put(self, resource: Resource, place: tuple[str, str], entry: _Entry, before: _Entry | None) -> None:
         if before is not None and before.key != entry.key:
@@ -108,9 +121,11 @@ _NOBODY: frozenset[Key] = frozenset()
 _METADATA = ("name", "namespace", "uid", "generation", "labels", "annotations", "ownerReferences", "deletionTimestamp")
 _STATUS: Mapping[str, tuple[str, ...]] = {
     "Deployment": ("observedGeneration", "replicas", "readyReplicas", "updatedReplicas", "conditions"),
+    "Service": ("loadBalancer",),
+    "Ingress": ("loadBalancer",),
     "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
 }
-"""What `observe` reads; the other kinds' statuses tell nothing."""
+"""What `observe` and `entrance.url` read; the other kinds' statuses tell nothing."""
 _CONTAINER = ("name", "ready", "state", "lastState")
 
 
@@ -137,7 +152,7 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
             value = [{k: v for k, v in c.items() if not k.startswith("last")} for c in value if _counts(c)]
         elif name == "phase" and value != "Failed":
             continue
-        if value != []:
+        if value not in ([], {}):
             yield name, value
 
 

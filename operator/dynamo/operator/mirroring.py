@@ -15,6 +15,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from dynamo.operator.answers import ApiError
 from dynamo.operator.dirty import Key
@@ -29,10 +30,28 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 20.0
 """How long the first looks wait for the first lists; where one can't be had, its kind is asked for."""
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
+BEHIND_SECONDS = 5.0
+"""A watch that by then hasn't told what a LIST had stands still, and is begun anew."""
 REST_SECONDS = 0.2
 """Between the end of a watch and the next."""
 LISTS_AT_ONCE = 1
 """Pages of several kinds at the same time would all be in memory together."""
+
+
+@dataclass
+class _Running:
+    """A watch, and what it is waited for to tell."""
+
+    deadline: asyncio.Timeout
+    told: int
+    """The version that it has come to; events come in their order."""
+    awaited: int = 0
+
+    def heard(self, version: int) -> None:
+        """An event, or a bookmark."""
+        self.told = max(self.told, version)
+        if self.told >= self.awaited and not self.deadline.expired():
+            self.deadline.reschedule(None)
 
 
 class Mirroring:
@@ -55,6 +74,7 @@ class Mirroring:
         self._tried: set[tuple[Resource, str | None]] = set()
         self._settled = asyncio.Event()
         self._heard = dict.fromkeys(self._scopes, clock())
+        self._running: dict[tuple[Resource, str | None], _Running] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -70,6 +90,14 @@ class Mirroring:
         except TimeoutError:
             log.warning("after %.0f s not every kind has been listed; looking at pipelines anyway", SETTLE_SECONDS)
 
+    def missed(self, kind: Resource, namespace: str, version: int) -> None:
+        """A LIST had an object of this version: soon the watch must have told of it, or it is begun anew."""
+        for where in (None, namespace):
+            if (running := self._running.get((kind, where))) is not None and running.told < version:
+                running.awaited = max(running.awaited, version)
+                if running.deadline.when() is None:
+                    running.deadline.reschedule(asyncio.get_running_loop().time() + BEHIND_SECONDS)
+
     def silent(self) -> float:
         """Seconds since the quietest watch was heard of: an event, a bookmark, an end, a refusal."""
         return self._clock() - min(self._heard.values(), default=self._clock())
@@ -82,7 +110,7 @@ class Mirroring:
                 while True:
                     version = await self._list(kind, where)
                     failures = 0
-                    await self._watch(kind, where, version)
+                    await self._watched(kind, where, version)
             except ApiError as error:
                 # 410: the history that we would go on from is gone. That is everyday, and a new LIST tells all.
                 if error.code != 410:
@@ -112,6 +140,18 @@ class Mirroring:
         self._has_tried(kind, where)
         return version
 
+    async def _watched(self, kind: Resource, where: str | None, version: str) -> None:
+        """Until it is time for another LIST, or the watch is found to stand still; raises `ApiError`."""
+        deadline = asyncio.timeout(None)
+        try:
+            async with deadline:
+                self._running[kind, where] = _Running(deadline, int(version))
+                await self._watch(kind, where, version)
+        except TimeoutError:
+            log.warning("the watch of %s in %s stood still; beginning anew", kind.plural, where or "all")
+        finally:
+            self._running.pop((kind, where), None)
+
     async def _watch(self, kind: Resource, where: str | None, version: str) -> None:
         """Until it is time for another LIST; raises `ApiError`.
 
@@ -122,6 +162,7 @@ class Mirroring:
             async for event in self._api.watch(kind, where, naming.PIPELINE, version, left):
                 self._hear(kind, where)
                 version = event["object"]["metadata"]["resourceVersion"]
+                self._running[kind, where].heard(int(version))
                 if event["type"] == "DELETED":
                     self._tell(self._mirror.drop(kind, event["object"]))
                 elif event["type"] in ("ADDED", "MODIFIED"):

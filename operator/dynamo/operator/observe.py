@@ -1,7 +1,8 @@
 """What the cluster has of a pipeline, read out of live objects: `observe(objects, now) -> Observed`. Pure.
 
 Counts come from pods, not from the StatefulSets' own status, which lags and knows no
-ordinals. A pod that should be gone by now (its node is dead) counts as gone.
+ordinals. A pod that should be gone by now (its node is dead) counts as gone, and its number
+as lost: Kubernetes makes no other pod of that name until somebody is sure that the node is dead.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dynamo.operator.conditions import LOADING
+from dynamo.operator.conditions import LOADING, NODE_LOST
 from dynamo.operator.converge import RevisionSet
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.loading import CONTAINER as LOADER
@@ -81,7 +83,7 @@ def observe(objects: Iterable[Live], now: datetime) -> Observed:
         waiting.setdefault(component, []).append(found)
     return Observed(
         frontend=deployment_facts(deployment) if deployment else None,
-        sets=tuple(revision_sets(sets, pods)),
+        sets=tuple(revision_sets(sets, pods, hanging)),
         waiting={component: tuple(sorted(each)) for component, each in waiting.items()},
     )
 
@@ -97,7 +99,7 @@ def _hanging(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
     """Pods that should be gone: only a node that answers again, or whoever deletes it, ends them."""
     for pod in pods:
         message = "should have ended long ago: its node doesn't answer"
-        yield label(pod, naming.COMPONENT), Waiting(str(pod["metadata"]["name"]), _STARTING, message)
+        yield label(pod, naming.COMPONENT), Waiting(str(pod["metadata"]["name"]), NODE_LOST, message)
 
 
 def _missing(sets: Iterable[Live], pods: Sequence[Live]) -> Iterator[tuple[str, Waiting]]:
@@ -133,33 +135,45 @@ def deployment_facts(deployment: Live) -> DeploymentFacts:
     )
 
 
-def revision_sets(sets: Iterable[Live], pods: Iterable[Live]) -> list[RevisionSet]:
-    """One per component and revision, in a fixed order; a group serves when all of its pods do."""
+def revision_sets(sets: Iterable[Live], pods: Iterable[Live], hanging: Iterable[Live] = ()) -> list[RevisionSet]:
+    """One per component and revision, in a fixed order; a group serves when all of its pods do.
+
+    `hanging` are pods that aren't among `pods`: they count as gone. A group with one of them is lost.
+    """
     by_revision: dict[tuple[str, str], list[Live]] = {}
     for one in sets:
         if not one["metadata"].get("deletionTimestamp"):
             by_revision.setdefault((label(one, naming.COMPONENT), label(one, naming.REVISION)), []).append(one)
-    all_pods = list(pods)
+    all_pods, all_hanging = list(pods), list(hanging)
     return [
-        _revision_set(component, revision, by_revision[component, revision], all_pods)
-        for component, revision in sorted(by_revision)
-    ]
+        _revision_set(component, revision, each, _of(component, revision, all_pods),
+                      _of(component, revision, all_hanging))
+        for (component, revision), each in sorted(by_revision.items(), key=itemgetter(0))
+    ]  # fmt: skip
 
 
-def _revision_set(component: str, revision: str, sets: list[Live], pods: list[Live]) -> RevisionSet:
-    own = [p for p in pods if (label(p, naming.COMPONENT), label(p, naming.REVISION)) == (component, revision)]
+def _of(component: str, revision: str, pods: Iterable[Live]) -> list[Live]:
+    return [p for p in pods if (label(p, naming.COMPONENT), label(p, naming.REVISION)) == (component, revision)]
+
+
+def _revision_set(component: str, revision: str, sets: list[Live], own: list[Live], hanging: list[Live]) -> RevisionSet:
     grouped = {int(label(s, naming.GROUP)): s for s in sets if label(s, naming.GROUP).isdecimal()}
     if not grouped:
-        ready = frozenset(i for i in (ordinal(p) for p in own if is_ready(p)) if i is not None)
-        return RevisionSet(component, revision, sets[0].get("spec", {}).get("replicas", 1), ready, len(own))
+        ready, lost = _ordinals(p for p in own if is_ready(p)), _ordinals(hanging)
+        return RevisionSet(component, revision, sets[0].get("spec", {}).get("replicas", 1), ready, len(own), lost)
     members = {group: [p for p in own if label(p, naming.GROUP) == str(group)] for group in grouped}
+    lost = frozenset(int(g) for g in (label(p, naming.GROUP) for p in hanging) if g.isdecimal())
     whole = frozenset(
         group
         for group, one in grouped.items()
-        if sum(is_ready(p) for p in members[group]) >= one.get("spec", {}).get("replicas", 1)
+        if group not in lost and sum(is_ready(p) for p in members[group]) >= one.get("spec", {}).get("replicas", 1)
     )
     present = sum(bool(found) for found in members.values())
-    return RevisionSet(component, revision, max(grouped) + 1, whole, present)
+    return RevisionSet(component, revision, max(grouped) + 1, whole, present, lost)
+
+
+def _ordinals(pods: Iterable[Live]) -> frozenset[int]:
+    return frozenset(number for number in map(ordinal, pods) if number is not None)
 
 
 def is_ready(pod: Live) -> bool:

@@ -1,13 +1,14 @@
 """What a look reads of the cluster: `Reading`, out of the mirror where that is live, else from the server.
 
 The mirror may lag behind. So it only answers whether there is anything to do: a creation is
-refused where anything has the name, and before any other write all is listed anew.
+refused where anything has the name, and before any other write all is listed anew. And where a
+pipeline stands still on its way, what it waits for is asked for: a watch may have stalled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -19,6 +20,12 @@ from dynamo.operator.mirror import Mirror
 from dynamo.operator.resources import naming
 
 T = TypeVar("T")
+Missed = Callable[[Resource, str, int], None]
+"""Called with a kind, a namespace, and the version of an object that a LIST had and no watch has told."""
+AWAITED = (PODS, resource_of("Deployment"))
+"""What a pipeline on its way waits for; all else is ours to write."""
+SPARING_SECONDS = 1.0
+"""Between two pipelines that are asked for because they stand still: one that finds a stalled watch helps all."""
 ROUTES_SECONDS = 60.0
 """How long a cluster without HTTPRoutes is believed to have none."""
 
@@ -26,8 +33,10 @@ ROUTES_SECONDS = 60.0
 class Reading:
     """All looks share it."""
 
-    def __init__(self, api: Api, mirror: Mirror | None = None) -> None:
+    def __init__(self, api: Api, mirror: Mirror | None = None, missed: Missed | None = None) -> None:
         self._api, self._mirror = api, mirror if mirror is not None else Mirror()
+        self._missed: Missed = missed or _nobody
+        self._spared_until: datetime | None = None
         self._ask_at: datetime | None = None
         self.no_routes = ""
         """Why there are no HTTPRoutes: the server's sentence."""
@@ -35,6 +44,28 @@ class Reading:
     async def known(self, key: Key, now: datetime) -> list[Object]:
         """Everything with the pipeline's label, as the mirror has it."""
         return await self._gathered(key, now, self._mirror)
+
+    async def asked_again(self, key: Key, now: datetime) -> None:
+        """Takes in what the watches should have told of a pipeline; nothing where somebody else has just asked."""
+        if self._spared_until is not None and now < self._spared_until:
+            return
+        self._spared_until = now + timedelta(seconds=SPARING_SECONDS)
+        live = [kind for kind in AWAITED if self._mirror.of(kind, key) is not None]
+        await gathered(self._asked(kind, key) for kind in live)
+
+    async def _asked(self, kind: Resource, key: Key) -> None:
+        names: list[tuple[str, str]] = []
+        newest, version = 0, "0"
+        async for page in self._api.pages(kind, key.namespace, f"{naming.PIPELINE}={key.name}"):
+            for item in page["items"]:
+                names.append((key.namespace, item["metadata"]["name"]))
+                if self._mirror.take(kind, item):
+                    newest = max(newest, int(item["metadata"]["resourceVersion"]))
+            version = page["metadata"]["resourceVersion"]
+        self._mirror.listed(kind, key.namespace, names, version, of=key)
+        if newest:
+            # Not the LIST's own version, which may be that of another kind: no event of this one ever bears it.
+            self._missed(kind, key.namespace, newest)
 
     async def listed(self, key: Key, now: datetime) -> list[Object]:
         """Everything with the pipeline's label, as of now."""
@@ -82,6 +113,10 @@ class Reading:
             return []
         self._ask_at, self.no_routes = None, ""
         return found
+
+
+def _nobody(resource: Resource, namespace: str, version: int) -> None:
+    """Nothing is watched."""
 
 
 async def gathered(asked: Iterable[Awaitable[T]]) -> list[T]:

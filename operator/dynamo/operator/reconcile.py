@@ -7,32 +7,41 @@ pipeline that was marked.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from dynamo.operator.answers import ApiError, Gone, Refused, verdict
-from dynamo.operator.api import explain, rules
+from dynamo.operator.answers import ApiError, Gone, Refused, about, failing, verdict
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
-from dynamo.operator.changes import Apply, Change, Conflict, Delete, Resize, belongs, changes, with_live_replicas
+from dynamo.operator.bodies import parsed, problems
+from dynamo.operator.changes import (
+    Apply,
+    Change,
+    Conflict,
+    Delete,
+    Resize,
+    batches,
+    belongs,
+    changes,
+    is_creation,
+    since,
+    with_live_replicas,
+)
 from dynamo.operator.claims import Rivals, Standing
-from dynamo.operator.conditions import Reason
+from dynamo.operator.conditions import Reason, Type
 from dynamo.operator.credentials.access import Access, NoAccess
 from dynamo.operator.credentials.etcd_users import Owner
-from dynamo.operator.dirty import Key
+from dynamo.operator.dirty import Key, Turn
 from dynamo.operator.kinds import PIPELINES, PODS, ROUTES, resource_of
 from dynamo.operator.kube import Api, Object
 from dynamo.operator.latest import Latest
 from dynamo.operator.mirror import Mirror
 from dynamo.operator.observe import Observed, observe
 from dynamo.operator.plan import plan
-from dynamo.operator.reading import Reading, gathered
+from dynamo.operator.reading import Missed, Reading, gathered
 from dynamo.operator.resources.entrance import url as url_of
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
@@ -42,6 +51,7 @@ from dynamo.operator.status import Trouble, failed_status, status
 from dynamo.operator.voice import Voice
 from dynamo.operator.workload import Plan
 
+_FIRST = Turn()
 PROGRESS_SECONDS = 30.0
 """While something is still to come, look again even if no event says so."""
 
@@ -82,21 +92,22 @@ class Reconciler:
         mirror: Mirror | None = None,
         latest: Latest | None = None,
         claims: Claims | None = None,
+        missed: Missed | None = None,
     ) -> None:
         self._api, self._settings = api, settings
         self._latest = latest if latest is not None else Latest()
-        self._reading, self._voice = Reading(api, mirror), Voice(api, settings.identity, self._latest.wrote)
+        self._reading, self._voice = Reading(api, mirror, missed), Voice(api, settings.identity, self._latest.wrote)
         self._clock = clock or (lambda: datetime.now(UTC))
         self._access = access or Access(api, settings)
         rivals = Rivals(settings.intervals.rival)
         self._claims = claims or Claims(api, settings.installation, settings.identity, rivals)
 
-    async def reconcile(self, key: Key) -> Outcome:
+    async def reconcile(self, key: Key, turn: Turn = _FIRST) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
         body = self._latest.of(key)
         if body is not None:
             with suppress(_UnsureError):
-                outcome = await self._look(body, is_told=True)
+                outcome = await self._look(body, True, turn)
                 if outcome.failed:
                     self._latest.gone(key)  # perhaps because it is old
                 return outcome
@@ -107,9 +118,9 @@ class Reconciler:
             self._voice.gone(key)
             self._claims.gone(key)
             return Outcome(gone=True)
-        return await self._look(body, is_told=False)
+        return await self._look(body, False, turn)
 
-    async def _look(self, body: Object, is_told: bool) -> Outcome:
+    async def _look(self, body: Object, is_told: bool, turn: Turn) -> Outcome:
         if body["metadata"].get("deletionTimestamp"):
             return Outcome()
         now = self._clock()
@@ -121,9 +132,8 @@ class Reconciler:
             if claimed is None:
                 return Outcome(failed=True)
             body = claimed
-        return await _Look(
-            self._api, self._settings, self._reading, self._voice, self._access, self._claims, body, now, is_told
-        ).run()
+        shared = self._api, self._settings, self._reading, self._voice, self._access, self._claims
+        return await _Look(*shared, body, now, is_told, turn).run()
 
     async def _claimed(self, body: Object, now: datetime) -> Object | None:
         """The pipeline with our name in its status; None where somebody else was quicker."""
@@ -141,28 +151,7 @@ class _Seen(NamedTuple):
     wanted: Plan
     observed: Observed
     todo: list[Change]
-
-
-def is_creation(change: Change) -> bool:
-    """The server refuses it where anything has the name; all else must not be judged by what may be old."""
-    return isinstance(change, Apply) and change.uid is None
-
-
-def batches(todo: Sequence[Change]) -> list[list[Change]]:
-    """What may be written at the same time: everything that pods need, then what makes pods; all else one by one."""
-    found: list[list[Change]] = []
-    last: object = None
-    for change in todo:
-        step = change.manifest["kind"] in _MAKES_PODS if isinstance(change, Apply) else None
-        if found and step is not None and step == last:
-            found[-1].append(change)
-        else:
-            found.append([change])
-        last = step
-    return found
-
-
-_MAKES_PODS = ("StatefulSet", "Deployment")
+    live: Sequence[Object]
 
 
 class _Look:
@@ -179,6 +168,7 @@ class _Look:
         body: Object,
         now: datetime,
         is_told: bool,
+        turn: Turn,
     ) -> None:
         self._api, self._settings, self._reading = api, settings, reading
         self._voice, self._access, self._body, self._now = voice, access, body, now
@@ -189,6 +179,11 @@ class _Look:
         self._key = Key(self._namespace, self._name)
         self._claims = claims
         self._status: Object = body.get("status") or {}
+        self._turn = turn
+        self._is_mute = False
+        """The status can't be written now."""
+        self._deployment: Object | None = None
+        """The frontends' as the server has it since our write."""
         self._writes = 0
         self._wait: float | None = None
 
@@ -206,12 +201,20 @@ class _Look:
             return await self._unusable()
         try:
             return await self._carry_out(pipeline)
-        except ApiError as error:
-            found = verdict(error)
-            if error.code != 403 or not isinstance(found, Refused):
+        except (ApiError, _AgainError) as error:
+            found = self._worth_telling(error)
+            if found is None or self._is_mute:
                 raise
             self._wait = found.seconds
             return await self._failed(pipeline, found.trouble)
+
+    def _worth_telling(self, error: ApiError | _AgainError) -> Refused | None:
+        """What we may not do, at once; anything else when it has failed too often."""
+        cause = error if isinstance(error, ApiError) else error.__cause__
+        if not isinstance(cause, ApiError):
+            return None
+        found = verdict(cause) if cause.code == 403 else None
+        return found if isinstance(found, Refused) else failing(cause, self._turn.failures)
 
     async def _unusable(self) -> Trouble:
         """The CRD refuses such objects; one may have come in before a rule, or past it."""
@@ -222,6 +225,8 @@ class _Look:
     async def _carry_out(self, pipeline: DynamoPipeline) -> Trouble | None:
         """By what the mirror shows, as long as that can do no harm; else by what the server says now."""
         try:
+            if self._turn.is_quiet and _is_on_its_way(self._status):
+                await self._reading.asked_again(self._key, self._now)
             seen = self._compared(pipeline, await self._reading.known(self._key, self._now))
             if self._may_write(seen.todo):
                 with suppress(_TakenError):
@@ -243,18 +248,28 @@ class _Look:
     async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
         """Writes what there is to write, and says how it stands."""
         scene = Scene.of(pipeline, seen.wanted, self._settings.site)
-        told = partial(status, pipeline, seen.wanted, seen.observed, now=self._text, url=url_of(scene))
+        told = partial(status, pipeline, seen.wanted, now=self._text, url=url_of(scene, seen.live))
         if self._status.get("conditions"):
-            trouble = await self._work_off(scene, seen.todo)
+            trouble = await self._worked_off(scene, seen, told)
         else:
             # Not after the work: without a condition, kstatus and Argo CD would take the object for done.
-            first = self._say(told(previous=self._status))
+            first = self._say(told(seen.observed, previous=self._status))
             trouble, _ = await gathered([self._work_off(scene, seen.todo), first])
-        found = told(previous=self._status, trouble=trouble)
+        found = told(since(seen.observed, seen.todo, self._deployment), previous=self._status, trouble=trouble)
         await self._say(found)
-        if trouble is None and self._wait is None and any(c["type"] == "Reconciling" for c in found["conditions"]):
+        if trouble is None and self._wait is None and _is_on_its_way(found):
             self._wait = PROGRESS_SECONDS
         return trouble
+
+    async def _worked_off(self, scene: Scene, seen: _Seen, told: Callable[..., Object]) -> Trouble | None:
+        """An edit is observed also while the API server fails at what follows from it."""
+        try:
+            return await self._work_off(scene, seen.todo)
+        except ApiError:
+            found = told(since(seen.observed, seen.todo, self._deployment), previous=self._status)
+            if found["observedGeneration"] != self._status.get("observedGeneration"):
+                await self._say(found)
+            raise
 
     async def _compared_anew(self, pipeline: DynamoPipeline) -> _Seen:
         live = await self._reading.listed(self._key, self._now)
@@ -272,7 +287,8 @@ class _Look:
         observed = observe([*live, *known], self._now)
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
-        return _Seen(wanted, observed, changes(pipeline, wanted, site, [*live, *others], observed.sets))
+        everything = [*live, *others]
+        return _Seen(wanted, observed, changes(pipeline, wanted, site, everything, observed.sets), everything)
 
     async def _work_off(self, scene: Scene, todo: Sequence[Change]) -> Trouble | None:
         return await self._admitted(scene) or await self._write(todo)
@@ -320,7 +336,10 @@ class _Look:
     async def _send(self, change: Apply | Resize | Delete) -> None:
         if isinstance(change, Apply):
             resource = resource_of(change.manifest["kind"])
-            self._reading.wrote(resource, await self._api.apply(resource, change.manifest, change.uid))
+            found = await self._api.apply(resource, change.manifest, change.uid)
+            self._reading.wrote(resource, found)
+            if resource.kind == "Deployment":
+                self._deployment = found
             return
         target = change.target
         resource = resource_of(target.kind) if target.kind != PODS.kind else PODS
@@ -332,15 +351,16 @@ class _Look:
             self._reading.removed(resource, self._namespace, target.name)
 
     def _judged(self, error: ApiError, change: Change) -> Trouble:
-        found = verdict(error)
-        if isinstance(found, Gone) or _uid_differs(error):
+        if isinstance(verdict(error), Gone) or _uid_differs(error):
             raise (_TakenError if is_creation(change) else _AgainError) from error
-        if not isinstance(found, Refused):
+        if isinstance(change, Apply):
+            error = about(error, change.manifest["kind"], change.manifest["metadata"]["name"])
+        found = verdict(error)
+        told = found if isinstance(found, Refused) else failing(error, self._turn.failures)
+        if told is None:
             raise error
-        self._wait = max(self._wait or 0.0, found.seconds or 0.0) or None
-        name = f"{change.manifest['kind']} {change.manifest['metadata']['name']}" if isinstance(change, Apply) else ""
-        said = found.trouble.message
-        return found.trouble._replace(message=f"{name}: {said}" if name and name not in said else said)
+        self._wait = max(self._wait or 0.0, told.seconds or 0.0) or None
+        return told.trouble
 
     async def _say(self, found: Object) -> None:
         found = self._claims.named(self._key, self._status, found)
@@ -353,6 +373,7 @@ class _Look:
         try:
             self._body = await self._voice.say(self._body, self._status, found, self._now)
         except ApiError as error:
+            self._is_mute = True
             if error.code in (404, 409):
                 raise _AgainError from error
             raise
@@ -364,26 +385,8 @@ class _Look:
         return self._now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parsed(body: Mapping[str, Any]) -> DynamoPipeline | None:
-    """The pipeline, or None where `problems` has something to say. Its status is nobody's input."""
-    try:
-        found = DynamoPipeline.model_validate_json(_text_of(body))
-    except ValidationError:
-        return None
-    return None if rules.check(found) else found
-
-
-def problems(body: Mapping[str, Any]) -> list[str]:
-    """Everything that is wrong with the spec, each with field and remedy."""
-    try:
-        found = rules.check(DynamoPipeline.model_validate_json(_text_of(body)))
-    except ValidationError as error:
-        found = explain.explain(error, dict(body), DynamoPipeline)
-    return [f"{p.path}: {p.message}" if p.path else p.message for p in found]
-
-
-def _text_of(body: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in body.items() if k != "status"})
+def _is_on_its_way(found: Object) -> bool:
+    return any(c["type"] == Type.RECONCILING for c in found.get("conditions", []))
 
 
 def _uid_differs(error: ApiError) -> bool:

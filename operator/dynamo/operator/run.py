@@ -110,7 +110,10 @@ class _Duties:
         self._api, self._login, self._where = api, login, settings.namespaces
         self._metrics, self._health = metrics, health
         mirror, self._latest, self._access = Mirror(), Latest(), Access(api, settings)
-        looks = Reconciler(api, settings, access=self._access, mirror=mirror, latest=self._latest)
+        looks = Reconciler(
+            api, settings, access=self._access, mirror=mirror, latest=self._latest,
+            missed=lambda *what: self._mirroring.missed(*what),
+        )  # fmt: skip
         self._every, resync = settings.intervals.sweep, settings.intervals.resync
         self._work = Work(looks, metrics, queue=Dirty(Pace(resync=resync)))
         self._mirroring = Mirroring(api, mirror, self._work.mark, settings.namespaces, again=resync)

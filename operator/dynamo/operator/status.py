@@ -115,7 +115,7 @@ def _scale(pipeline: DynamoPipeline, plan: Plan, observed: Observed) -> dict[str
     labels = naming.part_selector(pipeline.name, workload.component)
     if workload.nodes > 1:
         labels[naming.POD_INDEX] = "0"
-    existing = sum(s.replicas for s in observed.sets if s.component == workload.component)
+    existing = sum(s.living for s in observed.sets if s.component == workload.component)
     return {"replicas": existing, "selector": ",".join(f"{k}={v}" for k, v in labels.items())}
 
 
@@ -203,7 +203,7 @@ def _unfinished(
     for workload, count in zip(plan.workers, counts, strict=True):
         old = [s for s in sets if s.component == workload.component and s.revision != workload.revision]
         extra = next(
-            (s.replicas - workload.replicas for s in sets if s.revision == workload.revision
+            (s.living - workload.replicas for s in sets if s.revision == workload.revision
              and s.component == workload.component), 0,
         )  # fmt: skip
         name, desired = workload.component, workload.replicas

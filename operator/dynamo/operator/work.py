@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.dirty import Dirty, Key
+from dynamo.operator.answers import ApiError, is_leaving
+from dynamo.operator.dirty import Dirty, Key, Turn
 from dynamo.operator.kinds import PIPELINES
 from dynamo.operator.kube import Api
 from dynamo.operator.metrics import Backlog, Metrics
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class Looks(Protocol):
     """What `reconcile.Reconciler` is here."""
 
-    async def reconcile(self, key: Key) -> Outcome:
+    async def reconcile(self, key: Key, turn: Turn = ...) -> Outcome:
         """One look."""
 
 
@@ -48,6 +48,8 @@ class Work:
         self.queue = queue or Dirty()
         self._woken = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._told: dict[Key, str] = {}
+        """What the log said last of those that fail."""
 
     def mark(self, key: Key, *, urgent: bool = False) -> None:
         """Something happened to this pipeline."""
@@ -96,17 +98,25 @@ class Work:
     async def _look(self, key: Key) -> None:
         begun = self._clock()
         try:
-            outcome = await self._looks.reconcile(key)
+            outcome = await self._looks.reconcile(key, self.queue.turn(key))
         except ApiError as error:
-            log.warning("%s: %s; trying again", key, error)
+            self._tell(key, error)
             outcome = Outcome(failed=True, seconds=error.retry_after)
         except Exception:  # a defect must not end the loop for all the other pipelines
             log.exception("%s: the look failed", key)
             outcome = Outcome(failed=True)
         self._after(key, outcome, self._clock() - begun)
 
+    def _tell(self, key: Key, error: ApiError) -> None:
+        """Once, however often the same is tried: a namespace that is being deleted may take minutes."""
+        said = f"the namespace {key.namespace} is being deleted" if is_leaving(error) else str(error)
+        log.log(logging.DEBUG if self._told.get(key) == said else logging.WARNING, "%s: %s; trying again", key, said)
+        self._told[key] = said
+
     def _after(self, key: Key, outcome: Outcome, seconds: float) -> None:
         now = self._clock()
+        if not outcome.failed:
+            self._told.pop(key, None)
         if outcome.gone:
             self.queue.forget(key, now)
         elif outcome.failed:

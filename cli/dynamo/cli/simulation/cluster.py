@@ -10,10 +10,11 @@ from random import Random
 from typing import Final
 
 from dynamo.cli.simulation.engine import Engine, Job, Seen, TraceAnswer
-from dynamo.cli.simulation.placing import KV, KvPlacing, Placing, PlainPlacing
+from dynamo.cli.simulation.placing import KV, KvPlacing, Placed, Placing, PlainPlacing
 from dynamo.cli.simulation.prompts import Prompts
 from dynamo.cli.simulation.trace import Call
 from dynamo.frontend.kv import KvOptions
+from dynamo.llm.kv.events import KvStep
 from dynamo.worker.engines.mock.arguments import MockArguments
 
 _STEP_ENDS: Final = 0
@@ -36,7 +37,7 @@ class Setup:
 
 
 class Cluster:
-    """One frontend with `setup.workers` engines behind it."""
+    """One frontend with `setup.workers` workers behind it, each with as many engines as it has data-parallel ranks."""
 
     def __init__(self, setup: Setup, mode: str, prompts: Prompts) -> None:
         self.seen = Seen()
@@ -44,24 +45,25 @@ class Cluster:
         """Of engines, those that were skipped left out: what the time that this takes depends on."""
         self._prompts = prompts
         self._longest = min(filter(None, (setup.engine.limits.longest, setup.engine.max_model_len)))
-        self._now = 0
+        self._now, self._ranks = 0, setup.engine.dp_size
         self._placing = self._frontend(setup, mode)
         self.engines = [
-            Engine(setup.engine, self.seen, partial(self._placing.told, worker), self._ended, setup.skips)
-            for worker in range(setup.workers)
+            Engine(setup.engine, self.seen, partial(self._told, number), self._ended, setup.skips)
+            for number in range(setup.workers * self._ranks)
         ]
+        """Rank by rank: those of the first worker, of the second, …"""
         self._calls: Sequence[Call] = ()
         self._events: list[tuple[int, int, int]] = []
-        """When, what, and who: a worker or a call."""
+        """When, what, and who: an engine or a call."""
 
     def _frontend(self, setup: Setup, mode: str) -> Placing:
         random, limits = Random(setup.seed), setup.engine.limits
         if mode != KV:
-            return PlainPlacing(mode, setup.workers, limits.max_num_seqs, random)
+            return PlainPlacing(mode, setup.workers, limits.max_num_seqs * self._ranks, random)
         follows = setup.use_kv_events and limits.enable_prefix_caching
         return KvPlacing(
             setup.kv, limits.block_size, setup.workers, limits.num_gpu_blocks if follows else None, random,
-            lambda: self._now * 1e-9,
+            lambda: self._now * 1e-9, self._ranks,
         )  # fmt: skip
 
     def run(self, calls: Sequence[Call], progress: Callable[[int, int], None] = lambda done, now: None) -> Seen:
@@ -84,10 +86,22 @@ class Cluster:
                 self._await(number)
         return self.seen
 
-    def _await(self, worker: int) -> None:
-        due = self.engines[worker].due
+    def _await(self, number: int) -> None:
+        due = self.engines[number].due
         if due is not None:
-            heapq.heappush(self._events, (due, _STEP_ENDS, worker))
+            heapq.heappush(self._events, (due, _STEP_ENDS, number))
+
+    def _told(self, number: int, step: KvStep) -> None:
+        """An engine's KV event."""
+        worker, rank = divmod(number, self._ranks)
+        self._placing.told(worker, step._replace(dp_rank=rank) if rank else step)
+
+    def _engine(self, placed: Placed) -> int:
+        """Where a request goes: the rank that was chosen, else the worker's least busy one, as a worker does."""
+        first, rank = placed.worker * self._ranks, placed.dp_rank
+        if rank is None:
+            rank = min(range(self._ranks), key=lambda one: self.engines[first + one].burden) if self._ranks > 1 else 0
+        return first + rank
 
     def _come(self, number: int) -> None:
         call, seen = self._calls[number], self.seen
@@ -103,11 +117,12 @@ class Cluster:
         names, tail = self._prompts.prompt(call)
         placed = self._placing.place(number, names, call.tokens_in)
         job = Job(number, self._now, TraceAnswer(self._prompts.answer(call, number, wanted)), placed)
-        engine = self.engines[placed.worker]
+        target = self._engine(placed)
+        engine = self.engines[target]
         before = engine.due
         engine.submit(job, list(names), tail, self._now)
         if engine.due != before:
-            self._await(placed.worker)
+            self._await(target)
 
     def _ended(self, job: Job, now: int) -> None:
         self._follow(self._calls[job.number])

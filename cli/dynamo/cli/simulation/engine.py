@@ -85,6 +85,11 @@ class Engine:
         self._start = self._length = self._quiet = 0
         self.due: int | None = None
 
+    @property
+    def burden(self) -> tuple[int, int]:
+        """How busy it is, to be compared."""
+        return self.stepper.scheduler.burden
+
     def submit(self, job: Job, names: list[int], tail: list[int], now: int) -> None:
         """A request comes; a step that is under way is not touched by it."""
         self.stepper.scheduler.add_named(job, names, tail)

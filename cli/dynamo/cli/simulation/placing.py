@@ -19,6 +19,8 @@ class Placed(Protocol):
     """A request that was sent."""
 
     worker: int
+    dp_rank: int | None
+    """Of the worker; None: it chooses."""
 
     def prefilled(self) -> None:
         """Its first token came."""
@@ -37,23 +39,27 @@ class Placing(Protocol):
 
 
 class _KvPlaced:
-    __slots__ = ("close", "prefilled", "worker")
+    __slots__ = ("close", "dp_rank", "prefilled", "worker")
 
     def __init__(self, ticket: Ticket, worker: int) -> None:
-        self.worker, self.prefilled, self.close = worker, ticket.prefilled, ticket.close
+        assert ticket.decision is not None
+        self.worker = worker
+        self.dp_rank: int | None = ticket.decision.rank.dp_rank
+        self.prefilled, self.close = ticket.prefilled, ticket.close
 
 
 class KvPlacing:
-    """Router mode kv; `blocks` is a worker's cache, None where its events aren't followed."""
+    """Router mode kv; `blocks` is the cache of a worker's rank, None where its events aren't followed."""
 
     def __init__(
         self, options: KvOptions, block_size: int, workers: int, blocks: int | None, random: Random,
-        clock: Callable[[], float],
+        clock: Callable[[], float], ranks: int = 1,
     ) -> None:  # fmt: skip
         self._router = KvRouting(options, block_size, random, clock).router
         self._clock, self._workers = clock, range(workers)
-        if blocks is not None:
-            for worker in self._workers:
+        for worker in self._workers:
+            self._router.has_ranks(worker, ranks)
+            if blocks is not None:
                 self._router.follow(worker, blocks)
 
     def place(self, number: int, names: list[int], tokens: int) -> Placed:
@@ -65,10 +71,11 @@ class KvPlacing:
 
 
 class _Counted:
-    __slots__ = ("_candidate", "worker")
+    __slots__ = ("_candidate", "dp_rank", "worker")
 
     def __init__(self, candidate: Candidate) -> None:
         candidate.open_streams += 1
+        self.dp_rank: int | None = None
         self._candidate, self.worker = candidate, candidate.id
 
     def prefilled(self) -> None:

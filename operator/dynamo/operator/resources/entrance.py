@@ -6,10 +6,15 @@ streams, mostly) is in the user's annotations.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from dynamo.operator.api.frontend import HttpRouteSpec, IngressSpec
 from dynamo.operator.kinds import ROUTES
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.site import Manifest, Scene
+
+HTTP_PORT = 80
 
 
 def entrance(scene: Scene) -> list[Manifest]:
@@ -20,18 +25,33 @@ def entrance(scene: Scene) -> list[Manifest]:
     return [_route(scene, spec.http_route)] if spec.http_route else []
 
 
-def url(scene: Scene) -> str:
-    """Where clients find the endpoint: outside the cluster if a host is named, else the Service."""
+def url(scene: Scene, live: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Where clients find the endpoint: outside the cluster if a host is named or a load balancer has an address by
+    what is `live`, else the Service.
+    """
     spec = scene.pipeline.spec.frontend
     host, secure = None, False
     if spec.ingress:
         host, secure = spec.ingress.host, spec.ingress.tls_secret is not None
     elif spec.http_route:
         host, secure = next(iter(spec.http_route.hostnames), None), spec.http_route.https
+    addresses = {one["kind"]: found for one in live if one["metadata"]["name"] == _name(scene)
+                 and (found := _address(one))}  # fmt: skip
+    if not host and spec.ingress:
+        host = addresses.get("Ingress")
     if host and not host.startswith("*"):
         return f"{'https' if secure else 'http'}://{host}"
-    service = naming.part_name(scene.pipeline.name, naming.FRONTEND)
-    return f"http://{service}.{scene.kubernetes_namespace}.svc:{spec.port}"
+    if spec.service.type == "LoadBalancer" and "Service" in addresses:
+        return f"http://{addresses['Service']}" + (f":{spec.port}" if spec.port != HTTP_PORT else "")
+    return f"http://{_name(scene)}.{scene.kubernetes_namespace}.svc:{spec.port}"
+
+
+def _address(live: Mapping[str, Any]) -> str:
+    """Of its load balancer, always the same one of several; empty where it has none (yet)."""
+    found = ((live.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
+    names = sorted(str(one.get("hostname") or one.get("ip") or "") for one in found)
+    first = next((name for name in names if name), "")
+    return f"[{first}]" if ":" in first else first
 
 
 def _ingress(scene: Scene, spec: IngressSpec) -> Manifest:

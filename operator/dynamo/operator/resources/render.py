@@ -28,17 +28,22 @@ from dynamo.operator.workload import Plan, Workload
 
 
 def manifests(
-    pipeline: DynamoPipeline, plan: Plan, site: Site, replicas: Mapping[str, int] | None = None
+    pipeline: DynamoPipeline,
+    plan: Plan,
+    site: Site,
+    replicas: Mapping[str, int] | None = None,
+    lost: Mapping[str, int] | None = None,
 ) -> list[Manifest]:
     """What a plan (out of `with_images`) is on this site; raises `RenderError`.
 
     `replicas` says how many workers of the wanted revision there are now, by component; the
-    plan's number counts for those it leaves out.
+    plan's number counts for those it leaves out. `lost` says how many more than that hang on dead nodes.
     """
-    scene, counts = Scene.of(pipeline, plan, site), replicas or {}
+    scene, counts, gone = Scene.of(pipeline, plan, site), replicas or {}, lost or {}
     found = [service_account(scene), *model_cache(scene), *network_policies(scene)]
     found += [frontend_service(scene), *entrance(scene)]
-    found += [budget for workload in plan.workloads for budget in disruption_budget(scene, workload)]
+    for workload in plan.workloads:
+        found += disruption_budget(scene, workload, gone.get(workload.component, 0))
     for workload in plan.workers:
         found += _worker(scene, workload, counts.get(workload.component, workload.replicas))
     return [_signed(manifest) for manifest in (*found, frontend_deployment(scene))]

@@ -30,8 +30,8 @@ def model_cache(scene: Scene) -> list[Manifest]:
     return [{**head, "spec": spec}]
 
 
-def disruption_budget(scene: Scene, workload: Workload) -> list[Manifest]:
-    """One pod of a component at a time, over all its revisions; a broken pod never blocks a drain.
+def disruption_budget(scene: Scene, workload: Workload, lost: int = 0) -> list[Manifest]:
+    """One pod of a component at a time, over all its revisions; neither a broken pod nor a lost one blocks a drain.
 
     For a single pod it would allow everything, and Kubernetes writes its status at each of the pod's changes.
     """
@@ -46,7 +46,7 @@ def disruption_budget(scene: Scene, workload: Workload) -> list[Manifest]:
         naming.part_labels(name, component),
     )
     spec = {
-        "maxUnavailable": 1,
+        "maxUnavailable": 1 + lost,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": naming.part_selector(name, component)},
     }
