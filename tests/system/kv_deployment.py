@@ -13,6 +13,7 @@ from tests.frontend import kv_reader
 
 from dynamo.frontend.generation import Choice, Desk
 from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.prefilling import new_choice
 from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
@@ -78,7 +79,8 @@ class Front:
         meter = self.services.metrics.meter("m")
         desk = Desk(self.models, self.services.opener, Context(), meter, self.services.clock)
         answer = Answer()
-        answer.choice = Choice(0, request, desk, answer)
+        prefill = self.services.pool.prefills.of(self.models)
+        answer.choice = new_choice(prefill, 0, request, desk, answer)
         answer.choice.start()
         return answer
 
@@ -131,9 +133,11 @@ class Deployment:
         self._stack.push_async_callback(runtime.shutdown, 0)
         return runtime
 
-    async def worker(self, blocks: int = 64, speedup: float = 0, **arguments: Any) -> Worker:
+    async def worker(
+        self, blocks: int = 64, speedup: float = 0, component: str = "backend", **arguments: Any
+    ) -> Worker:
         settings = WorkerSettings(
-            engine="mocker", model_name="m", endpoint=f"dyn://{self.namespace}.backend.generate",
+            engine="mocker", model_name="m", endpoint=f"dyn://{self.namespace}.{component}.generate",
             kv_cache_block_size=BLOCK,
             engine_args=json.dumps(
                 {"speedup_ratio": speedup, "num_gpu_blocks": blocks, "max_num_seqs": 8, **arguments}
@@ -143,8 +147,10 @@ class Deployment:
         engine = Mocker(settings, model)
         serving = await serve_engine(runtime, engine, model, settings)
         self._stack.push_async_callback(serving.stop, 0)
-        self.workers.append(Worker(runtime, engine))
-        return self.workers[-1]
+        made = Worker(runtime, engine)
+        if engine.role != "prefill":
+            self.workers.append(made)
+        return made
 
     async def frontend(self, mode: str = "kv", **options: Any) -> Front:
         """Ready when this returns: it can send to every worker that is there. `options`: more settings."""

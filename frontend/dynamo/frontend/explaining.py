@@ -62,11 +62,16 @@ class Explanation:
         self._tells, self._clock, self._depth = tells, clock, depth
         self._began, self._received = began
         self._routes: dict[int, tuple[Route, float]] = {}
+        self._computed: dict[int, Route | None] = {}
         self._first: float | None = None
 
     def routed(self, choice: int, route: Route) -> None:
         """An attempt goes there now; the last one counts."""
         self._routes[choice] = (route, self._clock())
+
+    def computed(self, choice: int, route: Route | None) -> None:
+        """A prefill worker computes its prompt; None: no, the worker that decodes does."""
+        self._computed[choice] = route
 
     def first_token(self) -> None:
         """Of the answer."""
@@ -79,7 +84,7 @@ class Explanation:
             return {}
         said: dict[str, Any] = {}
         if "worker_id" in self._tells:
-            said["worker_id"] = worker_id(found[0])
+            said["worker_id"] = worker_id(found[0], self._computed.get(choice))
         if "routing" in self._tells:
             said["routing"] = _given(msgspec.to_builtins(found[0]))
         return said
@@ -108,13 +113,13 @@ class Explanation:
         )
 
 
-def worker_id(route: Route) -> dict[str, Any]:
-    """One worker does both parts here; its rank is only said where it is known."""
-    instance, rank = route.instance, route.dp_rank
+def worker_id(route: Route, computed: Route | None = None) -> dict[str, Any]:
+    """One worker does both parts, unless another computed the prompt; ranks are only said where they are known."""
+    first = computed or route
     return _given(
         {
-            "prefill_worker_id": instance, "prefill_dp_rank": rank, "decode_worker_id": instance,
-            "decode_dp_rank": rank,
+            "prefill_worker_id": first.instance, "prefill_dp_rank": first.dp_rank,
+            "decode_worker_id": route.instance, "decode_dp_rank": route.dp_rank,
         }
     )  # fmt: skip
 

@@ -123,7 +123,9 @@ def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
 
 def _no_prefill(field: str, value: int | None) -> None:
     if value is not None:
-        raise ApiError(400, f"{field}: there are no prefill workers here.", code="unsupported_value", param=field)
+        raise ApiError(
+            400, f"{field}: requests don't choose their prefill worker here.", code="unsupported_value", param=field
+        )
 
 
 def _session(hints: Hints, scope: Scope, nvext: Nvext | None) -> None:

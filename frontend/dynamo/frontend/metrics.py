@@ -43,6 +43,7 @@ _COUNTERS: Final = {
     "model_cancellation_total": "Requests that ended because their client left",
     "model_rejection_total": "Requests that no instance took",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
+    "model_prefill_fallbacks_total": "Prompts that a decode worker computed since no prefill worker did",
     "model_kv_gaps_total": "How often KV events of an instance were missing (kv router)",
     "model_kv_snapshots_total": "Snapshots of an instance's KV cache that were applied (kv router)",
 }

@@ -23,6 +23,7 @@ from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.model_set import ModelSet, Seat, View
+from dynamo.frontend.prefilling import Prefills
 from dynamo.llm.card import ModelCard, card_from_dict
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
@@ -52,6 +53,7 @@ class ModelPool:
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
         self.gates, self._sessions = gates or Gates(metrics), sessions
+        self.prefills = Prefills(lambda card: ModelSet(card, view, mode, random, kv), self._join)
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -73,7 +75,8 @@ class ModelPool:
             self._unreadable(instance, error)
             return
         if card.role == "prefill":
-            return  # decode workers ask these, no client does
+            self.prefills.joined(card, instance)  # no model by itself: nothing is pending of it
+            return
         if instance.key.path.namespace in self._heard:
             self._seat(card, instance)
         else:
@@ -145,12 +148,14 @@ class ModelPool:
         if (waiting := self._listening.pop(key, None)) is not None:
             waiting.cancel()
         found = self._of.pop(key, None)
-        if found is None:
+        if found is None and not self.prefills.left(key):
             return
         if self._events is not None:
             self._events.left(key)
         if self._sharing is not None:
             self._sharing.left(key)
+        if found is None:
+            return
         found.left(key)
         if not found.seats:
             self._drop(found)

@@ -77,7 +77,11 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Tell whether requests that were made for `other` can go to workers of this card."""
         room, needed = self.context_length, other.context_length
         fits = room is None or (needed is not None and room >= needed)
-        return self.name == other.name and fits and self._tokens == other._tokens
+        return fits and self.same_tokens(other)
+
+    def same_tokens(self, other: ModelCard) -> bool:
+        """Tell whether it is the same model, and its prompts become the same tokens."""
+        return self.name == other.name and self._tokens == other._tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the instance's record."""

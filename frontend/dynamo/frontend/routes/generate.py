@@ -25,6 +25,7 @@ from dynamo.frontend.http_server import CONNECTION, Connection
 from dynamo.frontend.metrics import ModelMeter, error_type
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
+from dynamo.frontend.prefilling import new_choice
 from dynamo.frontend.requests import (
     ClientGone,
     Receive,
@@ -198,7 +199,8 @@ class _Job:
             hold_seconds=services.policy.hold_seconds, again=services.pool.again, hints=hints,
             explanation=shape.explanation,
         )  # fmt: skip
-        choices = [Choice(index, one, desk, self.answer) for index, one in enumerate(requests)]
+        prefill = services.pool.prefills.of(models)
+        choices = [new_choice(prefill, index, one, desk, self.answer) for index, one in enumerate(requests)]
         if models.gate is None:
             self.answer.start(choices)
         else:
