@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from e2e.apiserver.client import until
 from e2e.apiserver.operators import REPOSITORY
 from e2e.apiserver.test_agreement import waiting
 from e2e.apiserver.world import World
@@ -31,7 +32,7 @@ def test_helm_3_does_not_wait_for_pipelines_and_the_notes_say_who_does(world: Wo
         process.kill()
         process.wait(10)
     helm(world, "uninstall", "models", "--wait", "--timeout=60s")
-    assert world.children() == []
+    until("all is gone", lambda: not world.children())
 
 
 def helm(world: World, *words: str) -> str:

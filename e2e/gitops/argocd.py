@@ -30,6 +30,7 @@ USERS = tuple(f"system:serviceaccount:{HOME}:{name}" for name in (CONTROLLER, SE
 APPLICATIONS = Resource("argoproj.io/v1alpha1", "Application", "applications")
 SETS = Resource("argoproj.io/v1alpha1", "ApplicationSet", "applicationsets")
 PROJECTS = Resource("argoproj.io/v1alpha1", "AppProject", "appprojects")
+CASCADE = "resources-finalizer.argocd.argoproj.io"
 RESYNC_SECONDS = 10
 """So often it looks into git and compares; by default every three minutes."""
 # docs/gitops.md: our component in the kustomization that installs Argo CD. What it would run in pods, runs here.
@@ -229,3 +230,14 @@ class Application:
         resources: list[Object] = self.live().get("status", {}).get("resources", [])
         (found,) = [one for one in resources if one["kind"] == "DynamoPipeline"]
         return str(found.get("health", {}).get("message", ""))
+
+    def complaints(self) -> str:
+        """What it says beside its state."""
+        conditions: list[Object] = self.live().get("status", {}).get("conditions", [])
+        return "\n".join(str(one["message"]) for one in conditions)
+
+    def delete_with_all(self) -> None:
+        """As `argocd app delete` does."""
+        admin = self.argo.plane.admin
+        admin.merge(APPLICATIONS, HOME, self.name, {"metadata": {"finalizers": [CASCADE]}})
+        admin.delete(APPLICATIONS, HOME, self.name)

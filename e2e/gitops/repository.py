@@ -30,11 +30,16 @@ class Repository:
     def pipelines(self, specs: Mapping[str, Object]) -> str:
         """A folder of exactly these pipelines, by name; the commit."""
         files = {f"{name}.yaml": pipeline(name, spec) for name, spec in specs.items()}
-        for old in (self._folder / FOLDER).glob("*"):
-            old.unlink()
+        self._clear()
         kustomization = {"kind": "Kustomization", "resources": sorted(files)}
         for name, content in {**files, "kustomization.yaml": kustomization}.items():
             self.write(f"{FOLDER}/{name}", json.dumps(content))
+        return self.commit()
+
+    def without_pipelines(self) -> str:
+        """The folder with nothing to apply; the commit."""
+        self._clear()
+        self.write(f"{FOLDER}/README.md", "There were pipelines here.\n")
         return self.commit()
 
     def write(self, path: str, text: str) -> None:
@@ -50,6 +55,10 @@ class Repository:
             "-c", "user.name=somebody", "-c", "user.email=somebody@example.com", "commit", "--quiet", "-m", "turn"
         )
         return self._git("rev-parse", "HEAD").strip()
+
+    def _clear(self) -> None:
+        for old in (self._folder / FOLDER).glob("*"):
+            old.unlink()
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(

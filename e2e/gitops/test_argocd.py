@@ -30,7 +30,7 @@ def spec(turn: str, **component: object) -> Object:
     return turned(turn, turn, name="worker", **component)
 
 
-def test_from_a_commit_to_healthy_and_back(world: World, argo: ArgoCd, repository: Repository, note: Note) -> None:
+def test_from_a_commit_to_healthy_and_back(world: World, argo: ArgoCd, repository: Repository) -> None:
     """Healthy when it is served and never before, by each commit; what can't be had is told; what git drops is gone."""
     world.operators.start()
     first = repository.pipelines({"llama": spec("a")})
@@ -41,7 +41,8 @@ def test_from_a_commit_to_healthy_and_back(world: World, argo: ArgoCd, repositor
         without_image(world, application, repository)
         served(world, application, repository.pipelines({"llama": spec("c")}), spec("c"))
         pruned(world, application, repository)
-        note("states of the application", len(application.states()))
+        emptied(world, application, repository)
+        deleted(world, application)
 
 
 def test_nobody_writes_at_rest(world: World, argo: ArgoCd, repository: Repository, note: Note) -> None:
@@ -133,18 +134,38 @@ def image_pull_fails(world: World) -> bool:
 
 
 def pruned(world: World, application: Application, repository: Repository) -> None:
-    """One of two goes with all that it has. The last one stays: Argo CD empties no application by itself."""
+    """One of two goes from git, and with it all that it had; the other one serves on."""
     both = repository.pipelines({"llama": spec("c"), "other": spec("c")})
-    until(
-        "both serve",
-        lambda: world.ready() and world.ready("other") and application.state() == State(both, SYNCED, HEALTHY),
-    )
+    until("both are applied", lambda: application.state() == State(both, SYNCED, PROGRESSING))
+    until("both are ready", lambda: world.ready() and world.ready("other"))
+    until("Argo CD says so", lambda: application.state() == State(both, SYNCED, HEALTHY))
     assert world.children("other")
     left = repository.pipelines({"llama": spec("c")})
-    until("it is gone", lambda: world.admin.get(PIPELINES, world.namespace, "other") is None)
-    until("all that it had is gone", lambda: not world.children("other"))
+    gone(world, "other")
     until("it is at rest", lambda: application.state() == State(left, SYNCED, HEALTHY))
     assert lacking(world, spec("c")) == []
+
+
+def emptied(world: World, application: Application, repository: Repository) -> None:
+    """The last one isn't pruned, and the application says why."""
+    revision = repository.without_pipelines()
+    until("it says so", lambda: "wipe out all resources" in application.complaints())
+    time.sleep(HELD_SECONDS)
+    assert application.state() == State(revision, OUT_OF_SYNC, HEALTHY)
+    assert world.ready()
+
+
+def deleted(world: World, application: Application) -> None:
+    """With Argo CD's finalizer an application takes its pipelines along."""
+    application.delete_with_all()
+    gone(world, "llama")
+    until("no pod is left", lambda: not world.items(PODS))
+
+
+def gone(world: World, name: str) -> None:
+    """The pipeline and all that it had."""
+    until("it is gone", lambda: world.admin.get(PIPELINES, world.namespace, name) is None)
+    until("all that it had is gone", lambda: not world.children(name))
 
 
 def child_by_hand(world: World, application: Application, revision: str) -> None:
