@@ -236,6 +236,12 @@ class Application:
         conditions: list[Object] = self.live().get("status", {}).get("conditions", [])
         return "\n".join(str(one["message"]) for one in conditions)
 
+    def compares_on_the_server(self, *, yes: bool) -> None:
+        """By trying what it would apply, instead of by its own arithmetic."""
+        annotation = {"argocd.argoproj.io/compare-options": "ServerSideDiff=true" if yes else None}
+        patch = {"metadata": {"annotations": annotation}}
+        self.argo.plane.admin.merge(APPLICATIONS, HOME, self.name, patch)
+
     def delete_with_all(self) -> None:
         """As `argocd app delete` does."""
         admin = self.argo.plane.admin

@@ -79,7 +79,27 @@ def test_an_application_for_each_folder(world: World, argo: ArgoCd, repository: 
             there = World(world.plane, world.operators, folder.name)
             with argo.watched(name) as application:
                 state = State(revision, SYNCED, HEALTHY)
+                until("it is applied", lambda: application.state().sync == SYNCED)  # noqa: B023
                 until("it is healthy", lambda: there.ready(folder.name) and application.state() == state)  # noqa: B023
+
+
+def test_a_component_without_a_name_can_not_be_compared(world: World, argo: ArgoCd, repository: Repository) -> None:
+    """It is applied and serves, but Argo CD is lost from then on; comparing on the server helps, or the name."""
+    world.operators.start()
+    repository.pipelines({"llama": {"components": [{"engine": "mocker"}]}})
+    with argo.following(world.namespace, repository, FOLDER, world.namespace) as application:
+        until("it is applied", lambda: world.admin.get(PIPELINES, world.namespace, "llama"))
+        until("it serves", lambda: world.ready() and application.state().health == HEALTHY)
+        until("it says so", lambda: 'omits key field "name"' in application.complaints())
+        assert application.state().sync == "Unknown"
+        application.compares_on_the_server(yes=True)
+        revision = repository.pipelines({"llama": {"components": [{"engine": "mocker", "replicas": 3}]}})
+        until("it compares", lambda: world.ready() and application.state() == State(revision, SYNCED, HEALTHY))
+        rests(world, application, revision)
+        application.compares_on_the_server(yes=False)
+        until("it is lost again", lambda: application.state().sync == "Unknown")
+        named = repository.pipelines({"llama": {"components": [{"name": "worker", "engine": "mocker"}]}})
+        until("the name helps", lambda: world.ready() and application.state() == State(named, SYNCED, HEALTHY))
 
 
 def served(world: World, application: Application, revision: str, wanted: Object) -> None:
