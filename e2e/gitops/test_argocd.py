@@ -79,7 +79,7 @@ def test_an_application_for_each_folder(world: World, argo: ArgoCd, repository: 
             there = World(world.plane, world.operators, folder.name)
             with argo.watched(name) as application:
                 state = State(revision, SYNCED, HEALTHY)
-                until("it is applied", lambda: application.state().sync == SYNCED)  # noqa: B023
+                until("it is applied", lambda: application.state().sync == SYNCED)
                 until("it is healthy", lambda: there.ready(folder.name) and application.state() == state)  # noqa: B023
 
 
