@@ -63,7 +63,6 @@ def test_nobody_writes_at_rest(world: World, argo: ArgoCd, repository: Repositor
         assert len(compared) >= 10
         child_by_hand(world, application, revision)
         pipeline_by_hand(world, application, revision)
-        scaled_by_hand(world, application, revision)
 
 
 def test_an_application_for_each_folder(world: World, argo: ArgoCd, repository: Repository) -> None:
@@ -100,6 +99,24 @@ def test_a_component_without_a_name_can_not_be_compared(world: World, argo: Argo
         until("it is lost again", lambda: application.state().sync == "Unknown")
         named = repository.pipelines({"llama": {"components": [{"name": "worker", "engine": "mocker"}]}})
         until("the name helps", lambda: world.ready() and application.state() == State(named, SYNCED, HEALTHY))
+
+
+def test_kubectl_scale_stays(world: World, argo: ArgoCd, repository: Repository) -> None:
+    """It sets a field that the sample leaves to others: no difference, and the next commit leaves it alone, too."""
+    world.operators.start()
+    component: Object = {"name": "worker", "engine": "mocker"}
+    revision = repository.pipelines({"llama": {"replicas": 1, "components": [component]}})
+    with argo.following(world.namespace, repository, FOLDER, world.namespace) as application:
+        until("it is applied", lambda: application.state().sync == SYNCED)
+        until("it is healthy", lambda: world.ready() and application.state() == State(revision, SYNCED, HEALTHY))
+        mark, seen = world.plane.mark(), len(application.states())
+        world.plane.kubectl("scale", "--replicas=3", "dynamopipelines/llama", "-n", world.namespace)
+        rests(world, application, revision)
+        assert argo.writes(mark) == []
+        assert {one.sync for one in application.states(seen)} <= {SYNCED}
+        more = repository.pipelines({"llama": {"replicas": 1, "components": [component], "restart": "now"}})
+        until("it is healthy", lambda: world.ready() and application.state() == State(more, SYNCED, HEALTHY))
+        assert (world.live()["spec"]["replicas"], world.live()["spec"]["restart"]) == (3, "now")
 
 
 def served(world: World, application: Application, revision: str, wanted: Object) -> None:
@@ -209,16 +226,6 @@ def pipeline_by_hand(world: World, application: Application, revision: str) -> N
     rests(world, application, revision)
     assert application.argo.writes(mark) == ["patch dynamopipelines/llama"]
     assert lacking(world, spec("a")) == []
-
-
-def scaled_by_hand(world: World, application: Application, revision: str) -> None:
-    """`kubectl scale` sets a field that the sample leaves to others: it stays, and Argo CD does nothing."""
-    mark, seen = world.plane.mark(), len(application.states())
-    world.plane.kubectl("scale", "--replicas=3", "dynamopipelines/llama", "-n", world.namespace)
-    rests(world, application, revision)
-    assert world.live()["spec"]["replicas"] == 3
-    assert application.argo.writes(mark) == []
-    assert {one.sync for one in application.states(seen)} <= {SYNCED}
 
 
 def rests(world: World, application: Application, revision: str) -> None:
