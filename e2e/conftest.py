@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -122,6 +123,20 @@ def _cluster() -> Cluster:
     if not kubeconfig:
         pytest.fail("no cluster: run `make e2e`, or name a kubeconfig in E2E_KUBECONFIG (e2e/README.md)", pytrace=False)
     return Cluster(Path(kubeconfig))
+
+
+@pytest.fixture
+def note(
+    record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+) -> Callable[[str, object], None]:
+    """Figures are shown, and kept in a JUnit report."""
+
+    def keep(what: str, value: object) -> None:
+        record_property(what, value)
+        with capsys.disabled():
+            sys.stdout.write(f"\n  {what}: {value}\n")
+
+    return keep
 
 
 @pytest.fixture(scope="session")

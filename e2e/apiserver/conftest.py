@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e.apiserver.lanes import Lanes
 from e2e.apiserver.lives import reconcilers
-from e2e.apiserver.operators import NAMESPACES, Operators
 from e2e.apiserver.plane import Plane
 from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story, lived
-from e2e.apiserver.world import Note, World
+from e2e.apiserver.world import World, new_world
 from e2e.kind.places import Places
 
 HERE = Path(__file__).parent
@@ -37,21 +34,6 @@ def world(plane: Plane, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace of its own, the CRD and the chart's rights; no operator runs yet."""
     with new_world(plane, re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")) as found:
         yield found
-
-
-@contextmanager
-def new_world(plane: Plane, name: str) -> Iterator[World]:
-    """For tests that share one; it is gone afterwards."""
-    operators = Operators(plane, name)
-    operators.allow()
-    found = World(plane, operators, name)
-    found.install_crd()
-    plane.admin.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace}})
-    try:
-        yield found
-    finally:
-        operators.end()
-        found.clear()
 
 
 @pytest.fixture(scope="session")
@@ -75,18 +57,6 @@ def whole(plane: Plane, shared_proxy: Proxy) -> Story:
         lanes = Lanes(world, shared_proxy.faults, ["whole"])
         with reconcilers(lanes, shared_proxy.url, world.operators.token):
             return lived(lanes)
-
-
-@pytest.fixture
-def note(record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]) -> Note:
-    """Figures are shown, and kept in a JUnit report."""
-
-    def keep(what: str, value: object) -> None:
-        record_property(what, value)
-        with capsys.disabled():
-            sys.stdout.write(f"\n  {what}: {value}\n")
-
-    return keep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
 from e2e.apiserver.client import Object, until
-from e2e.apiserver.operators import ACCOUNT, HOME, REPOSITORY, USER, Operators
+from e2e.apiserver.operators import ACCOUNT, HOME, NAMESPACES, REPOSITORY, USER, Operators
 from e2e.apiserver.plane import CRDS, Plane
 
 from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, Resource
@@ -118,3 +119,18 @@ class World:
                 self.admin.delete(PIPELINES, one["metadata"]["namespace"], one["metadata"]["name"])
         self.admin.code("DELETE", LEASES.path(HOME, ACCOUNT))
         self.admin.code("DELETE", f"/api/v1/namespaces/{self.namespace}")
+
+
+@contextmanager
+def new_world(plane: Plane, name: str) -> Iterator[World]:
+    """For tests that share one; it is gone afterwards."""
+    operators = Operators(plane, name)
+    operators.allow()
+    found = World(plane, operators, name)
+    found.install_crd()
+    plane.admin.apply(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace}})
+    try:
+        yield found
+    finally:
+        operators.end()
+        found.clear()

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from e2e.kind.debian import redis_server
 from e2e.kind.places import HERE, Places
 from e2e.kind.steps import StepError, run, step
 
@@ -38,6 +39,8 @@ TOOLS = (
 TOOL_FLAGS = {"helm": ("-X helm.sh/helm/v3/internal/version.version={version}",)}
 ARGO_CD = "github.com/argoproj/argo-cd/v3@v3.1.9"
 GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
+# What Argo CD's image has beside it, and the library of our kubectl.
+KUSTOMIZE = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 BENCH_TOOLS = ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)
 
 
@@ -87,11 +90,27 @@ def fetch_for_tests(places: Places, *, full: bool) -> None:
     if full:
         with step("what Argo CD's own test of health checks is built of"):
             _go(["test", "-c", "-o", os.devnull, "./util/lua"], folder)
+        _build_argo_cd(places, folder)
+        _install_tool(places, KUSTOMIZE)
+        redis_server(places)
 
 
 def folder_of(module: str) -> Path:
     """Where the source of a `module@version` lies that nothing of ours requires, downloaded if need be."""
     return Path(json.loads(run(["go", "mod", "download", "-json", module], seconds=300, cwd=HERE))["Dir"])
+
+
+def _build_argo_cd(places: Places, folder: Path) -> None:
+    """All of Argo CD in one program, in its module's own folder: for others its `replace` lines don't hold."""
+    name, version = "argocd", ARGO_CD.partition("@")[2]
+    stamp = places.bin / f".{name}-{version}"
+    if stamp.exists():
+        return
+    with step(f"building Argo CD {version}"), tempfile.TemporaryDirectory(dir=places.bin) as made:
+        # Without -trimpath, so that the health test shares what is compiled.
+        _go(["build", "-ldflags", "-s -w", "-o", f"{made}/{name}", "./cmd"], folder)
+        (Path(made) / name).rename(places.bin / name)
+    stamp.touch()
 
 
 def _kubernetes_flags() -> str:
@@ -116,7 +135,8 @@ def _build_module(places: Places, name: str, builds: Iterable[tuple[str, ...]], 
 
 
 def _install_tool(places: Places, tool: str) -> None:
-    name, version = tool.rsplit("/", 1)[-1].split("@")
+    path, version = tool.split("@")
+    name = re.sub(r"/v\d+$", "", path).rsplit("/", 1)[-1]
     flags = " ".join(["-s -w", *TOOL_FLAGS.get(name, ())]).format(version=version)
     stamp = places.bin / f".{name}-{hashlib.sha256(f'{tool} {flags}'.encode()).hexdigest()[:12]}"
     if stamp.exists():

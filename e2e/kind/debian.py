@@ -62,12 +62,31 @@ def install_missing() -> None:
             "no Docker answers that has or can pull kind's node image; to run its own, `make e2e` must be root "
             f"on Debian{f' with {names}' if names else ''}. Start Docker, or name a cluster in E2E_KUBECONFIG."
         )
-    if not missing:
+    if missing:
+        _install(missing)
+
+
+def redis_server(places: Places) -> None:
+    """Redis on PATH: the machine's own, else Debian's program without its service. Root on Debian, where it is missing.
+
+    In Debian the server is a link to a program of redis-tools, which knows by its name what to be.
+    """
+    if shutil.which("redis-server", path=f"{places.bin}:{os.environ.get('PATH', '')}"):
         return
-    with step(f"installing from Debian: {names}"):
+    if os.geteuid() or not Path("/etc/debian_version").exists():
+        raise StepError("redis-server is missing: Argo CD keeps its cache there; install it and put it on PATH")
+    if shutil.which("redis-check-rdb") is None:
+        _install(["redis-tools"])
+    link = places.bin / "redis-server"
+    link.unlink(missing_ok=True)
+    link.symlink_to(str(shutil.which("redis-check-rdb")))
+
+
+def _install(packages: list[str]) -> None:
+    with step(f"installing from Debian: {' '.join(packages)}"):
         env = {"DEBIAN_FRONTEND": "noninteractive"}
         run(["apt-get", "update", "-qq"], seconds=300, env=env)
-        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], seconds=900, env=env)
+        run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], seconds=900, env=env)
 
 
 def root_filesystem(places: Places) -> Path:

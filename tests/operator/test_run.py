@@ -12,7 +12,7 @@ from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
 
 from dynamo.operator import lease, watching
-from dynamo.operator.dirty import Key, Turn
+from dynamo.operator.dirty import Dirty, Key, Pace, Turn
 from dynamo.operator.election import Election
 from dynamo.operator.kube import Api
 from dynamo.operator.lag import Lag
@@ -56,6 +56,25 @@ def test_a_kind_that_is_missing_at_start_is_waited_for() -> None:
             await asyncio.wait_for(waiting, 10)
 
     run(case)
+
+
+def test_looks_come_again_at_the_pace_that_is_asked_for() -> None:
+    """Also of a queue that is still empty, which is false."""
+    looked: list[Key] = []
+
+    class Looks:
+        async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
+            looked.append(key)
+            return Outcome()
+
+    async def main() -> None:
+        work = Work(Looks(), Metrics(), queue=Dirty(Pace(resync=0.01, spacing=0.0)))
+        task = asyncio.create_task(work.run())
+        work.mark(Key("serving", "llama"))
+        await until(lambda: len(looked) > 3)
+        task.cancel()
+
+    asyncio.run(main())
 
 
 def test_the_sweep_finds_what_no_event_told() -> None:

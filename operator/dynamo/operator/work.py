@@ -45,7 +45,7 @@ class Work:
     ) -> None:
         self._looks, self._metrics, self._limit = looks, metrics, limit
         self._clock, self._draw = clock, draw
-        self.queue = queue or Dirty()
+        self.queue = Dirty() if queue is None else queue  # an empty one is false
         self._woken = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._told: dict[Key, str] = {}
