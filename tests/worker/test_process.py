@@ -32,9 +32,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.processes]
 MODULE = ["-m", "dynamo.worker"]
 DIES = [
     "-c",
-    "from dynamo.worker.engines.mocker import Mocker\n"
+    "from dynamo.worker.engines.mocker_rank import MockRank\n"
     "def dies(self, plan): raise ZeroDivisionError('the card fell off the bus')\n"
-    "Mocker._produce = dies\n"
+    "MockRank._produce = dies\n"
     "from dynamo.worker.main import main\n"
     "main()",
 ]
