@@ -41,9 +41,8 @@ log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPEN_SECONDS: Final = 10.0
 """How long the word that it is ready waits for the models whose workers are there already."""
-QUIET: Final = 0.4
 LONGEST: Final = 3.0
-"""Of the seconds that a frontend accepts for after SIGTERM: without a request, and at most."""
+"""Times the seconds that a frontend accepts for after SIGTERM, it accepts at most."""
 
 
 class Leaving:
@@ -229,9 +228,10 @@ async def _accept(server: HttpServer, seconds: float) -> None:
 def longer(seconds: float, elapsed: float, since_asked: float) -> float:
     """How much longer a frontend that leaves accepts, after `elapsed` of at least `seconds`. Pure.
 
-    Proxies of a busy cluster learn late that it leaves: while requests come, it accepts up to three times as long.
+    Proxies of a busy cluster learn late that it leaves: so it goes on for as long again after each request, up to three
+    times as long. That also outlives what clients keep open (httpx: 5 s): none sends into a connection that is closed.
     """
-    return max(0.0, min(QUIET * seconds - since_asked, LONGEST * seconds - elapsed))
+    return max(0.0, min(seconds - since_asked, LONGEST * seconds - elapsed))
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
