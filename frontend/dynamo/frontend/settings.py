@@ -143,8 +143,8 @@ class FrontendSettings:
     )
     drain_seconds: float = setting(
         5.0,
-        "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each request, up to "
-        "three times in all.",
+        "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each "
+        "request, up to three times in all.",
         env="DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS",
     )
     grace_seconds: float = setting(
