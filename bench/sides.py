@@ -161,6 +161,13 @@ def start_ours(servers: Servers, plan: Plan) -> Side:
     return _start(servers, plan.model, options, worker, {})
 
 
+def start_slots(servers: Servers, model: Path, slots: int, speed: float, options: Sequence[str]) -> Side:
+    """This project with engines that run so many sequences each, at this multiple of real speed."""
+    engine = {"speedup_ratio": speed, "block_size": BLOCK_SIZE, "num_gpu_blocks": BLOCKS, "max_num_seqs": slots}
+    worker = ["--engine", "mocker", "--engine-args", json.dumps(engine), "--kv-cache-block-size", str(BLOCK_SIZE)]
+    return _start(servers, model, options, worker, {})
+
+
 def start_echo(servers: Servers, model: Path, delay_ms: int) -> Side:
     """This project with engines that echo their prompt, a token a step."""
     return _start(servers, model, (), ["--engine", "echo_core"], {"DYN_TOKEN_ECHO_DELAY_MS": str(delay_ms)})

@@ -122,14 +122,21 @@ def measure(fleet: Fleet, scenario: Scenario, number: int, vocabulary: Sequence[
     """One scenario on one side, once."""
     count = max(scenario.at_once, round(scenario.conversations * scale))
     prompts = f"{scenario.name}/{number}"
+
+    def sent(conversations_sent: int, part: str) -> dict[str, Any]:
+        talks = conversations(vocabulary, conversations_sent, prompts, f"{prompts}{part}")
+        return send(fleet, talks, scenario.at_once)
+
     if not scenario.restart:
-        return send(fleet, conversations(vocabulary, count, prompts, prompts), scenario.at_once)
-    send(fleet, conversations(vocabulary, count // 2, prompts, prompts), scenario.at_once)
+        return sent(count, "")
+    sent(count // 2, "")
+    before = sent(count // 2, "/before")["hit_ratio"]
     begin = time.monotonic()
     fleet.restart()
     back = time.monotonic() - begin
-    second = conversations(vocabulary, count // 2, prompts, f"{prompts}/again")
-    return {**send(fleet, second, scenario.at_once), "restart_seconds": back}
+    after = sent(count // 2, "/after")
+    kept = after["hit_ratio"] / before if before and after["hit_ratio"] is not None else None
+    return {**after, "restart_seconds": back, "kept": kept}
 
 
 def run(scenario: Scenario, options: Options, vocabulary: Sequence[str], model: Path, results: Results) -> None:

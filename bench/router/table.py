@@ -17,6 +17,7 @@ _COLUMNS = (
     ("tok/s", "tokens_per_second", "{:,.0f}"),
     ("frontend ms/request", "frontend_ms_per_request", "{:.2f}"),
     ("back after s", "restart_seconds", "{:.1f}"),
+    ("hits of those before", "kept", "{:.3f}"),
 )
 
 
