@@ -118,14 +118,19 @@ def on(node: str) -> Object:
 
 def victim_and_other(platform: Platform) -> tuple[str, str]:
     """A node without anything of the platform, and one with it; only kind's nodes can be stopped."""
-    nodes = [node["metadata"]["name"] for node in platform.cluster.list("v1/Node") if not node["spec"].get("taints")]
-    assert len(nodes) > 1, "this scenario needs two nodes without taints"
+    # One that was stopped before keeps its taint for some seconds.
+    nodes = wait_for("there are two nodes without taints", lambda: _two_free(platform), NOTICED_SECONDS)
     assert _is_container(nodes[0]), "this scenario stops a node, so it needs kind, and its Docker within reach"
     here = home(platform)
     etcd = next(pod for pod in here.list("v1/Pod") if _part(pod) == "etcd")["spec"]["nodeName"]
     victim, other = next(node for node in nodes if node != etcd), etcd
     _moved_away(here, victim)
     return victim, other
+
+
+def _two_free(platform: Platform) -> list[str] | None:
+    nodes = [node["metadata"]["name"] for node in platform.cluster.list("v1/Node") if not node["spec"].get("taints")]
+    return nodes if len(nodes) > 1 else None
 
 
 def _moved_away(here: Namespace, node: str) -> None:

@@ -37,6 +37,7 @@ TOOLS = (
 )
 # Without it helm calls itself v3.19, which pyhelm3 can't read.
 TOOL_FLAGS = {"helm": ("-X helm.sh/helm/v3/internal/version.version={version}",)}
+GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"}
 ARGO_CD = "github.com/argoproj/argo-cd/v3@v3.1.9"
 GATEWAY_API = "sigs.k8s.io/gateway-api@v1.3.0"
 # What Argo CD's image has beside it, and the library of our kubectl.
@@ -89,7 +90,7 @@ def fetch_for_tests(places: Places, *, full: bool) -> None:
         folder = folder_of(ARGO_CD)
     if full:
         with step("what Argo CD's own test of health checks is built of"):
-            _go(["test", "-c", "-o", os.devnull, "./util/lua"], folder)
+            _go(["test", "-trimpath", "-c", "-o", os.devnull, "./util/lua"], folder)
         _build_argo_cd(places, folder)
         _install_tool(places, KUSTOMIZE)
         redis_server(places)
@@ -107,8 +108,8 @@ def _build_argo_cd(places: Places, folder: Path) -> None:
     if stamp.exists():
         return
     with step(f"building Argo CD {version}"), tempfile.TemporaryDirectory(dir=places.bin) as made:
-        # Without -trimpath, so that the health test shares what is compiled.
-        _go(["build", "-ldflags", "-s -w", "-o", f"{made}/{name}", "./cmd"], folder)
+        # With the flags of its health test, which shares what is compiled.
+        _go(["build", "-trimpath", "-ldflags", "-s -w", "-o", f"{made}/{name}", "./cmd"], folder)
         (Path(made) / name).rename(places.bin / name)
     stamp.touch()
 
@@ -148,7 +149,7 @@ def _install_tool(places: Places, tool: str) -> None:
 
 
 def _go(args: list[str], folder: Path, **env: str) -> None:
-    run(["go", *args], seconds=BUILD_SECONDS, cwd=folder, env={"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", **env})
+    run(["go", *args], seconds=BUILD_SECONDS, cwd=folder, env={**GO_ENVIRONMENT, **env})
 
 
 def digest_of(files: Iterable[Path]) -> str:
