@@ -1,4 +1,4 @@
-"""A memory store with registries on it, and how a test waits for them."""
+"""A memory store with registries on it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,6 @@ def play(case: Callable[[Site], Awaitable[None]]) -> None:
             await site.close()
 
     asyncio.run(main())
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    deadline = asyncio.get_running_loop().time() + within
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 async def watching(registry: Registry, kind: str = "other", namespace: str | None = "ns") -> InstanceView:

@@ -7,7 +7,8 @@ import logging
 
 import msgspec
 import pytest
-from tests.runtime.registries import KEY, PATH, Log, Site, play, until, watching
+from tests.runtime.registries import KEY, PATH, Log, Site, play, watching
+from tests.waiting import until
 
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_key

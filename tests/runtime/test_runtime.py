@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures_etcd import etcd_server  # noqa: F401
+from tests.waiting import until
 
 from dynamo.runtime import (
     Annotated,
@@ -79,13 +80,6 @@ def play(request: pytest.FixtureRequest) -> Play:
 async def count(request: int) -> AsyncIterator[int]:
     for number in range(request):
         yield number
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    deadline = asyncio.get_running_loop().time() + within
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 def test_hello(play: Play) -> None:

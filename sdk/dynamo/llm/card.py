@@ -46,7 +46,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: Literal["aggregated", "prefill", "decode"] = "aggregated"
     context_length: int | None = None
     kv_cache_block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
-    migration_limit: int = 0
+    migration_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """How often a request for it goes on elsewhere; None: as the frontends say."""
     tokenizer: Literal["bytes", "hf", "none"] = "bytes"
     """`bytes`: the built-in one; `hf`: the file of role `tokenizer`; `none`: a text engine's own."""
     vocab_size: int | None = None

@@ -15,7 +15,7 @@ token id (`int`): that is half of the bytes and a third of the objects. The orig
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -96,6 +96,16 @@ class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):
     disaggregated_params: dict[str, Any]
 
 
+class BootstrapInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Where both engines of a request meet while its prompt is being computed; the original's names."""
+
+    bootstrap_host: str
+    """Of the prefill engine, in words that the decode engine knows: an address, or an instance."""
+    bootstrap_port: int = 0
+    bootstrap_room: int
+    """Of this request there."""
+
+
 class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One sequence to continue. `n > 1` is the frontend's work: one request per choice."""
 
@@ -109,8 +119,17 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     annotations: list[str] = []
     routing: RoutingHints | None = None
     prefill_result: PrefillResult | None = None
+    bootstrap_info: BootstrapInfo | None = None
+    """To both engines of a request whose prompt one of them computes for the other."""
     dp_rank: int | None = None
     """Where older callers say what `routing.dp_rank` says."""
+    answered_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many of `token_ids`, at their end, are answer already: another worker made them before it was lost."""
+
+    @property
+    def computed_elsewhere(self) -> bool:
+        """Another engine computes its prompt, or has; said to those that go on with it."""
+        return self.prefill_result is not None or self.bootstrap_info is not None
 
     @property
     def wanted_rank(self) -> int | None:

@@ -7,6 +7,7 @@ context's stop, the deadline.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -14,10 +15,11 @@ import msgspec
 from dynamo.runtime._chunks import split
 from dynamo.runtime._inbox import Inbox, OnEnd, OnItem, OpenStream
 from dynamo.runtime._wire import VERSION, Request, encoder
+from dynamo.runtime.background import leave
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.ports import Subscription
+from dynamo.runtime.ports import Bus, OnMessage, Subscription
 
 
 class CallOwner(Protocol):
@@ -83,6 +85,22 @@ class Listening:
         self.inboxes: dict[int, Inbox] = {}
         self.subscriptions: list[Subscription] = []
         self.complained = False
+
+    async def enter(self, bus: Bus, subjects: Iterable[tuple[str, OnMessage]]) -> None:
+        """Listen to all of them, or to none where the bus fails in the middle."""
+        try:
+            for subject, on_message in subjects:
+                # A loss shows as a gap in the numbers, or as a ping's answer that doesn't fit.
+                self.subscriptions.append(await bus.subscribe(subject, on_message, lambda: None))
+            await bus.flush()
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """Listen no longer."""
+        while self.subscriptions:
+            await leave(self.subscriptions.pop())
 
 
 def encode_request(client: int, stream: int, payload: Any, context: Context, now: float, limit: int) -> list[bytes]:

@@ -240,6 +240,8 @@ class NatsBus:
             await self._activate(subscription)
         except BaseException:
             self._forget(subscription)
+            if self._protocol is not None:
+                self._protocol.unsubscribe(subscription.number)  # it may have got so far
             raise
         return subscription
 
@@ -265,8 +267,10 @@ class NatsBus:
             self._forget(subscription)
             return
         self._protocol.unsubscribe(subscription.number)
-        await self.flush()  # what was on its way still arrives
-        self._forget(subscription)
+        try:
+            await self.flush()  # what was on its way still arrives
+        finally:
+            self._forget(subscription)  # or a reconnect would bring it back
 
     def _forget(self, subscription: NatsSubscription) -> None:
         self._subscriptions.pop(subscription.number, None)

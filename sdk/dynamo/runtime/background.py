@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.ports import Subscription
+
+T = TypeVar("T")
 
 
 class Background:
@@ -16,9 +18,9 @@ class Background:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run it; what it raises is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
@@ -35,7 +37,7 @@ class Background:
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s failed", task.get_name(), exc_info=error)

@@ -32,14 +32,9 @@ from dynamo.runtime._wire import (
     decode_rejection,
     encoder,
 )
+from dynamo.runtime.background import Background
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import (
-    Cancelled,
-    CannotConnect,
-    DynamoException,
-    InvalidArgument,
-    from_code,
-)
+from dynamo.runtime.errors import Cancelled, CannotConnect, DynamoException, InvalidArgument, from_code
 from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
 from dynamo.runtime.ports import Bus, Message, Verdict
 
@@ -67,6 +62,8 @@ class Caller:
         self._client = client_id
         self._clock = clock
         self._listening: dict[str, Listening] = {}
+        self._entering: dict[str, asyncio.Task[DynamoException | None]] = {}
+        self._background = Background(_log)
         self._calls: dict[int, Call] = {}
         self._questions = Questions(bus, client_id)
         self._last_stream = 0
@@ -96,18 +93,27 @@ class Caller:
         """Read the inbox of one more namespace; needed before `open` and `control` there."""
         if namespace in self._listening:
             return
+        entering = self._entering.get(namespace)
+        if entering is None:  # whoever comes meanwhile waits for the same: two subscriptions would bring all twice
+            entering = self._entering[namespace] = self._background.start(self._enter(namespace), "listen")
+            entering.add_done_callback(lambda _: self._entering.pop(namespace, None))
+        if (error := await asyncio.shield(entering)) is not None:
+            raise error
+
+    async def _enter(self, namespace: str) -> DynamoException | None:
         here = Listening(namespace)
-        frames = functools.partial(self._on_frame, here)
-        answers = functools.partial(self._on_answer, here)
         subjects = (
-            (frame_subject(namespace, self._client), frames),
-            (reply_subject(namespace, self._client, "*"), answers),
+            (frame_subject(namespace, self._client), functools.partial(self._on_frame, here)),
+            (reply_subject(namespace, self._client, "*"), functools.partial(self._on_answer, here)),
         )
-        for subject, on_message in subjects:
-            # A loss shows as a gap in the numbers, or as a ping's answer that doesn't fit.
-            here.subscriptions.append(await self._bus.subscribe(subject, on_message, lambda: None))
-        await self._bus.flush()
-        self._listening.setdefault(namespace, here)
+        try:
+            await here.enter(self._bus, subjects)
+        except DynamoException as error:
+            return error
+        except asyncio.CancelledError:  # by `stop`; those that wait weren't cancelled
+            return Cancelled("this client is shutting down")
+        self._listening[namespace] = here
+        return None
 
     async def stop(self) -> None:
         """End everything: open streams end with `Cancelled`."""
@@ -118,12 +124,10 @@ class Caller:
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
+        self._background.cancel()
+        await self._background.ended()
         for here in self._listening.values():
-            for subscription in here.subscriptions:
-                try:
-                    await subscription.unsubscribe()
-                except CannotConnect:
-                    _log.debug("left while the bus was away")
+            await here.leave()
         self._listening.clear()
 
     # -- streams

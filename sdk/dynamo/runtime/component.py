@@ -31,6 +31,7 @@ class Served:
     def __init__(self, registration: Registration, server: RequestServer, forget: Callable[[Served], None]) -> None:
         self._registration, self._server, self._forget = registration, server, forget
         self._drained = False
+        self._left_because = ""
         self.graceful = True
         """False: a shutdown does not wait for its streams."""
 
@@ -53,18 +54,22 @@ class Served:
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here, and if not, why?"""
+        if self._left_because:
+            return Readiness(False, [self._left_because])
         return self._registration.readiness()
 
     async def update(self, *, figures: Mapping[str, Any] | None = None, card: Mapping[str, Any] | None = None) -> bool:
         """Publish new figures or another card. False: the store is away, it is written later."""
         return await self._registration.update(figures=figures, card=card)
 
-    async def leave(self) -> None:
-        """Leave routing without ending; what still arrives is served."""
+    async def leave(self, because: str = "") -> None:
+        """Leave routing without ending; what still arrives is served. `/health` says `because` what."""
+        self._left_because = because
         await self._registration.update(draining=True)
 
     async def rejoin(self) -> None:
         """Undo `leave`."""
+        self._left_because = ""
         await self._registration.update(draining=False)
 
     async def drain(self, grace: float) -> bool:

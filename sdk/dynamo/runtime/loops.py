@@ -23,3 +23,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end, as `asyncio.run` does."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
+
+
+def task_count() -> float:
+    """How many tasks the running loop has; 0 where none runs. They are counted when somebody asks."""
+    try:
+        return float(len(asyncio.all_tasks()))
+    except RuntimeError:
+        return 0.0

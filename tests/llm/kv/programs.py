@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from tests.waiting import until
+
 from dynamo.llm import (
     KvEventPublisher,
     KvPushRouter,
@@ -20,15 +22,6 @@ from dynamo.runtime.generators import from_generator
 BLOCK = 4
 PATH = "ns.backend.generate"
 PROMPT = list(range(16))
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    try:
-        async with asyncio.timeout(within):
-            while not check():  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {within} s: {what}") from None
 
 
 class Site:

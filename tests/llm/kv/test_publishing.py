@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, play, store, until
+from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, play, store
+from tests.waiting import until
 
 from dynamo.llm import (
     ApproxKvIndexer,

@@ -7,7 +7,8 @@ import threading
 from typing import Any
 
 import pytest
-from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, names, play, store, until
+from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, names, play, store
+from tests.waiting import until
 
 from dynamo.llm import KvRouter, KvRouterConfig
 from dynamo.llm.kv import service
