@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from dynamo.frontend.migrating import rest_of
 from dynamo.llm import LocalModel, Tokenizer, load_tokenizer, open_model
 from dynamo.llm.protocols import (
     EOS,
@@ -221,6 +222,26 @@ def test_stop_ends_open_requests(name: str) -> None:
             assert isinstance(await sink.end(), EngineShutdown)
 
     alone(name)(body)
+
+
+@only_tokens
+def test_answers_go_on_where_another_engine_was_cut(run: Any) -> None:
+    """However far it came: the request for the rest, as a frontend makes it, gives exactly the rest and its end."""
+
+    async def body(rig: Rig) -> None:
+        whole = rig.request(prompt="1, 2, 3, 4, 5, 6, 7, 8,", max_tokens=14, min_tokens=9, stop_token_ids=[ord("d")])
+        whole.sampling_options.seed = 3
+        sink = Recorder()
+        rig.engine.submit(whole, sink)
+        end = await sink.end()
+        for cut in (1, 4, 11, 13):
+            rest = rest_of(whole, sink.produced[:cut])
+            assert rest is not None
+            again = Recorder()
+            rig.engine.submit(rest, again)
+            assert (await again.end(), sink.produced[:cut] + again.produced) == (end, sink.produced), cut
+
+    run(body)
 
 
 @only_tokens

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import InvalidArgument, StreamIncomplete
 from dynamo.worker.engines.mock.answers import TextAnswer
-from dynamo.worker.engines.mock.handover import PARAMS, Kept, Link, bytes_per_token
+from dynamo.worker.engines.mock.handover import PARAMS, Kept, Link, bytes_per_token, room_name
 from dynamo.worker.engines.mock.handover import given as read_handover
 from dynamo.worker.engines.mock.scheduler import Limits, Scheduler, Sequence
 from dynamo.worker.engines.mock.stepper import Stepper
@@ -48,14 +48,73 @@ def test_how_long_a_transfer_takes() -> None:
     assert Link(kv_transfer_bandwidth=0.0).milliseconds(8192, 131_072) == 0.0
 
 
-def test_what_is_kept_is_taken_once_or_ends() -> None:
-    """In the order of the ends; what was taken does not end."""
-    kept: Kept[str] = Kept(10.0)
-    handles = [kept.keep(thing, at) for at, thing in enumerate("abc")]
-    assert (kept.deadline, len(kept), len(set(handles))) == (10.0, 3, 3)
-    assert (kept.take(handles[0]), kept.take(handles[0]), kept.take("?")) == ("a", None, None)
-    assert (kept.expired(10.9), kept.expired(11.0), kept.deadline) == ([], ["b"], 12.0)
-    assert (kept.expired(99.0), kept.deadline) == (["c"], None)
+class Desk:
+    """What happens with a `Kept`, one line each: things are letters, people are capitals."""
+
+    def __init__(self) -> None:
+        self.kept: Kept[str, str] = Kept(10.0, 2.0)
+
+    def do(self, now: float, line: str) -> str:
+        kept, (word, *rest) = self.kept, line.split()
+        room = room_name(7)
+        if word == "keep":
+            name, who = kept.keep(rest[0], now, room if "room" in rest else "")
+            return f"{name}: {who}" if who else name
+        if word == "come":
+            try:
+                return str(kept.come(room if rest[0] == "room" else rest[0], rest[1], now))
+            except StreamIncomplete:
+                return "not here"
+        if word == "leaves":
+            kept.leaves(room, rest[0])
+        elif word == "begins":
+            kept.begins(room)
+        elif word == "ends":
+            return str(kept.ends(room))
+        return str(kept.expired(now)) if word == "expired" else ""
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        # one thing for one, in the order of their ends
+        [(0, "keep a", "1"), (1, "keep b", "2"), (2, "come 1 X", "a"), (2, "come 1 Y", "not here"),
+         (10.9, "expired", "([], [])"), (11, "expired", "(['b'], [])"), (12, "come 2 X", "not here")],
+        # who comes while it is computed waits, however long, and has it before it is kept
+        [(0, "begins", ""), (0, "come room X", "None"), (0, "come room Y", "not here"), (9, "expired", "([], [])"),
+         (9, "keep a room", "room 7: X"), (99, "expired", "([], [])")],
+        # who comes first waits for a moment only
+        [(0, "come room X", "None"), (1, "begins", ""), (3, "expired", "([], [])"), (3, "keep a room", "room 7: X")],
+        [(0, "come room X", "None"), (2, "expired", "([], ['X'])"), (3, "keep a room", "room 7")],
+        # who comes last finds it
+        [(0, "begins", ""), (1, "keep a room", "room 7"), (2, "come room X", "a")],
+        # a request that ends without its prompt takes hope from who waits, and from nobody else
+        [(0, "begins", ""), (0, "come room X", "None"), (1, "ends", "X"), (1, "ends", "None")],
+        [(0, "begins", ""), (1, "keep a room", "room 7"), (2, "ends", "None"), (3, "come room X", "a")],
+        # who goes away doesn't have it
+        [(0, "begins", ""), (0, "come room X", "None"), (0, "leaves Y", ""), (0, "leaves X", ""),
+         (1, "keep a room", "room 7"), (1, "come room Y", "a")],
+        [(0, "come nothing X", "not here")],
+    ],
+)  # fmt: skip
+def test_what_is_kept_goes_to_who_comes_for_it(story: list[tuple[float, str, str]]) -> None:
+    desk = Desk()
+    assert [desk.do(at, line) for at, line, _ in story] == [said for _, _, said in story]
+
+
+def test_the_next_to_end_is_known() -> None:
+    """Things and people, but nobody whose prompt is being computed."""
+    kept: Kept[str, str] = Kept(10.0, 2.0)
+    found = [kept.deadline]
+    kept.keep("a", 1.0)
+    found.append(kept.deadline)
+    kept.come(room_name(1), "X", 2.0)
+    found.append(kept.deadline)
+    kept.begins(room_name(1))
+    found.append(kept.deadline)
+    assert found == [None, 11.0, 4.0, 11.0]
+    assert len(kept) == 1
+    assert (kept.everybody(), kept.everybody()) == (["X"], [])
 
 
 @pytest.mark.parametrize(

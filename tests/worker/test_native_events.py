@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import zmq.asyncio
-from tests.frontend.kv_reader import BLOCK, Site, run, until
+from tests.frontend.kv_reader import BLOCK, Site, run
+from tests.waiting import until
 
 from dynamo.llm.kv.engine_wire import END_OF_REPLAY, read_number, write_number
 from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from dynamo.llm import open_model
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
     DISAGGREGATED_PARAMS,
+    BootstrapInfo,
     PrefillResult,
     PreprocessedRequest,
     SamplingOptions,
@@ -20,8 +24,10 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime import DistributedRuntime, MemoryWorld
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import CannotConnect, DynamoException, EngineShutdown, InvalidArgument, StreamIncomplete
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.worker.engine import Abort, Fetched
+from dynamo.worker.engines import mocker_handing
 from dynamo.worker.engines.mock.handover import PARAMS
 from dynamo.worker.engines.mocker import Mocker
 from dynamo.worker.serve import serve_engine
@@ -66,23 +72,38 @@ def settings(role: str, **arguments: Any) -> WorkerSettings:
     return WorkerSettings(engine="mocker", model_name="m", kv_cache_block_size=BLOCK, engine_args=json.dumps(given))
 
 
+class Way:
+    """One transfer, as the streams between two workers are it."""
+
+    def __init__(self, fetched: Fetched) -> None:
+        self.send = fetched.begins
+        self._fetched = fetched
+
+    def finish(self) -> None:
+        self._fetched.arrived()
+
+    def fail(self, error: BaseException) -> None:
+        assert isinstance(error, DynamoException)
+        self._fetched.lost(error)
+
+
 class Pair:
-    """A prefill engine and one that goes on; what the second has taken, the first hears of."""
+    """A prefill engine and one that goes on."""
 
     def __init__(self, prefill: dict[str, Any], decode: dict[str, Any]) -> None:
         model = open_model(None, name="m")
         self.prefill = Mocker(settings("prefill", **prefill), model)
         self.decode = Mocker(settings("decode", **decode), model)
-        self.taken: list[tuple[str, str]] = []
-        self.prefill.hand_over(lambda: "here", lambda address, handle: None)
-        self.decode.hand_over(lambda: "there", self._taken)
+        self.asked: list[tuple[str, str]] = []
+        self.prefill.hand_over(lambda: "here", self._fetch)
+        self.decode.hand_over(lambda: "there", self._fetch)
 
-    def _taken(self, address: str, handle: str) -> None:
-        self.taken.append((address, handle))
-        self.prefill.taken(handle)
+    def _fetch(self, address: str, name: str, fetched: Fetched) -> Abort:
+        self.asked.append((address, name))
+        return self.prefill.give(name, Way(fetched))
 
     @property
-    def kept(self) -> int:
+    def held(self) -> int:
         return sum(rank.scheduler.held for rank in self.prefill.ranks)
 
     async def computed(self, tokens: list[int] = PROMPT, **sampling: Any) -> Recorder:
@@ -97,6 +118,13 @@ class Pair:
         made.prefill_result = PrefillResult(disaggregated_params=params)
         return sink, self.decode.submit(made, sink)
 
+    def meet(self, engine: Mocker, room: int, tokens: list[int] = PROMPT, wanted: int = 5, **more: Any) -> Any:
+        """Send one half of a request whose other half is sent at the same time."""
+        sink = Recorder()
+        made = request(tokens, wanted, **more)
+        made.bootstrap_info = BootstrapInfo(bootstrap_host="here", bootstrap_room=room)
+        return sink, engine.submit(made, sink)
+
 
 def request(tokens: list[int], wanted: int, **sampling: Any) -> PreprocessedRequest:
     return PreprocessedRequest(
@@ -110,7 +138,7 @@ def play(case: Any, prefill: dict[str, Any] | None = None, decode: dict[str, Any
         pair = Pair(prefill or {}, decode or {})
         facts = [await engine.start() for engine in (pair.prefill, pair.decode)]
         assert [one.role for one in facts] == ["prefill", "decode"]
-        assert [one.kv_events for one in facts] == [True, False]
+        assert [one.kv_events for one in facts] == [True, True]
         try:
             await case(pair)
         finally:
@@ -126,22 +154,21 @@ def test_a_prompt_is_computed_there_and_decoded_here() -> None:
     async def case(pair: Pair) -> None:
         computed = await pair.computed(seed=3)
         params = computed.extras[DISAGGREGATED_PARAMS]
-        # 40 tokens of 1,000 bytes at 100 KB/s are 400 ms, at ten times the speed 40
         assert params == {
             PARAMS: {
-                "remote_engine_id": "here", "remote_request_id": "1", "remote_dp_rank": 0, "num_tokens": 40,
-                "cached_tokens": 0, "transfer_ms": 400.0,
+                "remote_engine_id": "here", "remote_request_id": "1", "remote_dp_rank": 0, "num_tokens": 40
             }
         }  # fmt: skip
-        assert (len(computed.tokens), computed.reason, pair.kept) == (1, "length", 1)
+        assert (len(computed.tokens), computed.reason, pair.held) == (1, "length", 1)
         assert pair.prefill.load().used_kv_blocks == 10
         sink, _ = pair.go_on(params, seed=3)
         assert pair.decode.load().waiting == 1
         await asyncio.wait_for(sink.done.wait(), 10)
+        # 40 tokens of 1,000 bytes at 100 KB/s are 400 ms, at ten times the speed 40
         assert sink.first - sink.sent >= 0.04
         assert (len(sink.tokens), sink.tokens[0], sink.extras[CACHED_TOKENS]) == (5, computed.tokens[0], 0)
-        assert pair.taken == [("here", "1")]
-        assert (pair.kept, pair.prefill.load().used_kv_blocks, pair.decode.load().used_kv_blocks) == (0, 0, 0)
+        assert pair.asked == [("here", "1")]
+        assert (pair.held, pair.prefill.load().used_kv_blocks, pair.decode.load().used_kv_blocks) == (0, 0, 0)
         again = await pair.computed(seed=3)
         sink, _ = pair.go_on(again.extras[DISAGGREGATED_PARAMS], seed=3)
         await asyncio.wait_for(sink.done.wait(), 10)
@@ -156,13 +183,15 @@ def test_what_nobody_takes_ends_by_itself() -> None:
     async def case(pair: Pair) -> None:
         began = time.monotonic()
         await pair.computed()
-        assert pair.kept == 1
-        await pair.computed([n + 100 for n in PROMPT])  # no room beside the first
+        assert pair.held == 1
+        second = await pair.computed([n + 100 for n in PROMPT])  # no room beside the first
         assert time.monotonic() - began >= 0.3
-        assert pair.kept == 1
-        pair.prefill.taken("2")
-        pair.prefill.taken("2")
-        assert pair.kept == 0
+        assert pair.held == 1
+        sink, _ = pair.go_on(second.extras[DISAGGREGATED_PARAMS])
+        await asyncio.wait_for(sink.done.wait(), 10)
+        assert pair.held == 0
+        with pytest.raises(StreamIncomplete, match="not any more"):
+            pair.go_on(second.extras[DISAGGREGATED_PARAMS])
 
     play(case, {"num_gpu_blocks": 15, "dynamo": {"handoff_session_timeout_ms": 300}})
 
@@ -175,27 +204,76 @@ def test_who_gives_up_lets_go() -> None:
         abort = pair.prefill.submit(request(PROMPT, 1), sink)
         await asyncio.wait_for(sink.done.wait(), 10)
         abort()
-        assert pair.kept == 1
-        for wait in (0.0, 0.1):
-            computed = sink if wait == 0.0 else await pair.computed()
+        assert pair.held == 1
+        for begun in (False, True):
+            computed = await pair.computed() if begun else sink
             going, leave = pair.go_on(computed.extras[DISAGGREGATED_PARAMS], wanted=60)
-            await asyncio.sleep(wait)
-            assert bool(going.tokens) is (wait > 0)
+            await until("it has begun", lambda going=going, begun=begun: not begun or going.tokens)  # type: ignore[misc]
             leave()
             leave()
-            assert pair.kept == 0
+            assert pair.held == 0
             assert pair.decode.load() == pair.decode.load().__class__()
-        assert len(pair.taken) == 2
 
     play(case)
 
 
 def test_stopping_fails_what_is_on_its_way() -> None:
+    """On the side that waits, and on the side that gives."""
+
     async def case(pair: Pair) -> None:
-        computed = await pair.computed()
-        sink, _ = pair.go_on(computed.extras[DISAGGREGATED_PARAMS])
-        await pair.decode.stop()
-        assert isinstance(sink.error, EngineShutdown)
+        for engine, error in ((pair.prefill, CannotConnect), (pair.decode, EngineShutdown)):
+            computed = await pair.computed()
+            sink, _ = pair.go_on(computed.extras[DISAGGREGATED_PARAMS])
+            await engine.stop()
+            assert isinstance(sink.error, error)
+            await pair.prefill.start()
+
+    play(case)
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_both_halves_may_be_sent_at_once(first: str) -> None:
+    """Decode waits for the computation and for the transfer, whichever half comes first; then nothing is kept."""
+
+    async def case(pair: Pair) -> None:
+        order = ("prefill", "decode") if first == "prefill" else ("decode", "prefill")
+        sinks = {role: pair.meet(getattr(pair, role), 7, seed=3)[0] for role in order}
+        for sink in sinks.values():
+            await asyncio.wait_for(sink.done.wait(), 10)
+        prefill, decode = sinks["prefill"], sinks["decode"]
+        assert decode.first - prefill.first >= 0.04
+        assert (len(prefill.tokens), len(decode.tokens), decode.tokens[0]) == (1, 5, prefill.tokens[0])
+        assert (pair.asked, pair.held) == ([("here", "room 7")], 0)
+
+    play(case)
+
+
+def test_a_half_without_the_other() -> None:
+    """A prompt that is given up fails who waits for it; one that another prompt was computed for is refused."""
+
+    async def case(pair: Pair) -> None:
+        sink, _ = pair.meet(pair.decode, 1)
+        _, abort = pair.meet(pair.prefill, 1)
+        abort()
+        assert isinstance(sink.error, CannotConnect)
+        assert "its request ended" in str(sink.error)
+        assert pair.decode.load() == pair.decode.load().__class__()
+        pair.meet(pair.prefill, 2)
+        sink, _ = pair.meet(pair.decode, 2, PROMPT[1:])
+        await asyncio.wait_for(sink.done.wait(), 10)
+        assert "40 tokens were computed, and the prompt has 39" in str(sink.error)
+        assert pair.held == 0
+
+    play(case)
+
+
+def test_who_comes_to_a_room_where_nobody_is_waits_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mocker_handing, "PATIENCE", 0.05)
+
+    async def case(pair: Pair) -> None:
+        sink, _ = pair.meet(pair.decode, 1)
+        await asyncio.wait_for(sink.done.wait(), 10)
+        assert isinstance(sink.error, CannotConnect)
 
     play(case)
 
@@ -259,55 +337,63 @@ class Cards:
         """Nobody does."""
 
 
+@asynccontextmanager
+async def served(world: MemoryWorld, role: str) -> AsyncIterator[tuple[InstanceKey, Mocker]]:
+    """A worker of that role, and the key of its instance."""
+    model = open_model(None, name="m")
+    flags = WorkerSettings(**{**settings(role, speedup_ratio=0).__dict__, "endpoint": f"dyn://t.{role}.generate"})
+    runtime, engine = await DistributedRuntime.in_memory(world), Mocker(flags, model)
+    serving = await serve_engine(runtime, engine, model, flags)
+    yield InstanceKey(EndpointPath("t", role, "generate"), runtime.id), engine
+    await serving.stop(0)
+    await runtime.shutdown(0)
+
+
+async def answer(caller: DistributedRuntime, key: InstanceKey, made: PreprocessedRequest) -> list[Any]:
+    """What a worker sends, to its end."""
+    items: list[Any] = []
+    done = asyncio.get_running_loop().create_future()
+    caller.caller.open(
+        key, made, context=Context(), on_item=lambda data, last: items.append(data), on_end=done.set_result
+    )
+    assert await asyncio.wait_for(done, 10) is None
+    return items
+
+
 def test_workers_tell_each_other() -> None:
     """Served over memory: roles on their cards, the hand-over names the worker that keeps it, and that one lets go."""
 
-    async def main() -> None:
-        world = MemoryWorld()
-        model = open_model(None, name="m")
-        served, runtimes, engines = [], [], []
-        for role in ("prefill", "decode"):
-            flags = settings(role, speedup_ratio=0)
-            flags = WorkerSettings(**{**flags.__dict__, "endpoint": f"dyn://t.{role}.generate"})
-            runtime, engine = await DistributedRuntime.in_memory(world), Mocker(flags, model)
-            served.append(await serve_engine(runtime, engine, model, flags))
-            runtimes.append(runtime)
-            engines.append(engine)
-        caller = await DistributedRuntime.in_memory(world)
-        prefill, decode = (InstanceKey(EndpointPath("t", role, "generate"), one.id)
-                           for role, one in zip(("prefill", "decode"), runtimes, strict=True))  # fmt: skip
+    async def case(caller: DistributedRuntime, prefill: InstanceKey, keeps: Mocker, decode: InstanceKey) -> None:
         found = Cards()
         (await caller.registry.watch("t")).listen(found)
-        async with asyncio.timeout(10):
-            while len(found.cards) < 2:  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
+        await until("both are known", lambda: len(found.cards) == 2)
         cards = {key.path.component: card["role"] for key, card in found.cards.items()}
         assert cards == {"prefill": "prefill", "decode": "decode"}
         await caller.caller.listen("t")
-
-        async def ask(key: InstanceKey, made: PreprocessedRequest) -> list[Any]:
-            items: list[Any] = []
-            done = asyncio.get_running_loop().create_future()
-            caller.caller.open(
-                key, made, context=Context(), on_item=lambda data, last: items.append(data), on_end=done.set_result
-            )
-            assert await asyncio.wait_for(done, 10) is None
-            return items
-
-        ((_, reason, extras),) = [one for one in await ask(prefill, request(PROMPT, 9)) if isinstance(one, list)][-1:]
+        items = [one for one in await answer(caller, prefill, request(PROMPT, 9)) if isinstance(one, list)]
+        _, reason, extras = items[-1]
         params = extras[DISAGGREGATED_PARAMS]
         assert reason == "length"
         assert params[PARAMS]["remote_engine_id"] == f"t.prefill.generate/{prefill.id:x}"
-        assert engines[0].ranks[0].scheduler.held == 1
+        assert keeps.ranks[0].scheduler.held == 1
         made = request(PROMPT, 4)
         made.prefill_result = PrefillResult(disaggregated_params=params)
-        await ask(decode, made)
-        async with asyncio.timeout(10):
-            while engines[0].ranks[0].scheduler.held:  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-        for one in served:
-            await one.stop(0)
-        for runtime in (*runtimes, caller):
-            await runtime.shutdown(0)
+        assert len(await answer(caller, decode, made)) >= 4
+        assert not keeps.ranks[0].scheduler.held
+        met = BootstrapInfo(bootstrap_host=params[PARAMS]["remote_engine_id"], bootstrap_room=5)
+        halves = [request(PROMPT, 4), request(PROMPT, 4)]
+        for half in halves:
+            half.bootstrap_info = met
+        both = await asyncio.gather(answer(caller, decode, halves[0]), answer(caller, prefill, halves[1]))
+        assert len(both[0]) >= 4
+        await asyncio.wait_for(keeps.all_taken(), 10)
+        assert not keeps.ranks[0].scheduler.held
+
+    async def main() -> None:
+        world = MemoryWorld()
+        caller = await DistributedRuntime.in_memory(world)
+        async with served(world, "prefill") as (prefill, keeps), served(world, "decode") as (decode, _):
+            await case(caller, prefill, keeps, decode)
+        await caller.shutdown(0)
 
     asyncio.run(main())

@@ -24,6 +24,7 @@ import msgspec
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
+from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
 """Ends a request early; may be called any number of times, also after its end."""
@@ -60,6 +61,10 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Ranks, each with a scheduler and a KV cache of its own; the three figures before this are those of one rank."""
     role: Literal["aggregated", "prefill", "decode"] | None = None
     """Its part of the work, where its own arguments say so."""
+    bootstrap_host: str = ""
+    """Where decode engines find a prefill engine; empty: by its instance."""
+    bootstrap_port: int | None = None
+    """There where a prefill engine meets decode engines, which then get requests before their prompts are computed."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 
@@ -105,19 +110,49 @@ class KvCaching(Protocol):
         """
 
 
-Taken = Callable[[str, str], None]
-"""Says to the instance at an address that the prompt of a handle was taken from it."""
+class Fetched(Protocol):
+    """Who waits for a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
+
+    def begins(self, about: Any) -> None:
+        """It is on its way; what the other engine says of it."""
+
+    def arrived(self) -> None:
+        """It is here."""
+
+    def lost(self, error: DynamoException) -> None:
+        """It will not come."""
+
+
+Fetch = Callable[[str, str, Fetched], Abort]
+"""Has the prompt of a name come from the instance at an address; the result gives it up."""
+
+
+class Taker(Protocol):
+    """The stream to an engine that came for a prompt."""
+
+    def send(self, data: Any) -> None:
+        """It is on its way; what to say of it."""
+
+    def finish(self) -> None:
+        """All of it is there."""
+
+    def fail(self, error: BaseException) -> None:
+        """It will not come."""
 
 
 @runtime_checkable
 class KvHanding(Protocol):
     """What an engine has beside the rest that computes prompts for others, or goes on with what others computed."""
 
-    def hand_over(self, address: Callable[[], str], taken: Taken) -> None:
-        """Called once, before the first request: where it is, for what it hands out, and how to say what it took."""
+    def hand_over(self, address: Callable[[], str], fetch: Fetch) -> None:
+        """Called once, before the first request: where it is, for what it hands out, and how to come for what is
+        elsewhere."""
 
-    def taken(self, handle: str) -> None:
-        """Somebody has what is kept under `handle`; fine where nothing is."""
+    def give(self, name: str, taker: Taker) -> Abort:
+        """Somebody comes for a prompt; the result is called where he goes away. `StreamIncomplete`: it isn't here."""
+
+    async def all_taken(self) -> None:
+        """Wait until no prompt is kept for anybody."""
 
 
 class TokenEngine(Engine, Protocol):

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dynamo.runtime import loops
 from dynamo.runtime.names import EndpointPath, hex_id
 from dynamo.worker.engine import Engine
 
@@ -39,6 +40,7 @@ class WorkerMetrics:
         self._whole = self._seconds("e2e_request_latency", "Seconds to a request's end.")
         began = time.monotonic()
         self._gauge("uptime_seconds", "Seconds since the start.").set_function(lambda: time.monotonic() - began)
+        self._gauge("asyncio_tasks", "Tasks of the process's event loop.").set_function(loops.task_count)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", text, _LABELS, registry=self.registry).labels(*self._values)

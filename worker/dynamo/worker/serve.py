@@ -22,6 +22,7 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
+from dynamo.worker.canary import EngineWatch, watch_engine
 from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding
 from dynamo.worker.engines import TEXT_ENGINES
 from dynamo.worker.kv_transfers import KvTransfers
@@ -35,18 +36,31 @@ Submit = Callable[[Any, "RequestSink"], Abort]
 class RequestSink:
     """Where one request's output goes: into its stream, with one observation at its end."""
 
-    __slots__ = ("_began", "_incoming", "_metrics", "_open", "_silent")
+    __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_watch")
 
-    def __init__(self, incoming: Incoming, metrics: WorkerMetrics) -> None:
-        self._incoming, self._metrics = incoming, metrics
+    def __init__(self, incoming: Incoming, metrics: WorkerMetrics, watch: EngineWatch | None = None) -> None:
+        self._incoming, self._metrics, self._watch = incoming, metrics, watch
         self._began = time.monotonic()
-        self._open = self._silent = True
+        self._open = self._silent = self._mute = True
         metrics.began()
+        if watch is not None:
+            watch.speakers.add(self)
 
-    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+    def listen(self) -> None:
+        """Tell the watch of the next output."""
+        self._mute = True
+
+    def _speak(self) -> None:
+        self._mute = False
         if self._silent:
             self._silent = False
             self._metrics.first_output(time.monotonic() - self._began)
+        if self._watch is not None:
+            self._watch.spoke()
+
+    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+        if self._mute:
+            self._speak()
         if extras is None and produced.__class__ is list and len(produced) == 1:
             self._incoming.send(produced[0])
         else:
@@ -54,6 +68,8 @@ class RequestSink:
 
     def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
         if self._close():
+            if self._watch is not None:
+                self._watch.spoke()
             self._incoming.finish([[], reason, extras])
 
     def fail(self, error: Exception) -> None:
@@ -69,6 +85,8 @@ class RequestSink:
     def _close(self) -> bool:
         was, self._open = self._open, False
         if was:
+            if self._watch is not None:
+                self._watch.speakers.discard(self)
             self._metrics.ended(time.monotonic() - self._began)
         return was
 
@@ -78,9 +96,10 @@ class Serving:
 
     def __init__(
         self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
-        transfers: KvTransfers | None = None,
+        transfers: KvTransfers | None = None, watch: EngineWatch | None = None,
     ) -> None:  # fmt: skip
         self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
+        self.watch = watch
         self._stopped = False
 
     @property
@@ -91,9 +110,13 @@ class Serving:
         """Leave routing, let streams end within `grace` seconds, withdraw, stop the engine."""
         if self._stopped:
             return
-        self._stopped = True
+        self._stopped, began = True, time.monotonic()
         try:
+            if self.watch is not None:
+                await self.watch.stop()
             await self.served.drain(grace)
+            if self.transfers is not None:
+                await self.transfers.leave(grace - (time.monotonic() - began))
             await self.served.stop()
         finally:
             await self.engine.stop()
@@ -130,17 +153,24 @@ async def serve_engine(
         if isinstance(engine, KvHanding):
             transfers = KvTransfers(runtime, path, engine)
             undo.push_async_callback(transfers.stop)
+            await transfers.start(serves=facts.role == "prefill")
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
-        handler = _handler(engine, metrics, settings.engine in TEXT_ENGINES)
+        submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
+        watch = watch_engine(submit, card, settings)
+        handler = _handler(submit, metrics, settings.engine in TEXT_ENGINES, watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        if watch is not None:
+            watch.start(served)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers)
+    return Serving(engine, served, system, kv, transfers, watch)
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
     """The card as this engine serves the model."""
     changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
+    if settings.migration_limit is not None:
+        changes["migration_limit"] = settings.migration_limit
     if facts.context_length is not None:
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
@@ -150,16 +180,17 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     return msgspec.structs.replace(card, **changes)
 
 
-def _handler(engine: Any, metrics: WorkerMetrics, text: bool) -> Callable[[Incoming], None]:
+def _handler(
+    submit: Submit, metrics: WorkerMetrics, text: bool, watch: EngineWatch | None
+) -> Callable[[Incoming], None]:
     kind: type[Any] = TextRequest if text else PreprocessedRequest
-    submit: Submit = engine.submit
 
     def handle(incoming: Incoming) -> None:
         try:
             request = msgspec.convert(incoming.payload, kind)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the request does not fit this engine: {error}") from error
-        sink = RequestSink(incoming, metrics)
+        sink = RequestSink(incoming, metrics, watch)
         try:
             abort = submit(request, sink)
         except Exception as error:  # whatever an engine raises is this request's answer

@@ -27,6 +27,9 @@ _RANGES: Final = {
     "node_rank": (0, 4095),
     "system_port": (-1, 65535),
     "grace_seconds": (0, 7 * 86400),
+    "migration_limit": (0, 1 << 31),
+    "canary_wait_time": (0.1, 86400),
+    "health_check_request_timeout": (0.1, 86400),
 }
 
 
@@ -59,6 +62,22 @@ class WorkerSettings:
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    migration_limit: int | None = setting(
+        None, "How often a request for this model goes on elsewhere; default: as its frontend says."
+    )
+    health_check_enabled: bool = setting(
+        False, "Ask the engine when it has been silent; leave routing while it doesn't answer.",
+        env="DYN_HEALTH_CHECK_ENABLED",
+    )  # fmt: skip
+    canary_wait_time: float = setting(
+        10.0, "Seconds without output after which it is asked.", env="DYN_CANARY_WAIT_TIME"
+    )
+    health_check_request_timeout: float = setting(
+        3.0, "Seconds that its first token may take then.", env="DYN_HEALTH_CHECK_REQUEST_TIMEOUT"
+    )
+    health_check_payload: str = setting(
+        "", "What it is asked, as a JSON object, or @FILE; default: one token.", env="DYN_HEALTH_CHECK_PAYLOAD"
+    )
     discovery_backend: str = setting(
         "etcd", "Where instances are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
@@ -74,6 +93,7 @@ class WorkerSettings:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
         self.path()
         self.arguments()
+        self.payload()
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""
@@ -81,20 +101,28 @@ class WorkerSettings:
 
     def arguments(self) -> dict[str, Any]:
         """`engine_args` as an object; `InvalidArgument` says what is wrong with it."""
-        text, source = self.engine_args, "--engine-args"
-        if not text:
-            return {}
-        file = text[1:] if text.startswith("@") else text if not text.lstrip().startswith("{") else ""
-        if file:
-            source = f"--engine-args {file}"
-            text = _read(Path(file), source)
-        try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise InvalidArgument(f"{source} is no JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
-        return found
+        return _object(self.engine_args, "--engine-args")
+
+    def payload(self) -> dict[str, Any]:
+        """`health_check_payload` likewise; empty where there is none."""
+        return _object(self.health_check_payload, "--health-check-payload")
+
+
+def _object(text: str, source: str) -> dict[str, Any]:
+    """A JSON object, or that of a file; empty for no text."""
+    if not text:
+        return {}
+    file = text[1:] if text.startswith("@") else text if not text.lstrip().startswith("{") else ""
+    if file:
+        source = f"{source} {file}"
+        text = _read(Path(file), source)
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
+    return found
 
 
 def _read(path: Path, source: str) -> str:

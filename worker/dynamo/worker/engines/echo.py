@@ -101,7 +101,7 @@ def _alive(step: Step, sink: Sink) -> bool:
 
 
 class EchoCore:
-    """Tokens in, the same tokens out, then `stop`."""
+    """Tokens in, the same tokens out, then `stop`. Of an answer that another worker began, the rest."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         _no_arguments(settings)
@@ -128,7 +128,8 @@ class EchoCore:
 
 
 def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
-    ids = iter(request.token_ids)
+    prompt = request.token_ids[: len(request.token_ids) - request.answered_tokens]
+    ids = iter(prompt[request.answered_tokens :])
     conditions = request.stop_conditions
     stops = dict.fromkeys(() if conditions.ignore_eos else request.eos_token_ids, EOS)
     stops |= dict.fromkeys(conditions.stop_token_ids, STOP)

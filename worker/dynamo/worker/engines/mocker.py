@@ -2,7 +2,8 @@
 
 The decisions are in `mock/`; `mocker_rank.py` sleeps each step's simulated time and pushes what the step produced, so
 that all of one step's tokens leave in one message per client. As a prefill engine it computes prompts, keeps their
-blocks and hands them out; any other takes such a hand-over, waits the simulated time of the transfer, and decodes.
+blocks and hands them out; any other takes such a prompt, which comes in simulated time, and decodes
+(`mocker_handing.py`).
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from dynamo.llm.card import CONFIG
-from dynamo.llm.protocols import DISAGGREGATED_PARAMS, EOS, STOP, PreprocessedRequest
+from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, Taken, nothing_wanted
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Fetch, KvListener, Sink, nothing_wanted
+from dynamo.worker.engine import Taker as Stream
 from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import read_arguments
-from dynamo.worker.engines.mock.handover import PARAMS, Handover, Kept, bytes_per_token, given
-from dynamo.worker.engines.mock.scheduler import Scheduler, Sequence
+from dynamo.worker.engines.mock.handover import bytes_per_token
+from dynamo.worker.engines.mock.scheduler import Scheduler
+from dynamo.worker.engines.mocker_handing import Giver, Taker
 from dynamo.worker.engines.mocker_rank import MockRank, MockRequest
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _DEFAULT_MAX_TOKENS: Final = 16
 _PREFILL: Final = "prefill"
-_TEXT: Final = (
+TEXT: Final = (
     " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
     " and every good worker sends its tokens one step at a time."
 )
+"""What it says, again and again."""
 
 
 class Mocker:
@@ -46,47 +47,42 @@ class Mocker:
         self._arguments = read_arguments(settings.arguments(), settings.kv_cache_block_size)
         self._model = model
         self.role = _role(settings.role, self._arguments.role)
-        over = self._hand_out if self.role == _PREFILL else None
+        self._giver, self._taker = Giver(self._arguments), Taker()
+        over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
         self._text: list[int] = []
-        self._kept: Kept[tuple[MockRank, Sequence[MockRequest]]] = Kept(
-            self._arguments.handoff_session_timeout_ms / 1000
-        )
-        self._expiring: asyncio.TimerHandle | None = None
-        self._kv_bytes = 0
-        self._coming: dict[MockRequest, asyncio.TimerHandle] = {}
-        self._address: Callable[[], str] = str
-        self._tell_taken: Taken | None = None
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
 
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
-        self._text = tokenizer.encode(_TEXT, add_special=False)
+        self._text = tokenizer.encode(TEXT, add_special=False)
         if self.role == _PREFILL:
-            self._kv_bytes = await asyncio.to_thread(self._bytes_per_token)
+            self._giver.bytes_per_token = await asyncio.to_thread(self._bytes_per_token)
         for rank in self.ranks:
-            rank.on_begun = self._begun
             rank.start()
         limits = self._arguments.limits
         return EngineFacts(
             context_length=self._context(), kv_cache_block_size=limits.block_size,
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
-            role=_as_role(self.role), kv_events=limits.enable_prefix_caching and self.role != "decode",
+            role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
+            bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
     def on_kv(self, listener: KvListener) -> None:
         for rank in self.ranks:
             rank.on_kv = listener
 
-    def hand_over(self, address: Callable[[], str], taken: Taken) -> None:
-        self._address, self._tell_taken = address, taken
+    def hand_over(self, address: Callable[[], str], fetch: Fetch) -> None:
+        self._giver.address, self._taker.fetch = address, fetch
 
-    def taken(self, handle: str) -> None:
-        if (found := self._kept.take(handle)) is not None:
-            _release(*found)
+    def give(self, name: str, taker: Stream) -> Abort:
+        return self._giver.give(name, taker)
+
+    async def all_taken(self) -> None:
+        await self._giver.all_taken()
 
     def kv_names(self, dp_rank: int = 0) -> set[int]:
         """The blocks that one of its ranks has cached now, by name."""
@@ -101,15 +97,11 @@ class Mocker:
         return done.pop().exception() or EngineShutdown()
 
     async def stop(self) -> None:
-        if self._expiring is not None:
-            self._expiring.cancel()
         for task in self._tasks():
             task.cancel()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
-        for request, timer in self._coming.items():
-            timer.cancel()
-            request.sink.fail(EngineShutdown())
-        self._coming.clear()
+        self._giver.stop()
+        self._taker.stop()
         for scheduler in self._schedulers():
             for request in scheduler.owners():
                 _remove(scheduler, request)
@@ -119,7 +111,7 @@ class Mocker:
         """Of all ranks together."""
         each = self._schedulers()
         return EngineLoad(
-            running=sum(one.running for one in each), waiting=sum(one.waiting for one in each) + len(self._coming),
+            running=sum(one.running for one in each), waiting=sum(one.waiting for one in each) + len(self._taker),
             used_kv_blocks=sum(one.pool.used for one in each),
             kv_usage=sum(one.pool.usage for one in each) / len(each),
             preemptions=sum(one.preemptions for one in each),
@@ -153,85 +145,39 @@ class Mocker:
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
         made, rank = MockRequest(sink, self._answer(request, room, stops), stops), self._rank(request)
-        if request.prefill_result is not None and self.role != _PREFILL:
-            made.handover = given(request.prefill_result.disaggregated_params)
         try:
-            if made.handover is None:
-                rank.add(made, request.token_ids)
-            else:
-                self._fetch(made, made.handover, rank, request.token_ids)
+            self._queue(made, request, rank)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         return lambda: self._abort(made, rank)
 
+    def _queue(self, made: MockRequest, request: PreprocessedRequest, rank: MockRank) -> None:
+        if self.role != _PREFILL and request.computed_elsewhere:
+            self._taker.take(made, request, rank)
+            return
+        rank.add(made, request.token_ids)
+        if self.role == _PREFILL and request.bootstrap_info is not None:
+            made.room = request.bootstrap_info.bootstrap_room
+            self._giver.begins(made.room)
+
     def _answer(self, request: PreprocessedRequest, room: int, stops: dict[int, str]) -> TextAnswer:
-        conditions, arguments = request.stop_conditions, self._arguments
-        wanted = min(_DEFAULT_MAX_TOKENS if conditions.max_tokens is None else conditions.max_tokens, room)
+        conditions, arguments, given = request.stop_conditions, self._arguments, request.answered_tokens
+        wanted = max(1, _DEFAULT_MAX_TOKENS - given) if conditions.max_tokens is None else conditions.max_tokens
+        wanted = given + min(wanted, room)
         start = (request.sampling_options.seed or 0) + arguments.seed
         marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
         if self.role == _PREFILL:
-            wanted = 1
+            wanted = given + 1
         return TextAnswer(
-            self._text, start % len(self._text), wanted, floor=conditions.min_tokens or 0, stops=stops, marks=marks
-        )
+            self._text, start % len(self._text), wanted, floor=given + (conditions.min_tokens or 0), stops=stops,
+            marks=marks, at=given,
+        )  # fmt: skip
 
     def _abort(self, request: MockRequest, rank: MockRank) -> None:
-        if (timer := self._coming.pop(request, None)) is not None:
-            timer.cancel()
-            rank.coming -= 1
+        self._taker.abort(request, rank)
         _remove(rank.scheduler, request)
-        self._begun(request)  # nobody will come for its prompt
-
-    # -- prompts that others computed
-
-    def _fetch(self, request: MockRequest, handover: Handover, rank: MockRank, token_ids: list[int]) -> None:
-        """Queue it when its prompt's KV would be here."""
-        if handover.num_tokens != len(token_ids):
-            raise InvalidArgument(
-                f"{PARAMS}.num_tokens: {handover.num_tokens} were computed, and the prompt has {len(token_ids)}"
-            )
-        names, tail = rank.scheduler.cut(token_ids)
-        speedup = self._arguments.timing.speedup_ratio
-        seconds = handover.transfer_ms / 1000 / speedup if speedup else 0.0
-
-        def here() -> None:
-            del self._coming[request]
-            rank.coming -= 1
-            rank.arrived(request, names, tail, handover.cached_tokens)
-
-        rank.coming += 1
-        self._coming[request] = asyncio.get_running_loop().call_later(seconds, here)
-
-    def _begun(self, request: MockRequest) -> None:
-        """It has its prompt: whoever computed it need not keep it."""
-        handover, request.handover = request.handover, None
-        if handover is not None and self._tell_taken is not None:
-            self._tell_taken(handover.remote_engine_id, handover.remote_request_id)
-
-    # -- prompts for others
-
-    def _hand_out(self, rank: MockRank, sequence: Sequence[MockRequest]) -> dict[str, Any]:
-        """Keep a computed prompt, and say how to come for it."""
-        handle = self._kept.keep((rank, sequence), time.monotonic())
-        if self._expiring is None:
-            self._expire()
-        made = Handover(
-            remote_engine_id=self._address(), remote_request_id=handle, remote_dp_rank=rank.number,
-            num_tokens=sequence.length, cached_tokens=max(0, sequence.cached_tokens),
-            transfer_ms=self._arguments.link.milliseconds(sequence.length, self._kv_bytes),
-        )  # fmt: skip
-        return {DISAGGREGATED_PARAMS: {PARAMS: msgspec.to_builtins(made)}}
-
-    def _expire(self) -> None:
-        """Let go of what nobody came for, and come back for the next."""
-        now = time.monotonic()
-        for found in self._kept.expired(now):
-            log.warning("nobody came for a prompt of %d tokens: its blocks are free again", found[1].length)
-            _release(*found)
-        deadline = self._kept.deadline
-        self._expiring = (
-            None if deadline is None else asyncio.get_running_loop().call_later(deadline - now, self._expire)
-        )
+        if request.room is not None:
+            self._giver.ends(request.room)
 
     def _bytes_per_token(self) -> int:
         link, found = self._arguments.link, None
@@ -259,7 +205,3 @@ def _as_role(role: str) -> Any:
 def _remove(scheduler: Scheduler[MockRequest], request: MockRequest) -> None:
     if request.sequence is not None:
         scheduler.remove(request.sequence)
-
-
-def _release(rank: MockRank, sequence: Sequence[MockRequest]) -> None:
-    rank.release(sequence)

@@ -12,7 +12,6 @@ from dynamo.llm.protocols import CACHED_TOKENS, LENGTH, STOP, STOP_REASON
 from dynamo.worker.engine import KvListener, Sink
 from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import MockArguments
-from dynamo.worker.engines.mock.handover import Handover
 from dynamo.worker.engines.mock.scheduler import Sequence
 from dynamo.worker.engines.mock.stepper import Output, Step, Stepper
 
@@ -26,8 +25,8 @@ class MockRequest:
     stops: dict[int, str]
     silent: bool = True
     """No token has left yet."""
-    handover: Handover | None = None
-    """Its prompt is another engine's, which still keeps it."""
+    room: int | None = None
+    """Where a decode engine comes for its prompt."""
     sequence: Sequence[MockRequest] | None = None
     """None: its prompt is still on its way here."""
 
@@ -47,8 +46,6 @@ class MockRank:
         self.coming = 0
         """Requests whose prompt is on its way here."""
         self.on_kv: KvListener | None = None
-        self.on_begun: Callable[[MockRequest], None] | None = None
-        """Hears of each first token of a request with a hand-over."""
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -110,8 +107,6 @@ class MockRank:
         if request.silent:
             request.silent = False
             request.sink.push([output.token], {CACHED_TOKENS: output.sequence.cached_tokens})
-            if request.handover is not None and self.on_begun is not None:
-                self.on_begun(request)
         else:
             request.sink.push([output.token])
         if output.over:

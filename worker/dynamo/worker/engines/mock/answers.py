@@ -49,11 +49,12 @@ class TextAnswer:
 
     def __init__(
         self, text: Sequence[int], position: int, wanted: int, *, floor: int = 0,
-        stops: Mapping[int, str] | None = None, marks: Mapping[int, int] | None = None,
+        stops: Mapping[int, str] | None = None, marks: Mapping[int, int] | None = None, at: int = 0,
     ) -> None:  # fmt: skip
+        """`at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
         self._text, self._position, self._wanted, self._floor = text, position, wanted, floor
         self._stops, self._marks = stops or {}, marks or {}
-        self._at = 0
+        self._at = at
         self.over = False
         self.stopped_by: int | None = None
         """The stop id that ended it, if one did."""

@@ -20,8 +20,9 @@ from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"
 _OF_DYNAMO: Final = "dynamo"
-"""An object of the original's newer files; one of its names means something here."""
+"""An object of the original's newer files; two of its names mean something here."""
 _SESSION: Final = "handoff_session_timeout_ms"
+_BOOTSTRAP: Final = "bootstrap_port"
 ROLES: Final = {"agg": "aggregated", "aggregated": "aggregated", "prefill": "prefill", "decode": "decode"}
 """Values of `disaggregation_mode`, and the role that they are."""
 _ALIASES: Final = {
@@ -42,6 +43,7 @@ _RANGES: Final = {
     "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
     "seed": (0, 1 << 62), "dp_size": (1, MOST_RANKS),
     "kv_transfer_bandwidth": (0, 1e9), "kv_bytes_per_token": (0, 1 << 40), _SESSION: (1, 86_400_000),
+    _BOOTSTRAP: (0, 65535),
 }  # fmt: skip
 
 
@@ -68,6 +70,8 @@ class MockArguments:
     link: Link = field(default_factory=Link)
     handoff_session_timeout_ms: int = 300_000
     """How long a computed prompt is kept for a decode engine."""
+    bootstrap_port: int | None = None
+    """There where decode engines may be told of a prompt before it is computed; no port is opened."""
 
 
 _LIMITS: Final = {f.name: f.default for f in fields(Limits)}
@@ -79,6 +83,7 @@ _OWN: Final[dict[str, Any]] = {
     "dp_size": 1,
     "reasoning": None,
     _SESSION: 300_000,
+    _BOOTSTRAP: 0,
 }
 _LINK: Final[dict[str, Any]] = {**Link._field_defaults, "kv_bytes_per_token": 0}
 _MODES: Final = ("disaggregation_mode", "is_prefill", "is_decode")
@@ -114,8 +119,7 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise InvalidArgument(f"mocker argument {name!r} must be an object")
     found = {k: v for k, v in given.items() if k not in (_NESTED, _OF_DYNAMO)} | nested
-    if _SESSION in of_dynamo:
-        found[_SESSION] = of_dynamo[_SESSION]
+    found |= {name: of_dynamo[name] for name in (_SESSION, _BOOTSTRAP) if name in of_dynamo}
     plain = {name.replace("-", "_"): value for name, value in found.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}
 

@@ -1,7 +1,8 @@
 """What a prefill engine hands to a decode engine, and how long that takes. Pure; time is an argument.
 
 The original's formula: the whole prompt's KV over the link's bandwidth. Its dict has the names of vLLM's connector
-where those mean something here; `transfer_ms` is ours, so that the decode side needs to know of neither model nor link.
+where those mean something here. What is kept has a name: a handle that the answer says, or the room of a request whose
+decode engine was told at once.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import InvalidArgument, StreamIncomplete
 
 T = TypeVar("T")
+W = TypeVar("W")
 PARAMS: Final = "kv_transfer_params"
 """The key of a hand-over in a request's and an answer's `disaggregated_params`."""
+_ROOM: Final = "room "
 AUTO: Final = "auto"
 DTYPES: Final = {
     "bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_ds_mla": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1,
@@ -66,9 +69,14 @@ class Handover(msgspec.Struct, kw_only=True):
     """Under which it is kept there."""
     remote_dp_rank: int = 0
     num_tokens: int
+
+
+class Coming(msgspec.Struct, kw_only=True):
+    """What the stream of a transfer says of the prompt."""
+
+    num_tokens: int
     cached_tokens: int = 0
     """Of the prompt, in the prefill engine's cache before."""
-    transfer_ms: float = 0.0
 
 
 def given(params: Any) -> Handover:
@@ -78,47 +86,85 @@ def given(params: Any) -> Handover:
         found = msgspec.convert(inner, Handover)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"prefill_result.disaggregated_params.{PARAMS}: {error}") from error
-    if not 0.0 <= found.transfer_ms < 1e9:
-        raise InvalidArgument(f"{PARAMS}.transfer_ms: {found.transfer_ms:g} ms is no time to wait")
     return found
 
 
-class Kept(Generic[T]):
-    """What a prefill engine keeps, each until it is taken or its time is over."""
+def room_name(room: int) -> str:
+    """Under which the prompt of a room is kept; no handle looks like it."""
+    return f"{_ROOM}{room}"
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+
+class Kept(Generic[T, W]):
+    """What a prefill engine keeps, and who waits for what it still computes; each thing is for one.
+
+    A thing ends `seconds` after it was computed. Who comes for a room that nobody works on waits `patience` seconds:
+    the two requests of a room are sent at the same time.
+    """
+
+    def __init__(self, seconds: float, patience: float) -> None:
+        self._seconds, self._patience = seconds, patience
         self._last = 0
         self._things: dict[str, tuple[float, T]] = {}
         """In the order in which they end."""
+        self._rooms: set[str] = set()
+        """Those being computed."""
+        self._waiting: dict[str, tuple[float, W]] = {}
 
     def __len__(self) -> int:
         return len(self._things)
 
     @property
     def deadline(self) -> float | None:
-        """When the next one's time is over."""
-        return next((until for until, _ in self._things.values()), None)
+        """When somebody's time is over, at the earliest."""
+        first = next((until for until, _ in self._things.values()), None)
+        tired = (until for name, (until, _) in self._waiting.items() if name not in self._rooms)
+        return min(tired, default=None) if first is None else min((first, *tired))
 
-    def keep(self, thing: T, now: float) -> str:
-        """Its handle."""
+    def begins(self, room: str) -> None:
+        """Its prompt is being computed."""
+        self._rooms.add(room)
+
+    def keep(self, thing: T, now: float, room: str = "") -> tuple[str, W | None]:
+        """Its name, and who waits for it: then it is his, and not kept."""
         self._last += 1
-        handle = f"{self._last:x}"
-        self._things[handle] = (now + self._seconds, thing)
-        return handle
+        name = room or f"{self._last:x}"
+        self._rooms.discard(room)
+        waiting = self._waiting.pop(name, None)
+        if waiting is None:
+            self._things[name] = (now + self._seconds, thing)
+        return name, None if waiting is None else waiting[1]
 
-    def take(self, handle: str) -> T | None:
-        """It is not kept any more; None where it wasn't."""
-        found = self._things.pop(handle, None)
-        return None if found is None else found[1]
+    def come(self, name: str, who: W, now: float) -> T | None:
+        """Somebody comes for it. Not kept any more, it is his; None: he waits. `StreamIncomplete`: it is not here."""
+        found = self._things.pop(name, None)
+        if found is not None:
+            return found[1]
+        if not name.startswith(_ROOM) or name in self._waiting:
+            raise StreamIncomplete(f"the prompt {name!r} is not kept here, or not any more")
+        self._waiting[name] = (now + self._patience, who)
+        return None
 
-    def expired(self, now: float) -> list[T]:
-        """Those whose time is over; they are not kept any more."""
-        found = []
-        while self._things:
-            handle, (until, thing) = next(iter(self._things.items()))
-            if until > now:
-                break
-            del self._things[handle]
-            found.append(thing)
+    def leaves(self, name: str, who: W) -> None:
+        """He waits no longer."""
+        if name in self._waiting and self._waiting[name][1] is who:
+            del self._waiting[name]
+
+    def ends(self, room: str) -> W | None:
+        """It won't be computed; who waited for it. Fine where it was computed already."""
+        if room not in self._rooms:
+            return None
+        self._rooms.remove(room)
+        waiting = self._waiting.pop(room, None)
+        return None if waiting is None else waiting[1]
+
+    def everybody(self) -> list[W]:
+        """Who waits, and does not any more."""
+        found = [who for _, who in self._waiting.values()]
+        self._waiting.clear()
         return found
+
+    def expired(self, now: float) -> tuple[list[T], list[W]]:
+        """Things and people whose time is over; nobody keeps or expects them any more."""
+        late = [name for name, (until, _) in self._things.items() if until <= now]
+        tired = [name for name, (until, _) in self._waiting.items() if until <= now and name not in self._rooms]
+        return [self._things.pop(name)[1] for name in late], [self._waiting.pop(name)[1] for name in tired]
