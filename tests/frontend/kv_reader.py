@@ -114,16 +114,6 @@ class Site:
             await runtime.shutdown(0)
 
 
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    """Poll `check` until it is true; fail with `what` at the deadline."""
-    try:
-        async with asyncio.timeout(within):
-            while not check():  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {within} s: {what}") from None
-
-
 def run(case: Callable[[Site], Awaitable[None]], server: NatsServer | None) -> None:
     async def main() -> None:
         site = Site(server)

@@ -9,6 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from dynamo.frontend.app import Application
+from dynamo.frontend.server import frontend
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.runtime import DistributedRuntime
+
 TEXT = "/v1/completions"
 FIGURES = {"total_kv_blocks": 100, "max_num_batched_tokens": 64, "max_num_seqs": 8}
 MODES: list[dict[str, Any]] = [{}, {"router_mode": "kv", "use_kv_events": False}]
@@ -226,6 +231,33 @@ def test_the_admin_api_can_be_left_out(make_site: Any) -> None:
     """Then it is an unknown route."""
     site = make_site(disable_admin_api=True)
     assert httpx.get(site.url + "/busy_threshold").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "open_admin_api", "status"),
+    [
+        ("127.0.0.1", {}, False, 404), ("::1", {}, False, 404), ("", {}, False, 404),
+        ("203.0.113.5", {}, False, 403), ("127.0.0.1", {"x-forwarded-for": "203.0.113.5"}, False, 403),
+        ("203.0.113.5", {}, True, 404),
+    ],
+)  # fmt: skip
+def test_only_this_machine_changes_thresholds(
+    client: str, headers: dict[str, str], open_admin_api: bool, status: int
+) -> None:
+    """Who may ask for tokens must not refuse them to all others; asking is for everybody. (404: no such model.)"""
+
+    async def main() -> None:
+        settings = FrontendSettings(open_admin_api=open_admin_api)
+        async with await DistributedRuntime.in_memory() as runtime, frontend(runtime, settings) as services:
+            app: Any = Application(services)
+            through = httpx.ASGITransport(app, client=(client, 5))
+            async with httpx.AsyncClient(transport=through, base_url="http://x", headers=headers) as asking:
+                change = {"model": "m", "active_prefill_tokens_threshold": 0}
+                assert (await asking.post("/busy_threshold", json=change)).status_code == status
+                assert (await asking.delete("/busy_threshold/m")).status_code == status
+                assert (await asking.post("/busy_threshold", json={"model": "m"})).status_code == 200
+
+    asyncio.run(main())
 
 
 def test_thresholds_say_what_they_cannot_do(make_site: Any, engines: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from dynamo.frontend.errors import ApiError
 from dynamo.frontend.explaining import spliced
+from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.kv import KvOptions
-from dynamo.frontend.nvext import RouterConfigOverride
+from dynamo.frontend.nvext import AgentHints, Nvext, RouterConfigOverride
 from dynamo.llm.kv.cost import Weights
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -34,6 +36,22 @@ def pair(site: Any, engines: Any, **options: Any) -> tuple[list[Any], list[int]]
     """Two workers: engines and instance ids."""
     two = [engines(), engines()]
     return two, [site.worker(engine, **options).id for engine in two]
+
+
+def read(nvext: Nvext | None, **headers: str) -> Hints:
+    pairs = [(f"x-dynamo-request-{name.replace('_', '-')}".encode(), value.encode()) for name, value in headers.items()]
+    return read_hints({"headers": pairs}, nvext, sessions=False)
+
+
+def test_priority_by_header() -> None:
+    """Headers win over the hints of agents, each for itself; what is no number is 400 and names the header."""
+    said = Nvext(agent_hints=AgentHints(priority=3, strict_priority=4))
+    found = [read(said), read(said, priority="-7"), read(None, strict_priority="9"), read(None, priority="0")]
+    assert [(one.priority, one.strict_priority) for one in found] == [(3, 4), (-7, 4), (0, 9), (0, 0)]
+    assert found[-1] is NO_HINTS
+    for headers in ({"priority": "high"}, {"priority": "99999999999"}, {"priority": "+1"}, {"strict_priority": "-1"}):
+        with pytest.raises(ApiError, match=f"x-dynamo-request-{next(iter(headers)).replace('_', '-')}: must be"):
+            read(None, **headers)
 
 
 @modes
@@ -96,10 +114,10 @@ def test_the_pinned_worker_is_found_in_either_card(site: Any, engines: Any) -> N
         ({}, {"backend_instance_id": "x"}, "nvext.backend_instance_id"),
         ({}, {"backend_instance_id": -1}, "nvext.backend_instance_id"),
         ({}, {"backend_instance_id": 1, "decode_worker_id": 2}, "nvext.decode_worker_id"),
-        ({}, {"prefill_worker_id": 1}, "nvext.prefill_worker_id"),
+        ({}, {"prefill_worker_id": "x"}, "nvext.prefill_worker_id"),
         ({}, {"dp_rank": 1}, "nvext.dp_rank"),
         ({}, {"dp_rank": -1}, "nvext.dp_rank"),
-        ({}, {"prefill_dp_rank": 1}, "nvext.prefill_dp_rank"),
+        ({}, {"prefill_dp_rank": -1}, "nvext.prefill_dp_rank"),
         ({}, {"router_config_override": {"router_temperature": -1}}, "nvext.router_config_override.router_temperature"),
         ({}, {"router_config_override": {"temperature": 1}}, "nvext.router_config_override"),
         ({}, {"agent_hints": {"priority": "high"}}, "nvext.agent_hints.priority"),
@@ -110,7 +128,7 @@ def test_the_pinned_worker_is_found_in_either_card(site: Any, engines: Any) -> N
         ({"x-dynamo-worker-instance-id": "0x7"}, None, "x-dynamo-worker-instance-id"),
         ({"x-dynamo-worker-instance-id": "9" * 5000}, None, "x-dynamo-worker-instance-id"),
         ({"x-dynamo-worker-instance-id": ""}, None, "x-dynamo-worker-instance-id"),
-        ({"x-dynamo-prefill-instance-id": "5"}, None, "x-dynamo-prefill-instance-id"),
+        ({"x-dynamo-prefill-instance-id": "five"}, None, "x-dynamo-prefill-instance-id"),
         ({"x-dynamo-dp-rank": "1"}, None, "x-dynamo-dp-rank"),
         ({"x-prefill-dp-rank": "one"}, None, "x-prefill-dp-rank"),
     ],

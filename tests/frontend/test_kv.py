@@ -10,11 +10,12 @@ import pytest
 
 from dynamo.frontend import model_set
 from dynamo.frontend.kv import KvOptions, KvRouting
+from dynamo.frontend.routing import Candidate, Counted
 from dynamo.llm import KvEventPublisher
 from dynamo.llm.kv.activity import IDLE
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.llm.protocols import PrefillResult, PreprocessedRequest
 from dynamo.runtime.names import EndpointPath, InstanceKey
 
 KV = {"router_mode": "kv", "use_kv_events": False}
@@ -211,3 +212,34 @@ def test_a_worker_that_publishes_late_is_followed(make_site: Any, engines: Any, 
     site.call(lambda: KvEventPublisher(runtime.endpoint("test.backend.generate"), runtime.id, 16))
     within("it is followed", lambda: site.metric("model_kv_snapshots_total") == 1)
     assert site.metric(unfollowed) == 0
+
+
+def test_a_prompt_that_is_computed_elsewhere_is_only_decoded_there() -> None:
+    """Nothing is to be prefilled, what is cached saves nothing, and its blocks count: it goes where least runs."""
+    routing = KvRouting(KvOptions(), 4, Random(1), lambda: 0.0)
+    first = routing.ticket(PreprocessedRequest(model="m", token_ids=[1] * 40))
+    assert first.place([1, 2], [Rank(1)]) == 0
+    first.prefilled()
+    whole = PreprocessedRequest(model="m", token_ids=[1] * 40 + [2] * 40)
+    handed = PreprocessedRequest(
+        model="m", token_ids=whole.token_ids, prefill_result=PrefillResult(disaggregated_params={})
+    )
+    assert routing.ticket(whole).look([1, 2]) == 0  # ten of its blocks are there
+    running = PreprocessedRequest(model="m", token_ids=[7] * 40)
+    assert routing.ticket(running).place([1, 2], [Rank(1)]) == 0
+    assert routing.ticket(handed).look([1, 2]) == 1
+    ticket = routing.ticket(handed)
+    assert ticket.place([1, 2]) == 1
+    assert ticket.decision is not None
+    assert ticket.decision.to_prefill == 0
+    assert routing.router.activity.load(Rank(2)) == (0, 20, 1)
+    assert ticket.waits
+
+
+def test_outside_kv_mode_such_a_prompt_counts_its_blocks() -> None:
+    worker = Candidate(id=1)
+    counted = Counted(40, 16, computed_elsewhere=True)
+    counted.placed(worker)
+    assert (worker.prefill_tokens, worker.blocks) == (0, 3)
+    counted.close()
+    assert (worker.prefill_tokens, worker.blocks) == (0, 0)

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.frontend.kv_reader import Site, run, until
+from tests.frontend.kv_reader import Site, run
+from tests.waiting import until
 
 from dynamo.llm.kv.events import OPERATION, VERSION, Part, Step
 from dynamo.llm.kv.index import Rank

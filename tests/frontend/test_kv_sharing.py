@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.frontend.kv_reader import Site, run, until
+from tests.frontend.kv_reader import Site, run
+from tests.waiting import until
 
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.llm.kv.activity import IDLE, Load

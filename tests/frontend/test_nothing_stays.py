@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from random import Random
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 
 from dynamo.frontend import models
 from dynamo.frontend.affinity import Sessions
+from dynamo.frontend.answers import StreamAnswer
+from dynamo.frontend.door import Visit
+from dynamo.frontend.generation import Choice
 from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.stream import Output
+from dynamo.llm.protocols import delta
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import Disconnected, EngineError, WorkerUnavailable
 
 MODES: list[dict[str, Any]] = [{"router_mode": "power-of-two"}, {"router_mode": "kv", "use_kv_events": False}]
 REQUESTS = 120
@@ -62,6 +70,38 @@ async def many(url: str, random: Random) -> list[int]:
     return await asyncio.gather(*asked)
 
 
+def give_up(site: Any) -> None:
+    """Ask for a long stream, read its beginning, leave."""
+    raw = json.dumps({"model": "m", "prompt": "x" * 500, "max_tokens": 500, "stream": True}).encode()
+    with site.socket() as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(raw) + raw)
+        assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def of_requests() -> dict[int, Any]:
+    """What is made for a request, as far as it is there, by id."""
+    kinds = (Choice, StreamAnswer, Output, Context, Visit)
+    return {id(one): one for one in gc.get_objects() if isinstance(one, kinds)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"backend_stream_timeout_secs": 60, "max_concurrent_requests": 1}])
+def test_given_up_ones_leave_nothing(make_site: Any, engines: Any, within: Any, settings: dict[str, Any]) -> None:
+    """No task, no open stream, no object of theirs, after 100 clients that left in mid-stream."""
+    site, engine = make_site(**settings), engines(delay=0.001)
+    site.worker(engine)
+
+    async def tasks() -> int:
+        return len(asyncio.all_tasks())
+
+    before, others = site.run(tasks()), of_requests()  # of tests before this one, which may have kept some
+    for number in range(1, 101):
+        give_up(site)
+        within("the engine is free", lambda number=number: (engine.running, engine.cancelled) == (0, number))
+    within("no task", lambda: site.run(tasks()) <= before)
+    assert site.runtime.caller.active == 0
+    within("no object", lambda: of_requests().keys() <= others.keys())
+
+
 @pytest.mark.parametrize("mode", MODES, ids=["power-of-two", "kv"])
 def test_whole_given_up_refused_and_waiting_ones(
     make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any]
@@ -88,4 +128,60 @@ def test_whole_given_up_refused_and_waiting_ones(
     assert not any(binding.running for binding in sessions._bindings.values())
     pending = [site.metric(f"router_queue_pending_{what}", model="m") for what in ("requests", "isl_tokens")]
     assert (pending, site.metric("inflight_requests", model="m")) == ([0, 0], 0)
+    assert 0 < site.metric("asyncio_tasks") < 20
     assert site.metric("router_queue_wait_seconds_count", model="m") > 0
+
+
+class Moody:
+    """A prefill worker that computes, refuses, fails, breaks off or takes its time, as the dice fall."""
+
+    def __init__(self, echo: Any, random: Random) -> None:
+        self._echo, self._random = echo, random
+
+    def __call__(self, incoming: Any) -> None:
+        mood = self._random.randrange(6)
+        if mood == 0:
+            incoming.fail(WorkerUnavailable())
+        elif mood == 1:
+            incoming.fail(EngineError("it failed"))
+        elif mood == 2:
+            incoming.fail(Disconnected())
+        elif mood == 3:
+            self._echo(incoming)  # it speaks for a while, and hands nothing out
+        else:
+            incoming.finish(delta([65], "length", {"disaggregated_params": {}}))
+
+
+@pytest.mark.parametrize("figures", [{}, {"bootstrap_port": 1}], ids=["handed over", "met"])
+@pytest.mark.parametrize("mode", MODES, ids=["power-of-two", "kv"])
+def test_of_both_parts(
+    make_site: Any, engines: Any, within: Any, monkeypatch: pytest.MonkeyPatch, mode: dict[str, Any], figures: Any
+) -> None:
+    """Two moody prefill workers, two decode workers of which one refuses now and then: whole, given up, computed
+    once, twice and elsewhere."""
+    sets, random = recorded(monkeypatch), Random(11)
+    site = make_site(**mode, active_decode_blocks_threshold=0.99)
+    decode = engines(delay=0.002)
+
+    def refuses(incoming: Any) -> None:
+        if random.random() < 0.3:
+            incoming.fail(WorkerUnavailable())
+        else:
+            decode(incoming)
+
+    for _ in range(2):
+        moody = Moody(engines(delay=0.02), random)
+        site.worker(moody, path="test.prefill.generate", role="prefill", wait=False, figures=figures)
+    for engine in (decode, refuses):
+        site.worker(engine, role="decode", figures={"total_kv_blocks": 2000})
+    found = asyncio.run(many(site.url, Random(7)))
+    assert set(found) <= {0, 200}
+    assert found.count(200) > REQUESTS // 3
+    assert len(sets) == 2
+    seats = [seat for one in sets for seat in one.seats.values()]
+    assert len(seats) == 4
+    within("nothing runs", lambda: not any(seat.open_streams for seat in seats))
+    for one in sets:
+        assert {(load.prefill_tokens, load.blocks) for load in one.loads()} == {(0, 0)}
+    counted = {name: site.metric(f"model_{name}_total", model="m") for name in ("remote_prefills", "prefill_fallbacks")}
+    assert all(counted.values()), counted

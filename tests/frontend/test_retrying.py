@@ -6,19 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.retrying import MAX_ATTEMPTS, RETRY_WINDOW_SECONDS, Attempts, may_go_on, patience, wait_before
+from dynamo.frontend.retrying import (
+    MAX_ATTEMPTS,
+    MAX_LOSSES,
+    RETRY_WINDOW_SECONDS,
+    Attempts,
+    is_loss,
+    may_go_on,
+    patience,
+    wait_before,
+)
 from dynamo.runtime.errors import (
     CannotConnect,
     CapacityExceeded,
+    ConnectionTimeout,
     DeadlineExceeded,
     Disconnected,
     DynamoException,
     EngineError,
+    EngineShutdown,
     InvalidArgument,
+    NoInstances,
     StreamIncomplete,
+    WorkerUnavailable,
 )
 
-RETRYABLE = [CannotConnect, CapacityExceeded, Disconnected, StreamIncomplete]
+REFUSED = [CannotConnect, CapacityExceeded, ConnectionTimeout, NoInstances, WorkerUnavailable]
+LOST = [Disconnected, EngineShutdown, StreamIncomplete]
+RETRYABLE = [*REFUSED, *LOST]
 FINAL = [EngineError, InvalidArgument, DeadlineExceeded]
 
 
@@ -26,14 +41,24 @@ FINAL = [EngineError, InvalidArgument, DeadlineExceeded]
 def test_before_the_first_token_retryable_errors_go_on(kind: type[DynamoException]) -> None:
     """Nothing was promised yet: other instances are tried, a bounded number of times."""
     assert may_go_on(kind(), Attempts(made=1))
-    assert not may_go_on(kind(), Attempts(made=MAX_ATTEMPTS))
+    assert not may_go_on(kind(), Attempts(made=MAX_ATTEMPTS, losses=MAX_LOSSES))
 
 
 @pytest.mark.parametrize("kind", RETRYABLE)
 def test_after_it_only_migration_goes_on(kind: type[DynamoException]) -> None:
-    """With tokens out, only what the migration limit allows."""
-    assert not may_go_on(kind(), Attempts(made=1, produced=True))
-    assert may_go_on(kind(), Attempts(made=1, produced=True, migrations_left=1))
+    """With tokens out, only what the migration limit allows, whatever broke the stream off."""
+    broken = Attempts(made=1, produced=True, under_way=True)
+    assert is_loss(kind(), broken)
+    assert not may_go_on(kind(), broken)
+    assert may_go_on(kind(), Attempts(made=1, produced=True, under_way=True, migrations_left=1))
+
+
+@pytest.mark.parametrize("kind", RETRYABLE)
+def test_refusals_of_a_migration_are_free(kind: type[DynamoException]) -> None:
+    """A worker that never took the rest costs no migration; one that was lost with it does."""
+    on_its_way = Attempts(made=1, produced=True)
+    assert is_loss(kind(), on_its_way) == (kind in LOST)
+    assert may_go_on(kind(), on_its_way) == (kind in REFUSED)
 
 
 @pytest.mark.parametrize("kind", FINAL)
@@ -45,6 +70,7 @@ def test_final_errors_end_it(kind: type[DynamoException]) -> None:
 def test_full_everywhere_is_not_waited_for() -> None:
     """How long to wait for room is the client's decision."""
     assert wait_before(CapacityExceeded(), Attempts(), 0.0, None) is None
+    assert wait_before(CapacityExceeded(), Attempts(produced=True), 0.0, None), "half an answer is worth a wait"
 
 
 def test_who_lost_the_only_worker_waits_as_long_as_who_comes_after() -> None:

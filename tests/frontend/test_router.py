@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import click
 import pytest
+from tests.waiting import until
 
-from dynamo.llm import KvEventPublisher
+from dynamo.llm import KvEventPublisher, KvRouter
 from dynamo.router.main import ENDPOINTS, make_command, serving
 from dynamo.router.settings import RouterSettings
 from dynamo.runtime import Context, DistributedRuntime, InvalidArgument, MemoryWorld
+from dynamo.runtime.client import Client
 from dynamo.runtime.settings import parse
 
 BLOCK = 4
@@ -66,54 +69,65 @@ def test_unknown_flags_are_refused() -> None:
         parse(RouterSettings, [*FLAGS, "--serve-indexer"])
 
 
+class Site:
+    """A worker that has two blocks cached, the router in front of it, and who asks the router's endpoints."""
+
+    def __init__(self, worker: DistributedRuntime, router: KvRouter, clients: dict[str, Client]) -> None:
+        self.worker, self.router, self._clients = worker, router, clients
+        self.asked: list[Any] = []
+        """What the worker was sent."""
+
+    async def ask(self, name: str, request: Any) -> list[Any]:
+        return [item async for item in self._clients[name].random(request, annotated=False)]
+
+
+@asynccontextmanager
+async def deployed() -> AsyncIterator[Site]:
+    world = MemoryWorld()
+    worker, runtime, caller = [await DistributedRuntime.in_memory(world) for _ in range(3)]
+    publisher = KvEventPublisher(worker.endpoint(WORKERS), None, BLOCK)
+
+    async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
+        site.asked.append(request)
+        yield 1
+        yield {"token_ids": [2], "finish_reason": "stop"}
+
+    serves = asyncio.create_task(worker.endpoint(WORKERS).serve_endpoint(generate))
+    async with serving(runtime, parse(RouterSettings, FLAGS)) as router:
+        site = Site(worker, router, {n: await caller.endpoint(f"ns.router.{n}").client() for n in ENDPOINTS})
+        for client in site._clients.values():
+            await client.wait_for_instances(5)
+        await until("it is followed", lambda: router.counts.counters["model_kv_snapshots_total"])
+        publisher.publish_stored(list(range(8)), [4, 4], [1, 2])
+        await until("its blocks are known", lambda: len(router.router.index))
+        yield site
+    for one in (caller, runtime, worker):
+        await one.shutdown(0)
+    await serves
+
+
 def test_the_endpoints() -> None:
     """What is asked of each in each form, and what is refused; the worker sees the request as it was sent."""
 
     async def main() -> None:
-        world = MemoryWorld()
-        worker, runtime, caller = [await DistributedRuntime.in_memory(world) for _ in range(3)]
-        asked: list[Any] = []
-        publisher = KvEventPublisher(worker.endpoint(WORKERS), None, BLOCK)
-
-        async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
-            asked.append(request)
-            yield 1
-            yield {"token_ids": [2], "finish_reason": "stop"}
-
-        serves = asyncio.create_task(worker.endpoint(WORKERS).serve_endpoint(generate))
-        async with serving(runtime, parse(RouterSettings, FLAGS)) as router:
-            clients = {name: await caller.endpoint(f"ns.router.{name}").client() for name in ENDPOINTS}
-            for client in clients.values():
-                await client.wait_for_instances(5)
-            async with asyncio.timeout(10):
-                while not router.counts.counters["model_kv_snapshots_total"]:  # noqa: ASYNC110 - sets no event
-                    await asyncio.sleep(0.01)
-                publisher.publish_stored(list(range(8)), [4, 4], [1, 2])
-                while not len(router.router.index):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-            async def ask(name: str, request: Any) -> list[Any]:
-                return [item async for item in clients[name].random(request, annotated=False)]
-
-            tokens = list(range(12))
-            assert await ask("best_worker_id", tokens) == [worker.id]
-            assert await ask("best_worker_id", {"token_ids": tokens}) == [worker.id]
-            (scores,) = await ask("get_overlap_scores", {"token_ids": tokens})
+        async with deployed() as site:
+            tokens, worker = list(range(12)), site.worker.id
+            assert await site.ask("best_worker_id", tokens) == [worker]
+            assert await site.ask("best_worker_id", {"token_ids": tokens}) == [worker]
+            (scores,) = await site.ask("get_overlap_scores", {"token_ids": tokens})
             assert scores["workers"][0] == {
-                "worker_id": worker.id, "dp_rank": 0, "device_blocks": 2, "host_pinned_blocks": 0, "disk_blocks": 0,
+                "worker_id": worker, "dp_rank": 0, "device_blocks": 2, "host_pinned_blocks": 0, "disk_blocks": 0,
                 "host_pinned_extension_blocks": 0, "disk_extension_blocks": 0, "shared_beyond_device_blocks": 0,
             }  # fmt: skip
             request = {"token_ids": tokens, "model": "m", "anything": {"else": 1}}
-            assert await ask("generate", request) == [{"token_ids": [1]}, {"token_ids": [2], "finish_reason": "stop"}]
-            assert asked == [request]
+            said = await site.ask("generate", request)
+            assert said == [{"token_ids": [1]}, {"token_ids": [2], "finish_reason": "stop"}]
+            assert site.asked == [request]
             for name in ENDPOINTS:
                 with pytest.raises(InvalidArgument, match="token_ids"):
-                    await ask(name, {"x": 1})
+                    await site.ask(name, {"x": 1})
             with pytest.raises(InvalidArgument, match="data-parallel rank"):
-                await ask("generate", {"token_ids": tokens, "dp_rank": 3})
-            assert len(router.router.activity) == 0
-        for one in (caller, runtime, worker):
-            await one.shutdown(0)
-        await serves
+                await site.ask("generate", {"token_ids": tokens, "dp_rank": 3})
+            assert len(site.router.router.activity) == 0
 
     asyncio.run(asyncio.wait_for(main(), 60))

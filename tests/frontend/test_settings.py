@@ -20,7 +20,13 @@ from dynamo.runtime.settings import parse
         FrontendSettings(),
         FrontendSettings(http_port=0, cors_origin=["https://a", "b"], strict_fields=True, use_kv_events=False),
         FrontendSettings(
-            namespace="x", hold_seconds=1.5, active_decode_blocks_threshold=0.5, system_port=9090, workers=3
+            max_requests_per_model=7,
+            first_token_timeout_secs=0.5,
+            namespace="x",
+            hold_seconds=1.5,
+            active_decode_blocks_threshold=0.5,
+            system_port=9090,
+            workers=3,
         ),
     ],
 )
@@ -78,6 +84,7 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
         ({"workers": 0}, "--workers"),
         ({"http_port": 70000}, "--http-port"),
         ({"migration_limit": -1}, "--migration-limit"),
+        ({"migration_max_seq_len": 0}, "--migration-max-seq-len"),
         ({"body_limit_mb": 0}, "--body-limit-mb"),
         ({"hold_seconds": -1}, "--hold-seconds"),
         ({"active_decode_blocks_threshold": 1.5}, "--active-decode-blocks-threshold"),
@@ -90,6 +97,11 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
         ({"router_session_affinity_ttl_secs": 0}, "--router-session-affinity-ttl-secs"),
         ({"router_session_affinity_ttl_secs": 31_536_001}, "--router-session-affinity-ttl-secs"),
         ({"router_session_affinity_limit": 0}, "--router-session-affinity-limit"),
+        ({"max_concurrent_requests": 0}, "--max-concurrent-requests"),
+        ({"max_connections": -1}, "--max-connections"),
+        ({"backend_stream_timeout_secs": 0.0}, "--backend-stream-timeout-secs"),
+        ({"request_timeout_secs": float("nan")}, "--request-timeout-secs"),
+        ({"stall_seconds": 0.0}, "--stall-seconds"),
     ],
 )
 def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:

@@ -33,8 +33,8 @@ class RunSettings:
     router_mode: str = setting(
         "round-robin", "How in=http out=dyn chooses a worker.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
-    migration_limit: int = setting(
-        0, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
+    migration_limit: int | None = setting(
+        None, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
     )
     context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
     kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
@@ -114,7 +114,7 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         http_port=settings.http_port,
         namespace=roles.path.namespace if roles.output == DYN and roles.path else "",
         router_mode=settings.router_mode,
-        migration_limit=settings.migration_limit,
+        migration_limit=settings.migration_limit or 0,
         overlap_score_weight=settings.kv_overlap_score_weight,
         router_temperature=settings.router_temperature,
         use_kv_events=settings.use_kv_events == "true",
@@ -139,6 +139,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "num_nodes": settings.num_nodes,
         "node_rank": settings.node_rank,
         "leader_addr": settings.leader_addr,
+        "migration_limit": settings.migration_limit,
         "python_file": roles.python_file,
         "python_mode": roles.python_mode,
         "discovery_backend": settings.discovery_backend,

@@ -24,7 +24,7 @@ from dynamo.frontend.openai import name_field
 from dynamo.frontend.stream import BatchWriter, Headers, Output
 from dynamo.llm.protocols import PROMPT_LOGPROBS
 from dynamo.llm.tokenizer import Tokenizer
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import DeadlineExceeded, InvalidArgument
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
@@ -99,13 +99,14 @@ class Answer:
     def __init__(
         self, who: Identity, shape: Shape, output: Output, writer: BatchWriter, headers: Headers,
         meter: ModelMeter, first_token: Callable[[], None],
+        too_late: Callable[[DeadlineExceeded], DeadlineExceeded] = lambda error: error,
     ) -> None:  # fmt: skip
         self.who, self.shape = who, shape
         self.choices: list[Choice] = []
         self.error: ApiError | None = None
         self.complete = False
         self._output, self._writer, self._headers, self._meter = output, writer, headers, meter
-        self._first_token = first_token
+        self._first_token, self._too_late = first_token, too_late
         self._left = shape.choices
         self._begun = False
         self._seen = [False] * shape.choices
@@ -147,6 +148,8 @@ class Answer:
         if self.complete:
             return
         self.cancel()
+        if isinstance(error, DeadlineExceeded):
+            error = self._too_late(error)  # says whose limit it was
         self.error = name_field(to_api_error(error), self.shape.chat)
         if self._begun:
             self._output.append(chunks.error_event(self.error.body()))

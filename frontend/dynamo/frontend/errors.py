@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.time_limits import FirstTokenTimeout, StreamTimeout
 from dynamo.llm.preprocess import ContextLengthExceeded
 from dynamo.runtime import errors as runtime
 
 INVALID: Final = "invalid_request_error"
 UNAVAILABLE: Final = "service_unavailable"
 API_ERROR: Final = "api_error"
+RATE_LIMITED: Final = "rate_limit_exceeded"
 RETRY_AFTER_SECONDS: Final = 2
 
 
@@ -59,6 +61,13 @@ def unavailable(message: str, code: str = "no_instances") -> ApiError:
 def overloaded(message: str, code: str) -> ApiError:
     """503: the workers have too much to do; the client may try again."""
     return unavailable(message[:1].upper() + message[1:], code)
+
+
+def over_quota(most: int) -> ApiError:
+    """429: this caller has as many requests here as one may have."""
+    again = [("retry-after", str(RETRY_AFTER_SECONDS))]
+    text = f"You have {most} requests here already, as many as one caller may have; wait until one of them has ended."
+    return ApiError(429, text, code=RATE_LIMITED, kind="requests", headers=again)
 
 
 def no_such_rank(field: str, rank: int, where: str, ranks: int) -> ApiError:
@@ -122,6 +131,8 @@ _TABLE: Final[dict[type[runtime.DynamoException], _Row]] = {
     runtime.ProtocolMismatch: _Row(500, API_ERROR),
     runtime.Cancelled: _Row(499, API_ERROR),
     runtime.DeadlineExceeded: _Row(504, API_ERROR),
+    FirstTokenTimeout: _Row(504, API_ERROR),
+    StreamTimeout: _Row(504, API_ERROR),
 }
 
 

@@ -124,9 +124,11 @@ def worker_id(route: Route, computed: Route | None = None) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def query_answer(who: Identity, kind: str, request: PreprocessedRequest | TextRequest, route: Route) -> bytes:
+def query_answer(
+    who: Identity, kind: str, request: PreprocessedRequest | TextRequest, route: Route, computed: Route | None = None
+) -> bytes:
     """The answer to a request that only asks where it would go; with its tokens, for who sends it on."""
-    said: dict[str, Any] = {"worker_id": worker_id(route), "routing": _given(msgspec.to_builtins(route))}
+    said: dict[str, Any] = {"worker_id": worker_id(route, computed), "routing": _given(msgspec.to_builtins(route))}
     if isinstance(request, PreprocessedRequest):
         said["token_ids"] = request.token_ids
     head = {"id": who.id, "object": kind, "created": who.created, "model": who.model}

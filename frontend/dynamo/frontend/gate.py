@@ -87,22 +87,33 @@ class Gate:
         self._admission.thresholds = changed
         self.eased()
 
+    def look(self, instance: int | None = None, dp_rank: int | None = None) -> None:
+        """Raise what `enter` (or `enter_pinned`) would refuse a request with now: before anything is done for it."""
+        if instance is not None:
+            if self._is_busy(instance, dp_rank):
+                raise self._busy(f"instance {instance} is")
+            return
+        verdict = self._admission.ask(self._workers.loads())
+        if verdict is Verdict.BUSY:
+            raise self._busy()
+        if verdict is Verdict.WAIT and len(self._queue) >= self._queue.limit:
+            raise self._full()
+
     def enter(self, visitor: Visitor) -> Place[Visitor] | None:
         """Let it go on or refuse it at once (None), or keep it: the place is given up by `leave`."""
         verdict = self._admission.ask(self._workers.loads())
         if verdict is Verdict.GO:
             visitor.go()
         elif verdict is Verdict.BUSY:
-            self._refuse(visitor, "busy", f"every worker of model '{self._workers.name}' is over its busy threshold")
+            visitor.refuse(self._busy())
         else:
             return self._wait(visitor)
         return None
 
     def enter_pinned(self, visitor: Visitor, instance: int, dp_rank: int | None = None) -> None:
         """For a request to one worker, or one of its ranks: it doesn't wait, and only that one's thresholds count."""
-        loads = self._workers.loads_of(instance, dp_rank)
-        if loads and all(map(self.thresholds.busy, loads)):
-            self._refuse(visitor, "busy", f"instance {instance} is over its busy threshold")
+        if self._is_busy(instance, dp_rank):
+            visitor.refuse(self._busy(f"instance {instance} is"))
         else:
             visitor.go()
 
@@ -140,8 +151,7 @@ class Gate:
             strict_priority=visitor.strict_priority,
         )  # fmt: skip
         if place is None:
-            text = f"{self._queue.limit} requests wait for a worker of model '{self._workers.name}' already"
-            self._refuse(visitor, "queue_full", text)
+            visitor.refuse(self._full())
             return None
         self._count()
         self._set_timer()
@@ -182,11 +192,23 @@ class Gate:
             return
         seconds = self._options.seconds
         text = f"no worker of model '{self._workers.name}' had room for the request within {seconds:g} s"
-        self._refuse(visitor, "queue_timeout", text)
+        visitor.refuse(self._refusal("queue_timeout", text))
 
-    def _refuse(self, visitor: Visitor, reason: str, text: str) -> None:
+    def _is_busy(self, instance: int, dp_rank: int | None) -> bool:
+        loads = self._workers.loads_of(instance, dp_rank)
+        return bool(loads) and all(map(self.thresholds.busy, loads))
+
+    def _busy(self, who: str = "") -> ApiError:
+        who = who or f"every worker of model '{self._workers.name}' is"
+        return self._refusal("busy", f"{who} over its busy threshold")
+
+    def _full(self) -> ApiError:
+        text = f"{self._queue.limit} requests wait for a worker of model '{self._workers.name}' already"
+        return self._refusal("queue_full", text)
+
+    def _refusal(self, reason: str, text: str) -> ApiError:
         self._meter.refused(reason)
-        visitor.refuse(overloaded(f"{text}; try again in a moment.", reason))
+        return overloaded(f"{text}; try again in a moment.", reason)
 
     def _count(self) -> None:
         # Differences: several sets of one model share the figures.

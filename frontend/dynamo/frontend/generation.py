@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from dynamo.frontend.explaining import Explanation, route_of
-from dynamo.frontend.hints import NO_HINTS, Hints
+from dynamo.frontend.desk import Call, Desk
+from dynamo.frontend.explaining import route_of
 from dynamo.frontend.kv import Ticket
-from dynamo.frontend.metrics import ModelMeter
-from dynamo.frontend.model_set import ModelSet, Seat
-from dynamo.frontend.retrying import Attempts, may_go_on, patience, wait_before
+from dynamo.frontend.migrating import USED_UP, Kept
+from dynamo.frontend.model_set import Seat
+from dynamo.frontend.retrying import Attempts, is_loss, may_go_on, patience, wait_before
 from dynamo.frontend.routing import Counted
 from dynamo.llm.detokenize import Detokenizer
 from dynamo.llm.protocols import (
@@ -33,28 +33,10 @@ from dynamo.llm.protocols import (
     TextRequest,
     read_delta,
 )  # fmt: skip
-from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineError, NoInstances
 from dynamo.runtime.names import InstanceKey
 
 log = logging.getLogger(__name__)
-
-
-class Call(Protocol):
-    """An open stream, as `dynamo.runtime`'s Caller gives it."""
-
-    def cancel(self) -> None: ...
-
-
-class Opener(Protocol):
-    """The part of `dynamo.runtime`'s Caller that a choice needs."""
-
-    def open(
-        self, instance: InstanceKey, payload: Any, *, context: Context,
-        on_item: Callable[[Any, bool], None], on_end: Callable[[DynamoException | None], None],
-    ) -> Call: ...  # fmt: skip
-
-    def after_batch(self, callback: Callable[[], None]) -> None: ...
 
 
 class Listener(Protocol):
@@ -72,39 +54,21 @@ class Listener(Protocol):
     def failed(self, choice: Choice, error: Exception) -> None: ...
 
 
-class Desk(msgspec.Struct):
-    """What the choices of one request share."""
-
-    models: ModelSet
-    opener: Opener
-    context: Context
-    meter: ModelMeter
-    clock: Callable[[], float]
-    migration_limit: int = 0
-    hold_seconds: float = 0.0
-    hints: Hints = msgspec.field(default_factory=lambda: NO_HINTS)
-    explanation: Explanation | None = None
-    again: Callable[[ModelSet], ModelSet | None] | None = None
-    """The set that goes on where one has ended: a set ends with its last instance."""
-
-    def renew(self) -> None:
-        """Where the set has ended, go on with the one that has followed it."""
-        if not self.models.seats and self.again is not None:
-            self.models = self.again(self.models) or self.models
-
-
 class Choice:
     """See the module."""
 
     __slots__ = (
-        "_attempts", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_emit", "_failing_since",
-        "_listener", "_logprobs", "_plain", "_produced", "_request", "_seat", "_stop_reason", "_ticket", "_timer",
+        "_attempts", "_before", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_emit", "_failing_since",
+        "_keep", "_kept", "_listener", "_logprobs", "_plain", "_request", "_seat", "_stop_reason", "_ticket", "_timer",
         "_tried", "cached", "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
         self.index = index
         self._request, self._desk, self._listener = request, desk, listener
+        on_long = partial(desk.meter.add, "model_migration_max_seq_len_exceeded_total")
+        self._kept = Kept(request, desk.migration_limit, desk.migration_max_seq_len, on_long)
+        self._keep = self._kept.add
         self._attempts = Attempts(migrations_left=desk.migration_limit)
         self._tried: set[InstanceKey] = set()
         self._call: Call | None = None
@@ -113,12 +77,11 @@ class Choice:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._failing_since = 0.0
-        self._produced: list[int] = []
         self._detokenizer: Detokenizer | None = None
         self._logprobs = False
         self._emit = listener.text
         self._plain: Detokenizer | None = None
-        self._counted = self.cached = self.prompt_tokens = 0
+        self._counted = self._before = self.cached = self.prompt_tokens = 0
         self.finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         if isinstance(request, PreprocessedRequest):
@@ -142,6 +105,7 @@ class Choice:
     def start(self) -> None:
         """Open a stream on some instance; failures come through the listener."""
         self._timer = None
+        before = self._before = self.tokens  # of attempts before this one, whose answer is part of its prompt
         try:
             desk = self._desk
             models, hints = desk.models, desk.hints
@@ -154,7 +118,6 @@ class Choice:
             self._seat = seat
             seat.open_streams += 1
             if isinstance(self._ticket, Ticket) and self._ticket.outputs is not None:
-                before = self.tokens  # of attempts before this one, whose answer is part of its prompt
                 self._ticket.watch(lambda: self.tokens - before)
             request, rank = self._request, 0 if seat.ranks == 1 else models.rank(seat, self._ticket, hints)
             if desk.explanation is not None or log.isEnabledFor(logging.DEBUG):
@@ -164,6 +127,8 @@ class Choice:
             self._call = desk.opener.open(
                 _key(seat), request, context=desk.context, on_item=self.on_item, on_end=self.on_end
             )
+            if desk.watch is not None:
+                desk.watch.enter(self)
         except DynamoException as error:
             self._failed(error)
 
@@ -181,6 +146,7 @@ class Choice:
             self._timer.cancel()
         if self._call is not None:
             self._call.cancel()
+            self._call = None  # it holds this choice
         self._leave()
 
     def on_item(self, data: Any, last: bool) -> None:
@@ -191,6 +157,9 @@ class Choice:
             plain, finish = self._plain, None
             if plain is not None and type(data) is int:
                 # One token and nothing else, as nearly every delta is: the shortest way to its text.
+                keep = self._keep
+                if keep is not None:
+                    keep(data)
                 if text := plain.push_one(data):
                     emit = self._emit  # a function in a slot: called in one step, CPython looks it up as a method
                     emit(self, text)
@@ -232,9 +201,10 @@ class Choice:
             if ids:
                 raise ValueError("text, from an engine that makes tokens")
             ids = []  # an end without tokens may come in either form
-        if self._desk.migration_limit:
-            self._produced += ids
-        if extras:
+        if (keep := self._keep) is not None:
+            for token in ids:
+                keep(token)
+        if extras and not self._before:  # later attempts find what was answered in their caches, too
             self.cached = extras.get(CACHED_TOKENS, self.cached)
         if self._ticket is not None and self._ticket.waits and ids:
             self._ticket.prefilled()
@@ -250,7 +220,7 @@ class Choice:
 
     def _shorten(self) -> None:
         """From now on single tokens may take the shortest way: nothing else has to know of them."""
-        if not self._logprobs and not self._desk.migration_limit:
+        if not self._logprobs:
             self._plain = self._detokenizer
 
     def _with_logprobs(
@@ -293,6 +263,10 @@ class Choice:
         self._leave()
         self._listener.finished(self)
 
+    def stalled(self, error: DynamoException) -> None:
+        """The instance has said nothing for too long: it is lost for this attempt."""
+        self._end_with(error)
+
     def _end_with(self, error: DynamoException) -> None:
         """Fail because of what was received: the instance still works on it."""
         if self._call is not None:
@@ -302,21 +276,20 @@ class Choice:
 
     def _failed(self, error: DynamoException) -> None:
         self._leave()
-        self._attempts.produced = self.tokens > 0
+        attempts = self._attempts
+        attempts.produced, attempts.under_way = self.tokens > 0, self.tokens > self._before
         # A request to one worker is nobody else's.
         pinned = self._desk.hints.instance is not None
-        if not pinned and may_go_on(error, self._attempts) and self._again(error):
+        if not pinned and may_go_on(error, attempts) and self._again(error):
             return
         self._closed = True
-        self._listener.failed(self, error)
+        self._listener.failed(self, error if pinned else self._told(error))
 
     def _again(self, error: DynamoException) -> bool:
         """Arrange another attempt; False where none is left."""
-        if self._attempts.produced and not self._migrate():
+        if self._attempts.under_way and not self._migrate():
             return False
-        wait: float | None = 0.0
-        if isinstance(error, NoInstances) or not self._has_another():
-            wait = self._wait(error)
+        wait = self._wait(error) if isinstance(error, NoInstances) or not self._has_another() else 0.0
         if wait is None:
             return False
         self._count_attempt(error)
@@ -345,32 +318,38 @@ class Choice:
         return True
 
     def _count_attempt(self, error: DynamoException) -> None:
-        if self._attempts.produced:
-            self._attempts.migrations_left -= 1
-            self._desk.meter.migrated("ongoing_request")
+        attempts, meter = self._attempts, self._desk.meter
+        lost = is_loss(error, attempts)
+        attempts.losses += lost
+        if lost and attempts.produced:
+            attempts.migrations_left -= 1
+            meter.migrated("ongoing_request")
         elif not isinstance(error, NoInstances):
-            self._desk.meter.migrated("new_request")
+            meter.migrated("new_request")
         log.info("[%s] trying again elsewhere: %s", self._desk.context.id(), error)
 
     def _migrate(self) -> bool:
-        """Turn the request into the rest of itself; False for engines that take text."""
-        request = self._request
-        if not isinstance(request, PreprocessedRequest):
+        """Turn the request into the rest of itself; False where it can't go on elsewhere."""
+        if (rest := self._kept.rest(self._request)) is None:
             return False
-        made, self._produced = self._produced, []
-        self._attempts.waits = 0
-        ends = request.stop_conditions
-        rest = msgspec.structs.replace(
-            ends,
-            max_tokens=None if ends.max_tokens is None else ends.max_tokens - len(made),
-            min_tokens=None if ends.min_tokens is None else max(0, ends.min_tokens - len(made)),
-        )
-        if rest.max_tokens is not None and rest.max_tokens < 1:
-            return False
-        self._request = msgspec.structs.replace(request, token_ids=request.token_ids + made, stop_conditions=rest)
+        self._request = rest
+        self._attempts.waits = self._attempts.made = 0
         return True
 
+    def _told(self, error: DynamoException) -> DynamoException:
+        """What the client is told: also why a stream that broke off did not go on elsewhere."""
+        desk, attempts = self._desk, self._attempts
+        if not (error.retryable and attempts.produced and is_loss(error, attempts) and desk.migration_limit):
+            return error
+        why = self._kept.barred
+        if not why and not attempts.migrations_left:
+            desk.meter.add("model_migration_exhausted_total")
+            why = USED_UP.format(desk.migration_limit)
+        return type(error)(f"{error.message}; {why}") if why else error
+
     def _leave(self) -> None:
+        if self._desk.watch is not None:
+            self._desk.watch.leave(self)
         if self._ticket is not None:
             self._ticket.close()
             self._ticket = None

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.errors import bad_request
 from dynamo.frontend.nvext import Nvext, RouterConfigOverride
 from dynamo.frontend.requests import Scope, header, headers_of
 
@@ -24,10 +24,16 @@ WORKER_HEADERS: Final = ("x-dynamo-worker-instance-id", "x-worker-instance-id")
 PREFILL_HEADERS: Final = ("x-dynamo-prefill-instance-id", "x-prefill-instance-id")
 RANK_HEADERS: Final = ("x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank")
 PREFILL_RANK_HEADERS: Final = ("x-dynamo-prefill-dp-rank", "x-prefill-dp-rank")
+PRIORITY: Final = "x-dynamo-request-priority"
+STRICT_PRIORITY: Final = "x-dynamo-request-strict-priority"
 _ROUTING: Final = frozenset(
-    name.encode() for name in (*WORKER_HEADERS, *PREFILL_HEADERS, *RANK_HEADERS, *PREFILL_RANK_HEADERS)
-)
+    name.encode()
+    for name in (
+        *WORKER_HEADERS, *PREFILL_HEADERS, *RANK_HEADERS, *PREFILL_RANK_HEADERS, PRIORITY, STRICT_PRIORITY,
+    )
+)  # fmt: skip
 _QUERY: Final = "query_instance_id"
+_WHOLE: Final = re.compile(rb"-?[0-9]{1,10}")
 _SESSION: Final = re.compile(rb"[\x21-\x7e][\x20-\x7e]{0,255}")
 _MAX_ID: Final = 2**53
 
@@ -43,6 +49,13 @@ class Hints(msgspec.Struct):
     """The data-parallel rank that it must go to."""
     rank_by: str = ""
     """The field or header that says so."""
+    prefill_instance: int | None = None
+    """The prefill worker that its prompt must go to."""
+    prefill_by: str = ""
+    prefill_rank: int | None = None
+    prefill_rank_by: str = ""
+    one_worker: bool = False
+    """Its prompt must not go to another worker than its answer comes from."""
     session: str = ""
     closes: bool = False
     """It is the last of its session."""
@@ -76,8 +89,8 @@ def read_hints(scope: Scope, nvext: Nvext | None, sessions: bool) -> Hints:
 
 
 def _from_nvext(hints: Hints, nvext: Nvext) -> None:
-    _no_prefill("nvext.prefill_worker_id", nvext.prefill_worker_id)
-    _no_prefill("nvext.prefill_dp_rank", nvext.prefill_dp_rank or None)
+    _prefill(hints, "nvext.prefill_worker_id", nvext.prefill_worker_id)
+    _prefill_rank(hints, "nvext.prefill_dp_rank", nvext.prefill_dp_rank)
     if nvext.dp_rank is not None:
         hints.dp_rank, hints.rank_by = nvext.dp_rank, "nvext.dp_rank"
     _pin(hints, "nvext.backend_instance_id", nvext.backend_instance_id)
@@ -102,12 +115,21 @@ def _from_headers(hints: Hints, scope: Scope) -> None:
     name, instance = _number(scope, WORKER_HEADERS)
     if instance is not None:
         hints.instance, hints.pinned_by = instance, name
-    _no_prefill(*_number(scope, PREFILL_HEADERS))
-    name, rank = _number(scope, PREFILL_RANK_HEADERS)
-    _no_prefill(name, rank or None)
+    _prefill(hints, *_number(scope, PREFILL_HEADERS))
+    _prefill_rank(hints, *_number(scope, PREFILL_RANK_HEADERS))
     name, rank = _number(scope, RANK_HEADERS)
     if rank is not None:
         hints.dp_rank, hints.rank_by = rank, name
+    if (given := header(scope, PRIORITY.encode())) is not None:
+        hints.priority = _priority(PRIORITY, given, -(2**31), 2**31 - 1)
+    if (given := header(scope, STRICT_PRIORITY.encode())) is not None:
+        hints.strict_priority = _priority(STRICT_PRIORITY, given, 0, 2**32 - 1)
+
+
+def _priority(name: str, given: bytes, least: int, most: int) -> int:
+    if not _WHOLE.fullmatch(given) or not least <= int(given) <= most:
+        raise bad_request(f"{name}: must be a whole number between {least} and {most}.", name)
+    return int(given)
 
 
 def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
@@ -121,11 +143,14 @@ def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
     return names[0], None
 
 
-def _no_prefill(field: str, value: int | None) -> None:
-    if value is not None:
-        raise ApiError(
-            400, f"{field}: requests don't choose their prefill worker here.", code="unsupported_value", param=field
-        )
+def _prefill(hints: Hints, field: str, instance: int | None) -> None:
+    if instance is not None:
+        hints.prefill_instance, hints.prefill_by = instance, field
+
+
+def _prefill_rank(hints: Hints, field: str, rank: int | None) -> None:
+    if rank is not None:
+        hints.prefill_rank, hints.prefill_rank_by = rank, field
 
 
 def _session(hints: Hints, scope: Scope, nvext: Nvext | None) -> None:

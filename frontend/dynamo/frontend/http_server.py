@@ -1,7 +1,8 @@
 """The HTTP listener: uvicorn's protocol with time limits, and an ordered way out.
 
 uvicorn parses and frames; what it lacks is here: clients that send half a header or
-stop in the middle of a body are answered 408 and closed, a refused body is not reset
+stop in the middle of a body are answered 408 and closed, one that vanished without a word
+is given up (TCP keepalive), connections are bounded, a refused body is not reset
 under the client's feet, and `HttpServer.stop` goes on accepting for a while (with
 `Connection: close`) before it waits for running requests. `server.py` calls it.
 """
@@ -23,7 +24,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from dynamo.frontend.errors import ApiError
+from dynamo.frontend.errors import ApiError, overloaded
+from dynamo.frontend.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ AsgiApp = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 CONNECTION: Final = "dynamo.connection"
 """Key of the ASGI scope under which a route finds its `Connection`."""
 _LINGER_SECONDS: Final = 2.0
+_LAST_WORDS_SECONDS: Final = 1.0
+_PROBES: Final = 3
+_OTHER_FILES: Final = 256
 _BACKLOG: Final = 2048
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
@@ -42,6 +47,14 @@ class Limits(msgspec.Struct, frozen=True):
     headers: float = 10.0
     body: float = 30.0
     keep_alive: float = 75.0
+    silence: float = 60.0
+    """A client that acknowledges nothing, not even a probe, is given up after this."""
+    connections: int | None = None
+    """Not seconds: how many at once; None: as many as come."""
+
+
+CONNECTIONS_FULL: Final = "connections"
+CLIENT_VANISHED: Final = "client_vanished"
 
 
 class _Phase(Enum):
@@ -55,9 +68,10 @@ class _Phase(Enum):
 class _State(ServerState):
     """What all connections share, with the two facts that uvicorn's lacks."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
         super().__init__()
         self.limits = limits
+        self.metrics = metrics or Metrics()
         self.draining = False
         self.asked = -math.inf
         """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
@@ -109,10 +123,16 @@ class Connection(HttpToolsProtocol):
         self._phase = _Phase.HEADERS
         self._lingering = False
         self._timer: asyncio.TimerHandle | None = None
-        self._watch()
+        most = self.server_state.limits.connections
+        if most is not None and len(self.connections) > most:
+            self._turn_away(most)
+        else:
+            self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        if isinstance(exc, TimeoutError):  # what the kernel calls the end of its patience
+            self.server_state.metrics.hit(CLIENT_VANISHED)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -178,7 +198,10 @@ class Connection(HttpToolsProtocol):
         if not self.cycle.more_body or self.transport.is_closing():
             self.transport.close()
             return
-        # Closing with unread input would reset the connection and take the answer with it.
+        self._linger()
+
+    def _linger(self) -> None:
+        """Read on for a while: closing with unread input would reset the connection and take the answer with it."""
         self._lingering = True
         self._unwatch()
         self.flow.resume_reading()
@@ -206,6 +229,7 @@ class Connection(HttpToolsProtocol):
 
     def _late(self, what: str) -> None:
         self._timer = None
+        self.server_state.metrics.hit(what)
         if self._answering():
             self.transport.abort()
         elif self._phase is _Phase.BODY and self.cycle.response_complete:
@@ -214,10 +238,46 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, f"The request's {what} did not arrive in time.", code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        body = error.body()
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[error.status] + head + body)
+        self._write(error)
         self.transport.close()
+
+    def _turn_away(self, most: int) -> None:
+        """One connection too many: tell it so, whatever it would ask."""
+        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        text = f"this frontend has {most} connections already; try again in a moment."
+        self._write(overloaded(text, CONNECTIONS_FULL))
+        self._linger()
+
+    def _write(self, error: ApiError) -> None:
+        body = error.body()
+        own = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
+        self.transport.write(STATUS_LINE[error.status] + own + head + b"\r\n" + body)
+
+
+def most_connections() -> int | None:
+    """As many as this process may open files for, less what else it opens; None where nobody says."""
+    try:
+        import resource
+    except ImportError:  # not there on Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else max(_OTHER_FILES, soft - _OTHER_FILES)
+
+
+def _notice_silence(sock: socket.socket, seconds: float) -> None:
+    """Have the kernel end connections whose other side is gone without a word; accepted ones inherit it.
+
+    Unacknowledged bytes last `seconds`; where nothing is to be sent, probes begin after half of that.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    values = {
+        "TCP_KEEPIDLE": max(1, round(seconds / 2)), "TCP_KEEPINTVL": max(1, round(seconds / 2 / _PROBES)),
+        "TCP_KEEPCNT": _PROBES, "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
+    }  # fmt: skip
+    for name, value in values.items():
+        if hasattr(socket, name):  # not all of them on macOS
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -245,12 +305,12 @@ def url_of(sock: socket.socket) -> str:
 class HttpServer:
     """Serves one ASGI app on already bound sockets."""
 
-    def __init__(self, app: AsgiApp, limits: Limits) -> None:
+    def __init__(self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None) -> None:
         self._config = Config(
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
         )  # fmt: skip
-        self._state = _State(limits)
+        self._state = _State(limits, metrics)
         self._servers: list[asyncio.Server] = []
         self._date: asyncio.TimerHandle | None = None
 
@@ -264,6 +324,7 @@ class HttpServer:
             if sock.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(self._connection, sock=sock)
             else:
+                _notice_silence(sock, self._state.limits.silence)
                 server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
             self._servers.append(server)
 
@@ -271,14 +332,20 @@ class HttpServer:
         """Go on accepting, but end each connection with its next answer."""
         self._state.draining = True
 
-    async def stop(self, grace: float) -> bool:
-        """Stop accepting, let running requests end within `grace`; True where all did."""
+    async def stop(self, grace: float, give_up: Callable[[], None] = lambda: None) -> bool:
+        """Stop accepting, let running requests end within `grace`; True where all did.
+
+        The others are cut, after `give_up` has told them.
+        """
         self.drain()
         for server in self._servers:
             server.close()
         for connection in [*self._state.connections]:
             connection.shutdown()
         ended = await self._idle(grace)
+        if not ended:
+            give_up()
+            await self._idle(_LAST_WORDS_SECONDS)
         self.close()
         return ended
 

@@ -57,12 +57,18 @@ class KvOptions(msgspec.Struct, frozen=True):
         temperature = changes.router_temperature
         return weights, self.temperature if temperature is None else temperature
 
+    def to_decode(self, weighing: tuple[Weights, float] | None) -> tuple[Weights, float]:
+        """For prompts that are computed elsewhere: a transfer brings all of it, so caches and prefill save nothing."""
+        weights, temperature = weighing or (self.weights(), self.temperature)
+        return msgspec.structs.replace(weights, overlap_credit=0.0, prefill_load_scale=0.0), temperature
+
 
 class Ticket:
     """One attempt, from its choice of worker to its end."""
 
     __slots__ = (
         "_clock",
+        "_elsewhere",
         "_id",
         "_prompt",
         "_router",
@@ -76,8 +82,9 @@ class Ticket:
 
     def __init__(
         self, number: int, router: KvRouter, prompt: Prompt, clock: Callable[[], float], sharing: Sharing | None = None,
-        weighing: tuple[Weights, float] | None = None,
+        weighing: tuple[Weights, float] | None = None, *, elsewhere: bool = False,
     ) -> None:  # fmt: skip
+        self._elsewhere = elsewhere
         self._id, self._router, self._prompt, self._clock = str(number), router, prompt, clock
         self._sharing = sharing
         self._shared: Shared | None = None
@@ -100,6 +107,9 @@ class Ticket:
         if ranks is None:
             ranks = router.ranks(instances)
         decision = router.place(self._id, self._prompt, ranks, self._clock(), self._weighing)
+        if self._elsewhere:  # nothing is to be computed there, now or before its first token
+            router.prefilled(self._id)
+            decision = decision._replace(to_prefill=0)
         self.decision = decision
         if self._sharing is not None:
             self._shared = self._sharing.sent(decision.rank, self._prompt.names, decision.to_prefill)
@@ -186,9 +196,13 @@ class KvRouting:
 
     def ticket(self, request: PreprocessedRequest, changes: RouterConfigOverride | None = None) -> Ticket:
         """For one attempt of a request; `changes`: what it says of weights."""
-        prompt = self.router.prompt(request.token_ids)
+        prompt, elsewhere = self.router.prompt(request.token_ids), request.computed_elsewhere
         weighing = None if changes is None else self._options.with_changes(changes)
-        ticket = Ticket(next(self._numbers), self.router, prompt, self._clock, self.sharing, weighing)
+        if elsewhere:
+            weighing = self._options.to_decode(weighing)
+        ticket = Ticket(
+            next(self._numbers), self.router, prompt, self._clock, self.sharing, weighing, elsewhere=elsewhere
+        )
         ticket.outputs = self.outputs
         return ticket
 

@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dynamo.runtime import loops
+
 PREFIX: Final = "dynamo_frontend_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 MAX_MODELS: Final = 1000
@@ -42,7 +44,11 @@ _COUNTERS: Final = {
     "output_tokens_total": "Produced tokens",
     "model_cancellation_total": "Requests that ended because their client left",
     "model_rejection_total": "Requests that no instance took",
+    "model_migration_exhausted_total": "Streams that broke off and had no migration left",
+    "model_migration_max_seq_len_exceeded_total": "Requests that became too long to go on elsewhere",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
+    "model_remote_prefills_total": "Prompts that a prefill worker computed",
+    "model_local_prefills_total": "Prompts that a decode worker computed by the rules, where there are prefill workers",
     "model_prefill_fallbacks_total": "Prompts that a decode worker computed since no prefill worker did",
     "model_kv_gaps_total": "How often KV events of an instance were missing (kv router)",
     "model_kv_snapshots_total": "Snapshots of an instance's KV cache that were applied (kv router)",
@@ -120,6 +126,8 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}
         self.disconnected = 0
+        self._hits: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
         self.active: Callable[[], float] = lambda: 0
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -141,6 +149,14 @@ class Metrics(Collector):
         key = (model, endpoint, kind, "error" if error else "success", error)
         self._requests[key] = self._requests.get(key, 0) + 1
 
+    def hit(self, limit: str) -> None:
+        """A time limit ended something; the names are in docs/design/overload.md."""
+        self._hits[limit] = self._hits.get(limit, 0) + 1
+
+    def refused(self, reason: str) -> None:
+        """Nothing was begun for a request or a connection."""
+        self._refused[reason] = self._refused.get(reason, 0) + 1
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
@@ -149,12 +165,17 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests_families()
+        tasks = GaugeMetricFamily(PREFIX + "asyncio_tasks", "Tasks of the process's event loop")
+        tasks.add_metric([], loops.task_count())
+        yield tasks
         disconnected = GaugeMetricFamily(PREFIX + "disconnected_clients", "Clients that left before the end")
         disconnected.add_metric([], self.disconnected)
         yield disconnected
         active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests being answered")
         active.add_metric([], self.active())
         yield active
+        yield _counter("time_limits", "What a time limit ended", "limit", self._hits)
+        yield _counter("refusals", "Requests and connections refused before any work", "reason", self._refused)
         yield from self._model_families()
 
     def _requests_families(self) -> Iterator[Metric]:
@@ -203,6 +224,13 @@ class Metrics(Collector):
         yield refused
 
 
+def _counter(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
+
+
 _ERROR_TYPES: Final = {
     400: "validation", 404: "not_found", 405: "validation", 408: "validation", 413: "validation",
     415: "validation", 429: "overload", 499: "cancelled", 501: "not_implemented", 503: "unavailable",
@@ -210,9 +238,12 @@ _ERROR_TYPES: Final = {
 }  # fmt: skip
 
 
-_OVERLOAD: Final = frozenset({"full", "busy", "queue_full", "queue_timeout"})
+OVERLOAD: Final = frozenset({
+    "full", "busy", "queue_full", "queue_timeout", "frontend_full", "model_full", "rate_limit_exceeded",
+})  # fmt: skip
+"""Codes of refusals for want of room: ordinary under load, so the log has them at -v only."""
 
 
 def error_type(status: int, code: str) -> str:
     """The `error_type` label of a failed request."""
-    return "overload" if code in _OVERLOAD else _ERROR_TYPES.get(status, "internal")
+    return "overload" if code in OVERLOAD else _ERROR_TYPES.get(status, "internal")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Collection, Iterator
 from itertools import chain
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from dynamo.frontend.admission import Load
@@ -23,6 +24,10 @@ from dynamo.llm.kv.router import rank_count
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import NoInstances
 from dynamo.runtime.names import EndpointPath, InstanceKey
+
+TOKENISING: Final = max(2, os.cpu_count() or 1)
+"""Long prompts of one model that are tokenised at once. asyncio has four threads more: a flood for one model takes all
+cores where nobody else wants them, and never all threads."""
 
 
 class View(Protocol):
@@ -91,6 +96,9 @@ class ModelSet:
         self._candidates: list[Seat] = []
         self._several = False
         """Some instance has several data-parallel ranks."""
+        self.migration_limit = 0
+        self.long_prompts = asyncio.Semaphore(TOKENISING)
+        """Held while one is tokenised."""
         self.gate: Gate | None = None
         """There where the model has thresholds or a queue."""
 
@@ -99,13 +107,22 @@ class ModelSet:
         """Requests can be answered."""
         return self.model is not None and bool(self.seats)
 
+    @property
+    def reachable(self) -> bool:
+        """Some of its instances can be asked now."""
+        return bool(self._routable())
+
     def ticket(self, request: PreprocessedRequest | TextRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
         """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
         if not isinstance(request, PreprocessedRequest):
             return None
         if self.kv is not None:
             return self.kv.ticket(request, hints.weights)
-        return None if self.gate is None else Counted(len(request.token_ids), self.card.kv_cache_block_size)
+        if self.gate is None:
+            return None
+        return Counted(
+            len(request.token_ids), self.card.kv_cache_block_size, computed_elsewhere=request.computed_elsewhere
+        )
 
     def loads(self) -> Iterator[Load]:
         """Of each instance that can be asked now."""
@@ -123,6 +140,10 @@ class ModelSet:
     def _loads(self, seat: Seat) -> list[Load]:
         """Of each of its ranks; one for all of them where nobody knows which of them does what."""
         return [self._load(seat, rank) for rank in range(1 if self.kv is None else seat.ranks)]
+
+    def load_of(self, seat: Seat, dp_rank: int) -> Load:
+        """Of one of its ranks, as far as that is known."""
+        return self._load(seat, dp_rank)
 
     def _load(self, seat: Seat, dp_rank: int = 0) -> Load:
         if self.kv is not None:

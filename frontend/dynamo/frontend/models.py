@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from dynamo.frontend.affinity import Sessions
+from dynamo.frontend.disaggregation import Rules
 from dynamo.frontend.errors import ApiError, model_not_found, no_such_rank, pinned_gone, unavailable
 from dynamo.frontend.gates import Gates
 from dynamo.frontend.hints import Hints
@@ -23,7 +24,7 @@ from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.model_set import ModelSet, Seat, View
-from dynamo.frontend.prefilling import Prefills
+from dynamo.frontend.prefill_pools import Prefills, follows_anew
 from dynamo.llm.card import ModelCard, card_from_dict
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
@@ -31,13 +32,12 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
 
 log = logging.getLogger(__name__)
-_OF_CACHES: Final = ("kv_events", "kv_cache_block_size", "total_kv_blocks")
-"""Figures of an instance by which its cache is followed; a program may begin to publish when it is served already."""
 
 REMEMBER_SECONDS: Final = 600.0
 """How long a model whose last worker left is answered 503 and not 404."""
 RETRY_LOAD_SECONDS: Final = 5.0
 MAX_REMEMBERED: Final = 1000
+HOLD: Final = "hold"
 _FIGURES: Final = ("kv_cache_block_size", "total_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -47,13 +47,15 @@ class ModelPool:
     def __init__(
         self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
         kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
-        gates: Gates | None = None, sessions: Sessions | None = None,
+        gates: Gates | None = None, sessions: Sessions | None = None, migration_limit: int = 0,
+        disagg: Rules | None = None,
     ) -> None:  # fmt: skip
         self._view, self._loader, self._metrics = view, loader, metrics
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
         self.gates, self._sessions = gates or Gates(metrics), sessions
-        self.prefills = Prefills(lambda card: ModelSet(card, view, mode, random, kv), self._join)
+        self._migration_limit = migration_limit
+        self.prefills = Prefills(lambda card: ModelSet(card, view, mode, random, kv), self._join, disagg)
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -111,6 +113,7 @@ class ModelPool:
         seat = Seat(id=instance.key.id, instance=instance, key=instance.key)
         found.seats[instance.key] = seat
         found.figured(seat, instance.figures)
+        self._limit(found, card)
         self._of[instance.key] = found
         found.changed()
         self.gates.joined(found, seat)
@@ -122,6 +125,10 @@ class ModelPool:
         self._gauges(found)
         self._announce()
 
+    def _limit(self, found: ModelSet, card: ModelCard) -> None:
+        """How often its requests may go on elsewhere: as the card that came last says, else as this frontend does."""
+        found.migration_limit = self._migration_limit if card.migration_limit is None else card.migration_limit
+
     def _join(self, instance: Any, routing: KvRouting, name: str) -> None:
         """Have its cache known, and what other frontends send to it."""
         if self._events is not None:
@@ -132,6 +139,9 @@ class ModelPool:
     def changed(self, instance: Any) -> None:
         """New figures, or another card (then it is another set)."""
         found = self._of.get(instance.key)
+        if found is None and self.prefills.has(instance.key) and card_role(instance.card) == "prefill":
+            self.prefills.joined(card_from_dict(instance.card), instance)
+            return
         if found is None or card_digest(instance.card) != found.digest:
             self.left(instance.key)
             self.joined(instance)
@@ -139,8 +149,9 @@ class ModelPool:
         seat = found.seats[instance.key]
         before, seat.instance = seat.instance, instance
         found.figured(seat, instance.figures)
+        self._limit(found, card_from_dict(instance.card))
         self.gates.joined(found, seat)
-        if found.kv is not None and any(before.figures.get(f) != instance.figures.get(f) for f in _OF_CACHES):
+        if found.kv is not None and follows_anew(before.figures, instance.figures):
             self._join(instance, found.kv, found.name)
 
     def left(self, key: InstanceKey) -> None:
@@ -196,6 +207,7 @@ class ModelPool:
 
     def settle(self, found: ModelSet, hints: Hints) -> ModelSet:
         """The set of the model that the hints lead to; raises the `ApiError` of a worker or rank that isn't there."""
+        self.prefills.settle([found, *self._by_name.get(found.name, ())], hints)
         settled = self._settled(found, hints)
         return settled if hints.dp_rank is None else self._with_rank(settled, hints, hints.dp_rank)
 
@@ -243,6 +255,7 @@ class ModelPool:
                     if any(one.served and one.name == name for one in self._sets.values()):
                         return self.find(name)
         except TimeoutError:
+            self._metrics.hit(HOLD)
             return self.find(name)
 
     async def opened(self, seconds: float) -> None:
@@ -336,6 +349,7 @@ class ModelPool:
     def _gauges(self, found: ModelSet) -> None:
         gauges = self._metrics.meter(found.name).gauges
         gauges["model_ready"] = float(any(one.served for one in self._sets.values() if one.name == found.name))
+        gauges["model_migration_limit"] = float(found.migration_limit)
         gauges["model_context_length"] = float(found.card.context_length or 0)
         for seat in found.seats.values():
             for name in _FIGURES:
@@ -344,6 +358,14 @@ class ModelPool:
     def _announce(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+
+def card_role(data: Any) -> str:
+    """The part of the work that a card in a record names; empty where it can't be read."""
+    try:
+        return card_from_dict(data).role
+    except InvalidArgument:
+        return ""
 
 
 def card_digest(data: Any) -> str:

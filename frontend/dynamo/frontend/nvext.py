@@ -52,8 +52,9 @@ class Nvext(Struct):
     """What the answer's `nvext` should say."""
     backend_instance_id: InstanceId | None = None
     decode_worker_id: InstanceId | None = None
-    """The same: there are no decode workers of their own."""
+    """The same."""
     prefill_worker_id: InstanceId | None = None
+    """The prefill worker that is to compute the prompt, or the worker that is to do all."""
     dp_rank: Rank | None = None
     prefill_dp_rank: Rank | None = None
     agent_hints: AgentHints | None = None

@@ -299,6 +299,13 @@ def _check_parts(parts: list[dict[str, Any]], path: str) -> None:
             raise bad_request(f"{where}: a text part needs a text.", where, "invalid_type")
 
 
+def answers(request: ChatRequest | CompletionRequest) -> int:
+    """How many answers a checked request asks for."""
+    prompt = "" if isinstance(request, ChatRequest) else request.prompt
+    several = isinstance(prompt, list) and not isinstance(prompt[0], int)
+    return (request.n or 1) * (len(prompt) if several else 1)
+
+
 def prompts(prompt: Any) -> list[str | list[int]]:
     """The prompts of a completion request: a string, strings, token ids, or lists of them."""
     if isinstance(prompt, str):

@@ -13,6 +13,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
 _HEADERS: Final = "dynamo.headers"
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 
 
@@ -44,11 +45,11 @@ def request_id(scope: Scope) -> str:
 
 def timeout_seconds(scope: Scope) -> float | None:
     """The time limit that the client set with `x-request-timeout-ms`; None: none."""
-    given = header(scope, b"x-request-timeout-ms")
+    given = header(scope, TIMEOUT_HEADER.encode())
     if given is None:
         return None
     if not given.isdigit() or not 0 < int(given[:12]) <= MAX_TIMEOUT_MS:
-        raise bad_request(f"x-request-timeout-ms: must be between 1 and {MAX_TIMEOUT_MS}.", "x-request-timeout-ms")
+        raise bad_request(f"{TIMEOUT_HEADER}: must be between 1 and {MAX_TIMEOUT_MS}.", TIMEOUT_HEADER)
     return int(given) / 1000
 
 

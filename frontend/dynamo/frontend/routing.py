@@ -38,8 +38,8 @@ class Counted:
 
     __slots__ = ("_blocks", "_candidate", "_tokens", "waits")
 
-    def __init__(self, tokens: int, block_size: int) -> None:
-        self._tokens, self._blocks = tokens, -(-tokens // block_size)
+    def __init__(self, tokens: int, block_size: int, *, computed_elsewhere: bool = False) -> None:
+        self._tokens, self._blocks = 0 if computed_elsewhere else tokens, -(-tokens // block_size)
         self._candidate: Candidate | None = None
         self.waits = True
         """No token has come yet."""

@@ -15,22 +15,26 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 from dynamo.frontend.admission import Thresholds
 from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.app import Application
 from dynamo.frontend.cors import Cors
+from dynamo.frontend.door import Bounds, Door
+from dynamo.frontend.errors import unavailable
 from dynamo.frontend.gate import QueueOptions
 from dynamo.frontend.gates import Gates
-from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
+from dynamo.frontend.http_server import HttpServer, Limits, bind, most_connections, url_of
 from dynamo.frontend.kv import KvOptions
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
-from dynamo.frontend.settings import KV_MODE, FrontendSettings, problem
+from dynamo.frontend.settings import KV_MODE, FrontendSettings, disagg_rules, problem
 from dynamo.frontend.stream import BatchWriter
+from dynamo.frontend.time_limits import TokenLimits, TokenWatch
 from dynamo.llm.files import FileCache
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
@@ -41,6 +45,7 @@ log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPEN_SECONDS: Final = 10.0
 """How long the word that it is ready waits for the models whose workers are there already."""
+DRAIN: Final = "drain"
 LONGEST: Final = 3.0
 """Times the seconds that a frontend accepts for after SIGTERM, it accepts at most."""
 
@@ -108,9 +113,10 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     loader = Loader(runtime.caller, FileCache(), mode)
     pool = ModelPool(
         view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
-        sessions=_sessions(settings),
-        **_kv_routing(runtime, settings),
+        sessions=_sessions(settings), migration_limit=settings.migration_limit,
+        **_kv_routing(runtime, settings), disagg=disagg_rules(settings),
     )  # fmt: skip
+    watch = _watch(settings, metrics)
     services = Services(
         pool=pool,
         opener=runtime.caller,
@@ -118,12 +124,13 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         metrics=metrics,
         policy=Policy(
             body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
-            migration_limit=settings.migration_limit, stall_seconds=settings.stall_seconds,
+            migration_max_seq_len=settings.migration_max_seq_len, stall_seconds=settings.stall_seconds,
             strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
+            open_admin_api=settings.open_admin_api, request_seconds=settings.request_timeout_secs,
             has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
         ),
         cors=Cors(settings.cors_origin),
-        lifecycle=Lifecycle(),
+        lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch,
     )  # fmt: skip
     stop_listening = view.listen(pool)
     try:
@@ -133,7 +140,19 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         yield services
     finally:
         stop_listening()
+        if watch is not None:
+            watch.stop()
         await pool.stop()
+
+
+def _door(settings: FrontendSettings, metrics: Metrics) -> Door | None:
+    bounds = Bounds(settings.max_concurrent_requests, settings.max_requests_per_model, settings.max_requests_per_client)
+    return Door(bounds, metrics.refused) if bounds.any else None
+
+
+def _watch(settings: FrontendSettings, metrics: Metrics) -> TokenWatch | None:
+    limits = TokenLimits(settings.first_token_timeout_secs, settings.backend_stream_timeout_secs)
+    return None if limits.period is None else TokenWatch(limits, metrics.hit, time.monotonic)
 
 
 def _gates(settings: FrontendSettings, metrics: Metrics) -> Gates:
@@ -195,8 +214,14 @@ async def _serve(
     on_ready: Callable[[str], None],
     leaving: Leaving,
 ) -> None:
-    limits = Limits(settings.header_timeout, settings.body_timeout, settings.keep_alive_timeout)
-    server = HttpServer(Application(services), limits)
+    limits = Limits(
+        settings.header_timeout,
+        settings.body_timeout,
+        settings.keep_alive_timeout,
+        settings.stall_seconds,
+        settings.max_connections or most_connections(),
+    )
+    server = HttpServer(Application(services), limits, services.metrics)
     services.metrics.active = lambda: float(server.running)
     try:
         await server.start(sockets)
@@ -209,10 +234,19 @@ async def _serve(
         services.lifecycle.draining = True
         server.drain()
         await _unless(leaving.now, _accept(server, accept))
-        await _unless(leaving.now, server.stop(settings.grace_seconds))
+        give_up = partial(_give_up, services, settings.grace_seconds)
+        await _unless(leaving.now, server.stop(settings.grace_seconds, give_up))
     finally:
         server.close()
         await server.settled()
+
+
+def _give_up(services: Services, grace: float) -> None:
+    """Tell those who are not done."""
+    text = f"This frontend leaves, and its {grace:g} s for running requests have passed; try again in a moment."
+    for answer in [*services.answers]:
+        services.metrics.hit(DRAIN)
+        answer.refused(unavailable(text, "shutdown"))
 
 
 async def _accept(server: HttpServer, seconds: float) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 
+from dynamo.frontend.answers import Answer
 from dynamo.frontend.cors import Cors
-from dynamo.frontend.generation import Opener
+from dynamo.frontend.desk import Opener
+from dynamo.frontend.door import Door
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.openai import refuse_unknown, unknown_fields
 from dynamo.frontend.stream import BatchWriter
+from dynamo.frontend.time_limits import TokenWatch
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +27,13 @@ class Policy(msgspec.Struct, frozen=True):
 
     body_limit: int = 45 * 1024 * 1024
     hold_seconds: float = 0.0
-    migration_limit: int = 0
+    migration_max_seq_len: int | None = None
     stall_seconds: float = 60.0
     strict_fields: bool = False
     admin_api: bool = True
+    open_admin_api: bool = False
+    request_seconds: float | None = None
+    """For requests that bring no time limit of their own."""
     sessions: bool = False
     """Sessions stay with their worker."""
     has_siblings: bool = False
@@ -51,6 +57,12 @@ class Services(msgspec.Struct):
     cors: Cors
     lifecycle: Lifecycle
     clock: Callable[[], float] = time.monotonic
+    door: Door | None = None
+    """There where requests side by side are bounded."""
+    watch: TokenWatch | None = None
+    """There where workers have time limits for their tokens."""
+    answers: set[Answer] = msgspec.field(default_factory=set)
+    """Those under way."""
 
     def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
         """Say in the log what is ignored, or refuse it in strict mode."""

@@ -12,11 +12,19 @@ from typing import Any, Final
 
 from dynamo.frontend.admission import QUEUE_POLICIES
 from dynamo.frontend.affinity import MODES as SESSION_MODES
+from dynamo.frontend.disaggregation import Rules, rules
 from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
 _YEAR: Final = 31_536_000
+_BOUNDS: Final = (
+    "max_concurrent_requests", "max_requests_per_model", "max_requests_per_client", "max_connections",
+)  # fmt: skip
+_LIMITS: Final = (
+    "header_timeout", "body_timeout", "keep_alive_timeout", "stall_seconds", "request_timeout_secs",
+    "first_token_timeout_secs", "backend_stream_timeout_secs",
+)  # fmt: skip
 _WEIGHTS: Final = (
     "overlap_score_weight", "router_kv_overlap_score_credit", "router_kv_overlap_score_credit_decay",
     "router_decode_active_request_weight", "router_temperature",
@@ -34,7 +42,11 @@ class FrontendSettings:
         "round-robin", "How a worker is chosen for a request.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
     migration_limit: int = setting(
-        0, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
+        0, "How often a request whose worker was lost goes on elsewhere; a model's own limit goes before it.",
+        env="DYN_MIGRATION_LIMIT",
+    )  # fmt: skip
+    migration_max_seq_len: int | None = setting(
+        None, "Tokens of prompt and answer up to which they are kept for that.", env="DYN_MIGRATION_MAX_SEQ_LEN"
     )
     hold_seconds: float = setting(
         0.0, "How long a request waits for a first worker before it is answered 503.", env="DYN_HOLD_SECONDS"
@@ -115,6 +127,19 @@ class FrontendSettings:
     router_queue_timeout_secs: float = setting(
         30.0, "Seconds that a request may wait; then it is answered 503.", env="DYN_ROUTER_QUEUE_TIMEOUT_SECS"
     )
+    router_conditional_disagg: bool = setting(
+        False, "Let decode workers compute prompts that they have mostly cached, or that prefill workers are too busy "
+        "for (kv router with events).", env="DYN_ROUTER_CONDITIONAL_DISAGG",
+    )  # fmt: skip
+    router_conditional_disagg_config: str = setting(
+        "", "Which prompts: a JSON object with policy (isl_bounding, prefill_load, isl_or_load), eff_isl_threshold, "
+        "eff_isl_ratio_threshold, prefill_busy_threshold, decode_busy_threshold.",
+        env="DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG",
+    )  # fmt: skip
+    max_local_prefill_length: int | None = setting(
+        None, "Decode workers compute prompts of at most that many tokens (less those known to be cached), also where "
+        "there are prefill workers.", env="DYN_MAX_LOCAL_PREFILL_LENGTH",
+    )  # fmt: skip
     router_session_affinity_ttl_secs: int | None = setting(
         None, "Requests with the same session id go to one worker; seconds after which an idle session is forgotten.",
         env="DYN_ROUTER_SESSION_AFFINITY_TTL_SECS",
@@ -127,8 +152,12 @@ class FrontendSettings:
         100_000, "Sessions that are remembered; the oldest are forgotten.", env="DYN_ROUTER_SESSION_AFFINITY_LIMIT"
     )
     disable_admin_api: bool = setting(
-        False, "Leave out /busy_threshold, which lets anybody change thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
+        False, "Leave out /busy_threshold, which shows and changes thresholds.", env="DYN_DISABLE_FRONTEND_ADMIN_API"
     )
+    open_admin_api: bool = setting(
+        False, "Let any client change thresholds there, not only those of this machine.",
+        env="DYN_OPEN_FRONTEND_ADMIN_API",
+    )  # fmt: skip
     discovery_backend: str = setting(
         "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
@@ -151,8 +180,33 @@ class FrontendSettings:
         30.0, "Seconds that running requests get to end after that.", env="DYN_GRACE_SECONDS"
     )
     stall_seconds: float = setting(
-        60.0, "Seconds after which a client that reads nothing is cut off.", env="DYN_HTTP_STALL_TIMEOUT_SECS"
+        60.0, "Seconds after which a client that reads nothing, or doesn't even acknowledge, is cut off.",
+        env="DYN_HTTP_STALL_TIMEOUT_SECS",
+    )  # fmt: skip
+    request_timeout_secs: float | None = setting(
+        None, "Time limit of requests without x-request-timeout-ms; then 504.", env="DYN_HTTP_REQUEST_TIMEOUT_SECS"
     )
+    first_token_timeout_secs: float | None = setting(
+        None, "Seconds within which a worker must give a first token; then another one is tried, else 504. Unset: "
+        "as --backend-stream-timeout-secs.", env="DYN_HTTP_FIRST_TOKEN_TIMEOUT_SECS",
+    )  # fmt: skip
+    backend_stream_timeout_secs: float | None = setting(
+        None, "Seconds that a worker's stream may bring no token; then it counts as lost.",
+        env="DYN_HTTP_BACKEND_STREAM_TIMEOUT_SECS",
+    )  # fmt: skip
+    max_concurrent_requests: int | None = setting(
+        None, "Requests for models that a frontend process answers at once, each of n answers counted; more get 503.",
+        env="DYN_HTTP_MAX_CONCURRENT_REQUESTS",
+    )  # fmt: skip
+    max_requests_per_model: int | None = setting(None, "The same, of one model.", env="DYN_HTTP_MAX_REQUESTS_PER_MODEL")
+    max_requests_per_client: int | None = setting(
+        None, "The same, of one caller (x-tenant-id, else its key, else its address); more get 429.",
+        env="DYN_HTTP_MAX_REQUESTS_PER_CLIENT",
+    )  # fmt: skip
+    max_connections: int | None = setting(
+        None, "Connections of a frontend process; more get 503. Unset: as many as it may have open files, "
+        "less 256.", env="DYN_HTTP_MAX_CONNECTIONS",
+    )  # fmt: skip
     verbose: int = 0
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
@@ -184,13 +238,16 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    for reason in (_cost_problem(settings), _overload_problem(settings), _session_problem(settings)):
+    problems = (_cost_problem, _overload_problem, _bounds_problem, _session_problem, _disagg_problem)
+    for reason in (check(settings) for check in problems):
         if reason is not None:
             return reason
     if settings.workers < 1:
         return "--workers must be at least 1"
     if settings.migration_limit < 0:
         return "--migration-limit must be 0 or more"
+    if settings.migration_max_seq_len is not None and settings.migration_max_seq_len < 1:
+        return "--migration-max-seq-len must be at least 1"
     if settings.hold_seconds < 0:
         return "--hold-seconds must be 0 or more"
     if settings.body_limit_mb <= 0:
@@ -221,12 +278,45 @@ def _overload_problem(settings: FrontendSettings) -> str | None:
     return None
 
 
+def _bounds_problem(settings: FrontendSettings) -> str | None:
+    for name in _BOUNDS:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            return f"{_spelled(name)} must be at least 1"
+    for name in _LIMITS:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < float("inf"):
+            return f"{_spelled(name)} must be more than 0"
+    return None
+
+
 def _session_problem(settings: FrontendSettings) -> str | None:
     ttl = settings.router_session_affinity_ttl_secs
     if ttl is not None and not 1 <= ttl <= _YEAR:
         return f"--router-session-affinity-ttl-secs must be between 1 and {_YEAR}"
     if settings.router_session_affinity_limit < 1:
         return "--router-session-affinity-limit must be at least 1"
+    return None
+
+
+def disagg_rules(settings: FrontendSettings) -> Rules:
+    """Which prompts decode workers compute although there are prefill workers; `ValueError`: it can't be meant."""
+    return rules(
+        settings.router_conditional_disagg, settings.router_conditional_disagg_config,
+        settings.max_local_prefill_length, settings.router_queue_threshold,
+    )  # fmt: skip
+
+
+def _disagg_problem(settings: FrontendSettings) -> str | None:
+    try:
+        disagg_rules(settings)
+    except ValueError as error:
+        return str(error)
+    if settings.router_conditional_disagg and not (settings.router_mode == KV_MODE and settings.use_kv_events):
+        return (
+            "--router-conditional-disagg looks at what decode workers have cached: it needs --router-mode kv with "
+            "KV events"
+        )
     return None
 
 

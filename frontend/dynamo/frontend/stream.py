@@ -19,8 +19,10 @@ from dynamo.frontend.errors import ApiError
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 Headers = list[tuple[bytes, bytes]]
 log = logging.getLogger(__name__)
-BUFFER_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes that may wait for a slow client before it is cut off."""
+BUFFER_LIMIT: Final = 1024 * 1024
+"""Bytes that may wait for a slow client before it is cut off: some 4,000 tokens, behind what the kernel holds."""
+CLIENT_STALL: Final = "client_stall"
+CLIENT_BUFFER: Final = "client_buffer"
 _DONE: Final = object()
 
 
@@ -87,12 +89,17 @@ class Output:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_connection", "_ended", "_finished", "_flowing", "_head", "_parts", "_send", "_stall_seconds",
-        "_write", "_writer", "append", "dirty", "last_write", "meter", "started",
+        "_connection", "_ended", "_finished", "_flowing", "_head", "_hit", "_parts", "_send", "_stall_seconds",
+        "_waiting", "_write", "_writer", "append", "dirty", "last_write", "meter", "started",
     )  # fmt: skip
 
-    def __init__(self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None) -> None:
-        self._send, self._connection, self._stall_seconds = send, connection, stall_seconds
+    def __init__(
+        self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None,
+        hit: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._send, self._connection, self._stall_seconds, self._hit = send, connection, stall_seconds, hit
+        self._waiting: bytearray | None = None
+        """What came while a write waited for the client."""
         self._write = connection.writer(send)
         self._head: tuple[int, Headers] | None = None
         self._parts: list[bytes] = []
@@ -121,14 +128,22 @@ class Output:
         if parts and self._flowing and write(parts[0] if len(parts) == 1 else b"".join(parts)):
             parts.clear()
         elif self._writer is not None:
-            if sum(map(len, parts)) > BUFFER_LIMIT:
-                self.cut_off()
+            self._set_aside()
         elif self._finished:
             parts.clear()
         elif not self.started:
             self._start()
         elif parts or self._ended:
             self._begin(self._body())
+
+    def _set_aside(self) -> None:
+        """Keep what came in one piece, so that a client that stalls costs the same per token however long it does."""
+        if self._waiting is None:
+            self._waiting = bytearray()
+        self._waiting += b"".join(self._parts)
+        self._parts.clear()
+        if len(self._waiting) > BUFFER_LIMIT:
+            self.cut_off(CLIENT_BUFFER)
 
     def _start(self) -> None:
         """Send the head and what is there, in one write."""
@@ -145,7 +160,8 @@ class Output:
 
     def _body(self) -> dict[str, Any]:
         self._finished = self._ended
-        body = b"".join(self._parts)
+        body = b"".join(self._parts) if self._waiting is None else b"".join((self._waiting, *self._parts))
+        self._waiting = None
         self._parts.clear()
         return {"type": "http.response.body", "body": body, "more_body": not self._ended}
 
@@ -166,7 +182,7 @@ class Output:
                     await pending
                 pending = self._send(self._body()) if self._left_over() else None
         except TimeoutError:
-            self.cut_off()
+            self.cut_off(CLIENT_STALL)
         except Exception:  # nobody awaits this task: whatever the transport raises ends here
             log.warning("a client can't be written to", exc_info=True)
             self.cut_off()
@@ -175,12 +191,16 @@ class Output:
             self._flowing = not (self._ended or self._finished)
 
     def _left_over(self) -> bool:
-        return not self._finished and bool(self._parts or self._ended)
+        return not self._finished and bool(self._parts or self._waiting or self._ended)
 
-    def cut_off(self) -> None:
-        """Write nothing more and have the connection cut."""
-        log.info("a client that does not read is cut off")
+    def cut_off(self, limit: str = "") -> None:
+        """Write nothing more and have the connection cut; `limit` says which one was passed."""
+        if limit:
+            log.info("a client that does not read is cut off (%s)", limit)
+            if self._hit is not None:
+                self._hit(limit)
         self._finished, self._flowing = True, False
+        self._waiting = None
         self._parts.clear()
         self._connection.abort()
 

@@ -5,7 +5,8 @@ DELETE is ours: back to what the flags say. All of it is this process's own, unt
 
 from __future__ import annotations
 
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -20,6 +21,8 @@ from dynamo.frontend.routes.replies import json_reply
 from dynamo.frontend.services import Services
 
 _FIELDS = Thresholds.__struct_fields__
+_PROXIED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
+"""Headers of a proxy on this machine, which speaks for somebody else."""
 
 
 class BusyThresholdRequest(Thresholds, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,12 +52,14 @@ def busy_router(services: Services) -> APIRouter:
         changes = {name: value for name in _FIELDS if (value := getattr(asked, name)) is not None}
         if not changes:
             return json_reply(_body(asked.model, gates.of(asked.model)))
+        _permit(services, request)
         sets = _changeable(services, asked.model)
         return json_reply(_body(asked.model, gates.change(asked.model, sets, changes)))
 
     @router.delete("/busy_threshold/{model_id:path}")
-    async def reset_thresholds(model_id: str) -> Response:
+    async def reset_thresholds(model_id: str, request: Request) -> Response:
         """Take back what was set for a model: the flags hold again."""
+        _permit(services, request)
         return json_reply(_body(model_id, gates.reset(model_id, _changeable(services, model_id))))
 
     return router
@@ -68,6 +73,23 @@ def _described() -> dict[str, Any]:
 
 def _body(model: str, thresholds: Thresholds) -> dict[str, Any]:
     return {"model": model, **{name: getattr(thresholds, name) for name in _FIELDS}}
+
+
+def _permit(services: Services, request: Request) -> None:
+    """A threshold of 0 refuses everybody, so whoever may ask for tokens may not set it; raises the 403."""
+    if services.policy.open_admin_api:
+        return
+    client = request.client
+    if client is not None and (not _is_loopback(client.host) or not _PROXIED.isdisjoint(request.headers.keys())):
+        where = "the frontend's own machine (kubectl port-forward counts)"
+        raise ApiError(403, f"Thresholds are changed from {where}, or with --open-admin-api.", code="not_local")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a UNIX socket has no address; it is on this machine
+        return True
 
 
 def _changeable(services: Services, model: str) -> list[ModelSet]:

@@ -7,26 +7,30 @@ callbacks (`answers.py`), without waking this task.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from random import getrandbits
-from typing import Any
+from typing import Any, Final
 
 from dynamo.frontend import openai
 from dynamo.frontend.answers import STREAM_HEADERS, Answer, Shape, StreamAnswer, WholeAnswer
 from dynamo.frontend.chunks import DONE, Identity
+from dynamo.frontend.desk import Desk
+from dynamo.frontend.door import Visit
 from dynamo.frontend.errors import ApiError, internal, to_api_error
 from dynamo.frontend.explaining import FIELDS, Explanation, query_answer, route_of
 from dynamo.frontend.gate import Gate, Visitor
-from dynamo.frontend.generation import Choice, Desk
+from dynamo.frontend.generation import Choice
 from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.http_server import CONNECTION, Connection
-from dynamo.frontend.metrics import ModelMeter, error_type
+from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
 from dynamo.frontend.prefilling import new_choice
 from dynamo.frontend.requests import (
+    TIMEOUT_HEADER,
     ClientGone,
     Receive,
     Scope,
@@ -39,9 +43,14 @@ from dynamo.frontend.services import Services
 from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond, respond_error
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.errors import DeadlineExceeded, DynamoException
 
 log = logging.getLogger(__name__)
+UNKNOWN: Final = "unknown_model"
+SHORT_BODY: Final = 4096
+"""Bytes; prompts of shorter bodies are tokenised on the loop, others take their model's turn in the threads."""
+_LIMIT_OF: Final = {"deadline": "request", "queue_timeout": "queue"}
+"""Time limits by the code of the answer that they lead to."""
 CLIENT_CLOSED = 499
 """Never sent; how a client that left is counted and logged."""
 
@@ -63,7 +72,7 @@ class GenerateRoute:
             job.ended(CLIENT_CLOSED, "cancelled")
         except (ApiError, DynamoException) as error:
             answer = openai.name_field(to_api_error(error), self._chat)
-            log.log(logging.INFO if answer.status < 500 else logging.WARNING, "[%s] %d %s", rid, answer.status, error)
+            log.log(_level(answer), "[%s] %d %s", rid, answer.status, error)
             job.ended(answer.status, answer.code)
             await respond_error(send, answer, headers)
         except Exception:  # a mistake of ours: the client gets a 500, the log gets the traceback
@@ -73,6 +82,15 @@ class GenerateRoute:
                 _wire(scope).abort()
             else:
                 await respond_error(send, internal(), headers)
+        finally:
+            job.leave()
+
+
+def _level(error: ApiError) -> int:
+    """How loud an answer is in the log: refusals under load are counted, a line for each would only add to it."""
+    if error.code in OVERLOAD:
+        return logging.DEBUG
+    return logging.INFO if error.status < 500 else logging.WARNING
 
 
 def _wire(scope: Scope) -> Wire:
@@ -87,38 +105,97 @@ class _Job:
         self._services, self._chat, self._endpoint = services, chat, endpoint
         self._rid, self._headers = rid, headers
         self._began = services.clock()
-        self._model = "unknown_model"
+        self._model = UNKNOWN
         self._kind = "unary"
         self._meter: ModelMeter | None = None
         self._over = False
+        self._visit: Visit | None = None
+        self._limit_said = ""
         self.output: Output | None = None
         self.answer: Answer | None = None
         self._leave_queue: Callable[[], None] | None = None
         self._explained: Explanation | None = None
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._services
-        check_json(scope)
-        limit = timeout_seconds(scope)
-        deadline = None if limit is None else time.monotonic() + limit
-        body = openai.decode(await read_body(scope, receive, services.policy.body_limit))
-        request = openai.read_chat(body) if self._chat else openai.read_completion(body)
-        services.check_fields(body, type(request), self._rid)
-        hints = read_hints(scope, request.nvext, services.policy.sessions)
-        models = await self._find(request.model, deadline)
-        if hints is not NO_HINTS:
-            models = services.pool.settle(models, hints)
-        self._admit(models, bool(request.stream))
-        requests, shape = await self._prepare(models, request, body)
-        if hints.asks:
-            await self._tell(models, requests[0], hints, send)
+        if not await self._begin(scope, receive, send):
             return
-        self.output = Output(send, _wire(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter)
-        self._start(models, requests, shape, deadline, hints)
         try:
             await self._wait(receive)
         finally:
             await self._close()
+
+    def leave(self) -> None:
+        """Whatever became of it, it counts against no bound any more."""
+        if self._visit is not None:
+            self._visit.leave()
+
+    async def _begin(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Read, check and start; False where that was all. The body is let go of: an answer may take long."""
+        services = self._services
+        if services.door is not None:
+            self._visit = services.door.enter(scope)
+        check_json(scope)
+        deadline = self._deadline(scope)
+        raw = await self._read(scope, receive, deadline)
+        body = openai.decode(raw)
+        request = openai.read_chat(body) if self._chat else openai.read_completion(body)
+        services.check_fields(body, type(request), self._rid)
+        hints = read_hints(scope, request.nvext, services.policy.sessions)
+        if self._visit is not None:
+            self._model = request.model  # that it is known shows when it is refused: its bound is reached
+            self._visit.to_model(request.model, openai.answers(request))
+            self._model = UNKNOWN
+        models = await self._find(request.model, deadline)
+        if hints is not NO_HINTS:
+            models = services.pool.settle(models, hints)
+        self._admit(models, bool(request.stream))
+        if models.gate is not None and not hints.asks:
+            models.gate.look(hints.instance, hints.dp_rank)
+        if len(raw) <= SHORT_BODY:
+            requests, shape = await self._prepare(models, request, body)
+        else:
+            async with models.long_prompts:
+                self._check_wanted(scope, deadline)
+                requests, shape = await self._prepare(models, request, body)
+        if hints.asks:
+            await self._tell(models, requests[0], hints, send)
+            return False
+        self.output = Output(
+            send, _wire(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter,
+            hit=services.metrics.hit,
+        )  # fmt: skip
+        self._start(models, requests, shape, deadline, hints)
+        return True
+
+    async def _read(self, scope: Scope, receive: Receive, deadline: float | None) -> bytes:
+        limit = self._services.policy.body_limit
+        if deadline is None:
+            return await read_body(scope, receive, limit)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await read_body(scope, receive, limit)
+        except TimeoutError:
+            late = DeadlineExceeded("the request's time limit passed before its body was here")
+            raise self._too_late(late) from None
+
+    def _check_wanted(self, scope: Scope, deadline: float | None) -> None:
+        """Raise where nobody waits for the answer any more."""
+        connection = scope.get(CONNECTION)
+        if isinstance(connection, Connection) and connection.cycle.disconnected:
+            raise ClientGone
+        if deadline is not None and time.monotonic() >= deadline:
+            raise self._too_late(DeadlineExceeded("the request's time limit passed before its prompt was read"))
+
+    def _too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{error.message} ({self._limit_said})") if self._limit_said else error
+
+    def _deadline(self, scope: Scope) -> float | None:
+        own, default = timeout_seconds(scope), self._services.policy.request_seconds
+        limit = default if own is None else own
+        if limit is None:
+            return None
+        self._limit_said = f"{limit:g} s, by {TIMEOUT_HEADER if own is not None else 'the default of this frontend'}"
+        return self._began + limit
 
     async def _find(self, name: str, deadline: float | None) -> ModelSet:
         hold = self._services.policy.hold_seconds
@@ -191,16 +268,19 @@ class _Job:
             shape.explanation = self._explanation(models, hints)
         form = StreamAnswer if self._kind == "stream" else WholeAnswer
         self.answer = form(
-            self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token
-        )
+            self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token,
+            self._too_late,
+        )  # fmt: skip
         desk = Desk(
             models=models, opener=services.opener, context=Context(self._rid, deadline=deadline), meter=meter,
-            clock=services.clock, migration_limit=services.policy.migration_limit,
+            clock=services.clock, migration_limit=models.migration_limit,
+            migration_max_seq_len=services.policy.migration_max_seq_len,
             hold_seconds=services.policy.hold_seconds, again=services.pool.again, hints=hints,
-            explanation=shape.explanation,
+            explanation=shape.explanation, watch=services.watch,
         )  # fmt: skip
-        prefill = services.pool.prefills.of(models)
-        choices = [new_choice(prefill, index, one, desk, self.answer) for index, one in enumerate(requests)]
+        services.answers.add(self.answer)
+        prefills = services.pool.prefills
+        choices = [new_choice(prefills, index, one, desk, self.answer) for index, one in enumerate(requests)]
         if models.gate is None:
             self.answer.start(choices)
         else:
@@ -238,7 +318,8 @@ class _Job:
         log.debug("[%s] would go to %s", self._rid, route.line())
         streams = self._kind == "stream"
         kind = ("chat.completion.chunk" if streams else "chat.completion") if self._chat else "text_completion"
-        body = query_answer(self._identity(models), kind, request, route)
+        computed = self._services.pool.prefills.route(models, request, hints)
+        body = query_answer(self._identity(models), kind, request, route, computed)
         if streams:
             head = [*STREAM_HEADERS, *self._headers]
             await send({"type": "http.response.start", "status": 200, "headers": head})
@@ -264,6 +345,7 @@ class _Job:
         if left_early := not answer.complete:
             answer.cancel()
         await output.close()
+        self._services.answers.discard(answer)
         prompt, produced, cached = answer.usage()
         meter.observe("input_sequence_tokens", prompt)
         meter.observe("output_sequence_tokens", produced)
@@ -275,9 +357,9 @@ class _Job:
             log.info("[%s] the client left after %d token(s)", self._rid, produced)
             self.ended(CLIENT_CLOSED, "cancelled")
         elif answer.error is not None:
-            log.warning("[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message)
-            if answer.error.status == 503:
-                meter.add("model_rejection_total")
+            log.log(
+                _level(answer.error), "[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message
+            )
             self.ended(answer.error.status, answer.error.code)
         else:
             self.ended(200, "")
@@ -298,6 +380,10 @@ class _Job:
         error = error_type(status, code) if status != 200 else ""
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
         took = self._services.clock() - self._began
+        if status == 503 and self._meter is not None:
+            self._meter.add("model_rejection_total")
+        if (limit := _LIMIT_OF.get(code)) is not None:
+            self._services.metrics.hit(limit)
         if self._meter is not None:
             self._meter.gauges["inflight_requests"] -= 1
             self._meter.observe("request_duration_seconds", took)

@@ -1,0 +1,118 @@
+"""Bounds on requests side by side: of this process, of one model, of one caller. Pure: `routes/generate.py` asks.
+
+What is refused here has cost nothing: the process's bound and a caller's are looked at before the body is read, a
+model's before its tokenizer is. One model, or one caller, that takes all it can get leaves the rest to the others.
+A request for several answers counts as so many once that is known: it may be the last that comes in, and is not cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from dynamo.frontend.errors import RATE_LIMITED, ApiError, over_quota, overloaded
+from dynamo.frontend.requests import Scope, header
+
+FRONTEND_FULL: Final = "frontend_full"
+MODEL_FULL: Final = "model_full"
+_CALLER_HEADERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
+"""Who asks, the first that is there: what a gateway says of its tenants is finer than the key that it uses itself."""
+K = TypeVar("K", bytes, str)
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Requests side by side; None: as many as come."""
+
+    requests: int | None = None
+    per_model: int | None = None
+    per_client: int | None = None
+
+    @property
+    def any(self) -> bool:
+        """One of them is set."""
+        return self != Bounds()
+
+
+class Visit:
+    """A request inside."""
+
+    __slots__ = ("answers", "caller", "door", "model")
+
+    def __init__(self, door: Door, caller: bytes | None) -> None:
+        self.door, self.caller = door, caller
+        self.model: str | None = None
+        self.answers = 1
+
+    def to_model(self, model: str, answers: int = 1) -> None:
+        self.door.to_model(self, model, answers)
+
+    def leave(self) -> None:
+        self.door.leave(self)
+
+
+class Door:
+    """Counts who is inside. What it keeps of callers and models is bounded by the requests that are."""
+
+    def __init__(self, bounds: Bounds, refused: Callable[[str], None] = lambda reason: None) -> None:
+        self._bounds, self._refused = bounds, refused
+        self.inside = 0
+        self._of_caller: dict[bytes, int] = {}
+        self._of_model: dict[str, int] = {}
+
+    def enter(self, scope: Scope) -> Visit:
+        """Let a request in by its headers; raises the 503 or 429 that refuses it."""
+        bounds = self._bounds
+        if bounds.requests is not None and self.inside >= bounds.requests:
+            raise self._full(f"this frontend has {self.inside} requests already", FRONTEND_FULL)
+        caller = None
+        if bounds.per_client is not None:
+            caller = caller_of(scope)
+            if self._of_caller.get(caller, 0) >= bounds.per_client:
+                self._refused(RATE_LIMITED)
+                raise over_quota(bounds.per_client)
+            self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
+        self.inside += 1
+        return Visit(self, caller)
+
+    def to_model(self, visit: Visit, model: str, answers: int = 1) -> None:
+        """It asks for so many answers of this model; raises the 503 that refuses it."""
+        most, there = self._bounds.per_model, self._of_model.get(model, 0)
+        if most is not None:
+            if there >= most:
+                raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL)
+            self._of_model[model] = there + answers
+            visit.model = model
+        if visit.caller is not None:
+            self._of_caller[visit.caller] += answers - 1
+        self.inside += answers - 1
+        visit.answers = answers
+
+    def _full(self, text: str, reason: str) -> ApiError:
+        self._refused(reason)
+        return overloaded(f"{text}; try again in a moment.", reason)
+
+    def leave(self, visit: Visit) -> None:
+        """It is over; once per visit."""
+        self.inside -= visit.answers
+        if visit.caller is not None:
+            _less(self._of_caller, visit.caller, visit.answers)
+        if visit.model is not None:
+            _less(self._of_model, visit.model, visit.answers)
+
+
+def caller_of(scope: Scope) -> bytes:
+    """Who asks: a tenant, else a key, else an address. Nobody checks keys here: that is a gateway's work."""
+    for name in _CALLER_HEADERS:
+        if given := header(scope, name):
+            return given
+    client = scope.get("client")
+    return str(client[0]).encode() if client else b""
+
+
+def _less(counts: dict[K, int], key: K, by: int) -> None:
+    if counts[key] == by:
+        del counts[key]
+    else:
+        counts[key] -= by

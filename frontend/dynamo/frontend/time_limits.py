@@ -1,0 +1,166 @@
+"""Time limits on tokens: attempts of which a worker says nothing for too long are ended, and may go on elsewhere.
+
+A worker whose engine hangs still answers pings, so nobody else notices it. Nothing is done per token: one sweep per
+process compares, a few times per limit, how many tokens each attempt has. `generation.py` enters and leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from dynamo.runtime.errors import DynamoException
+
+FIRST_TOKEN: Final = "first_token"
+INTER_TOKEN: Final = "inter_token"
+LOOKS: Final = 8
+"""Sweeps within the shortest limit: an attempt is ended an eighth of a limit too late at most."""
+LONGEST_PERIOD: Final = 1.0
+
+
+class FirstTokenTimeout(DynamoException):
+    """A worker gave no first token in time."""
+
+    code = "first_token_timeout"
+    retryable = True
+
+
+class StreamTimeout(DynamoException):
+    """A worker's stream brought no token for too long."""
+
+    code = "stream_timeout"
+    retryable = True
+
+
+Stalled = FirstTokenTimeout | StreamTimeout
+
+
+class TokenLimits(msgspec.Struct, frozen=True):
+    """Seconds that a worker may say nothing; None: as long as it likes."""
+
+    first: float | None = None
+    """From the moment that an attempt is sent to it; where unset, `between` holds from there."""
+    between: float | None = None
+
+    def of(self, begun: bool) -> float:
+        """The limit of an attempt that has, or hasn't, a token already; infinite where there is none."""
+        found = self.between if begun or self.first is None else self.first
+        return float("inf") if found is None else found
+
+    @property
+    def period(self) -> float | None:
+        """Seconds between two sweeps; None: there is nothing to look for."""
+        shortest = min(self.of(False), self.of(True))
+        return None if shortest == float("inf") else min(shortest / LOOKS, LONGEST_PERIOD)
+
+    def error(self, begun: bool) -> Stalled:
+        """What an attempt over its limit ends with."""
+        if begun:
+            return StreamTimeout(f"no token for {self.between:g} s: the time limit between two tokens passed")
+        return FirstTokenTimeout(f"no token within {self.of(False):g} s: the time limit for a first token passed")
+
+
+class Watched(Protocol):
+    """An attempt of a request at one worker."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, also of attempts before this one."""
+
+    def stalled(self, error: DynamoException) -> None:
+        """End the attempt with this error. It must leave the watch."""
+
+
+class _Mark(msgspec.Struct):
+    """How far an attempt was when it was last seen to get on."""
+
+    start: int
+    tokens: int
+    since: float
+
+
+class Progress:
+    """Who is how far; without clock and timer. Bounded by the attempts that are open."""
+
+    def __init__(self, limits: TokenLimits) -> None:
+        self._limits = limits
+        self._marks: dict[Watched, _Mark] = {}
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def __contains__(self, attempt: Watched) -> bool:
+        return attempt in self._marks
+
+    def enter(self, attempt: Watched, now: float) -> None:
+        tokens = attempt.tokens
+        self._marks[attempt] = _Mark(tokens, tokens, now)
+
+    def leave(self, attempt: Watched) -> None:
+        """Also where it isn't there."""
+        self._marks.pop(attempt, None)
+
+    def postpone(self, seconds: float) -> None:
+        """Time in which nobody here could listen counts against no worker."""
+        for mark in self._marks.values():
+            mark.since += seconds
+
+    def late(self, now: float) -> list[tuple[Watched, Stalled]]:
+        """Those over a limit, and what to end them with; notes who has got on."""
+        found = []
+        for attempt, mark in self._marks.items():
+            tokens = attempt.tokens
+            if tokens != mark.tokens:
+                mark.tokens, mark.since = tokens, now
+            elif now - mark.since >= self._limits.of(tokens != mark.start):
+                found.append((attempt, self._limits.error(tokens != mark.start)))
+        return found
+
+
+class TokenWatch:
+    """See the module. `hit` hears the name of each limit that ended an attempt."""
+
+    def __init__(self, limits: TokenLimits, hit: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._period, self._hit, self._clock = limits.period or LONGEST_PERIOD, hit, clock
+        self._progress = Progress(limits)
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def __len__(self) -> int:
+        """Attempts that are looked at."""
+        return len(self._progress)
+
+    def enter(self, attempt: Watched) -> None:
+        """Look at it from now on."""
+        self._progress.enter(attempt, self._clock())
+        if self._timer is None:
+            self._set_timer()
+
+    def leave(self, attempt: Watched) -> None:
+        """It is over, or between two workers."""
+        self._progress.leave(attempt)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self._due = self._clock() + self._period
+        self._timer = asyncio.get_running_loop().call_later(self._period, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        now = self._clock()
+        if (late := now - self._due) > self._period:
+            self._progress.postpone(late)
+        for attempt, error in self._progress.late(now):
+            if attempt not in self._progress:
+                continue  # it left with another one of its request
+            self._hit(FIRST_TOKEN if isinstance(error, FirstTokenTimeout) else INTER_TOKEN)
+            attempt.stalled(error)
+        if len(self._progress):
+            self._set_timer()

@@ -1,0 +1,76 @@
+"""What is kept of a stream so that it can go on elsewhere, and the request for the rest: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamo.frontend.migrating import GUIDED, TEXT, TOO_LONG, Kept, rest_of
+from dynamo.llm.protocols import OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
+
+
+def request(prompt: int = 3, **more: Any) -> PreprocessedRequest:
+    return PreprocessedRequest(model="m", token_ids=list(range(prompt)), **more)
+
+
+@given(st.lists(st.integers(0, 1 << 20), max_size=40), st.lists(st.integers(1, 10), max_size=4))
+def test_rests_of_rests_are_one_rest(tokens: list[int], cuts: list[int]) -> None:
+    """However often it is cut: the prompt and all tokens in order, and as many left as there were."""
+    whole = request(stop_conditions=StopConditions(max_tokens=50, min_tokens=20))
+    rest, kept, at = whole, Kept(whole, 9), 0
+    assert kept.add is not None
+    for cut in [*cuts, len(tokens)]:
+        for token in tokens[at : at + cut]:
+            kept.add(token)
+        found = rest_of(rest, kept.take())
+        assert found is not None
+        rest, at = found, min(len(tokens), at + cut)
+    sent = tokens[:at]
+    assert (rest.token_ids, rest.answered_tokens) == (whole.token_ids + sent, len(sent))
+    assert rest.stop_conditions.max_tokens == 50 - len(sent)
+    assert rest.stop_conditions.min_tokens == max(0, 20 - len(sent))
+    assert whole == request(stop_conditions=StopConditions(max_tokens=50, min_tokens=20))
+
+
+def test_what_a_rest_asks_for() -> None:
+    """Everything as before, but the prompt's log probabilities; no rest where all tokens have come."""
+    whole = request(
+        output_options=OutputOptions(logprobs=2, prompt_logprobs=1),
+        sampling_options=SamplingOptions(seed=5, temperature=0.5),
+        stop_conditions=StopConditions(stop=["x"], stop_token_ids=[4], ignore_eos=True),
+    )
+    rest = rest_of(whole, [7])
+    assert rest is not None
+    assert rest.output_options == OutputOptions(logprobs=2)
+    assert (rest.sampling_options, rest.stop_conditions) == (whole.sampling_options, whole.stop_conditions)
+    assert rest_of(request(stop_conditions=StopConditions(max_tokens=2)), [1, 2]) is None
+
+
+def test_who_keeps_nothing() -> None:
+    """No limit, text, guided decoding."""
+    guided = request(sampling_options=SamplingOptions(guided_decoding={"json": {}}))
+    text = TextRequest(model="m", kind="chat", body={})
+    for asked, limit, barred in ((request(), 0, ""), (guided, 3, GUIDED), (text, 3, TEXT)):
+        kept = Kept(asked, limit)
+        assert (kept.add, kept.barred) == (None, barred)
+
+
+@pytest.mark.parametrize(("longest", "tokens", "barred"), [(5, 2, ""), (5, 3, TOO_LONG), (2, 0, TOO_LONG), (3, 0, "")])
+def test_the_longest_sequence(longest: int, tokens: int, barred: str) -> None:
+    """At the limit it may still go on, beyond it nothing is kept; that is told once. It counts across migrations."""
+    told: list[int] = []
+    kept = Kept(request(3), 1, longest, lambda: told.append(1))
+    for token in range(tokens):
+        if kept.add is not None:
+            kept.add(token)
+    assert kept.barred == barred
+    assert len(told) == bool(barred)
+    assert kept.take() == ([] if barred else list(range(tokens)))
+    for token in range(9):
+        if kept.add is not None:
+            kept.add(token)
+    assert kept.barred == TOO_LONG
+    assert len(told) == 1
