@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ def test_it_loads_plans_and_says_what_it_shows(file: Path) -> None:
 
 
 def test_all_that_the_readme_promises_are_there() -> None:
-    """quickstart, echo, mocker, two-models, remote."""
-    assert {"quickstart", "echo", "mocker", "two-models", "remote"} <= {f.stem for f in EXAMPLES}
+    """quickstart, echo, mocker, two-models, remote, migration, disagg."""
+    promised = {"quickstart", "echo", "mocker", "two-models", "remote", "migration", "disagg"}
+    assert promised <= {f.stem for f in EXAMPLES}
 
 
 class Served:
@@ -149,6 +151,55 @@ def test_mocker_serves_with_four_workers(served: Served) -> None:
 
 @pytest.mark.processes
 @pytest.mark.servers
+@pytest.mark.parametrize("served", ["migration"], indirect=True)
+def test_migration_survives_a_kill(served: Served, tmp_path: Path) -> None:
+    """A worker killed under eight answers: each is what it would have been, and it is counted."""
+    model, url, _ = served.greeting()
+
+    def answer(seed: int) -> dict[str, Any]:
+        body = {"model": model, "prompt": "go", "max_tokens": 600, "ignore_eos": True, "seed": 7 * seed}
+        return post(f"{url}/completions", body)
+
+    def told() -> str:
+        with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=10) as page:
+            return str(page.read(), "utf-8")
+
+    with ThreadPoolExecutor(8) as pool:
+        expected = [one["choices"][0] for one in pool.map(answer, range(8))]
+        answers = pool.map(answer, range(8))
+        pids = [pid for pid, command in processes(tmp_path).items() if "dynamo.worker" in command]
+        assert len(pids) == 4
+        deadline = time.monotonic() + DEADLINE
+        while 'migration_type="ongoing_request"' not in told():
+            assert time.monotonic() < deadline, "no kill met an answer"
+            if pids:  # the first one mostly does
+                os.kill(pids.pop(), signal.SIGKILL)
+            time.sleep(0.5)
+        assert [one["choices"][0] for one in answers] == expected
+    assert served.stop() == 130
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize("served", ["disagg"], indirect=True)
+def test_disagg_has_prompts_computed_elsewhere(served: Served) -> None:
+    """Every answer comes from two workers, of two each, from the first one on."""
+    model, url, curl = served.greeting()
+    assert paste(curl)
+    pairs = set()
+    for number in range(12):
+        body = {"model": model, "prompt": f"{number} " * 40, "max_tokens": 5, "ignore_eos": True}
+        answer = post(f"{url}/completions", {**body, "nvext": {"extra_fields": ["worker_id"]}})
+        assert answer["usage"]["completion_tokens"] == 5
+        said = answer["nvext"]["worker_id"]
+        pairs.add((said["prefill_worker_id"], said["decode_worker_id"]))
+    prefills, decodes = {one for one, _ in pairs}, {one for _, one in pairs}
+    assert (len(prefills), prefills & decodes) == (2, set())
+    assert served.stop() == 130
+
+
+@pytest.mark.processes
+@pytest.mark.servers
 @pytest.mark.parametrize("served", ["two-models"], indirect=True)
 def test_two_models_are_apart(served: Served) -> None:
     """Each URL lists its own model only."""
@@ -184,11 +235,16 @@ def test_kill_9_leaves_nothing_of_real_parts(tmp_path: Path) -> None:
 
 def living(state: Path) -> list[str]:
     """Command lines of the processes that were started with this state folder."""
-    mark, found = f"XDG_STATE_HOME={state}".encode(), []
+    return list(processes(state).values())
+
+
+def processes(state: Path) -> dict[int, str]:
+    """The same by their ids."""
+    mark, found = f"XDG_STATE_HOME={state}".encode(), {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdecimal() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
     return found
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.fixtures_etcd import free_ports
 
 
 def free_port() -> int:
@@ -84,6 +86,9 @@ class Process:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.popen.pid}/fd"))
+
     def rss_mb(self) -> float:
         status = Path(f"/proc/{self.popen.pid}/status").read_text()
         return next(int(x.split()[1]) / 1024 for x in status.splitlines() if x.startswith("VmRSS"))
@@ -101,9 +106,12 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.etcd_port, self.peer_port, self.nats_port = free_port(), free_port(), free_port()
+        self.etcd_endpoints = [f"http://127.0.0.1:{self.etcd_port}"]
+        self.nats_http = free_port()
         self.processes: list[Process] = []
         self.etcd = self.start_etcd()
-        self.nats = self._start("nats", [binary("nats-server"), "-a", "127.0.0.1", "-p", str(self.nats_port)])
+        argv = [binary("nats-server"), "-a", "127.0.0.1", "-p", str(self.nats_port), "-m", str(self.nats_http)]
+        self.nats = self._start("nats", argv)
         eventually("etcd listens", lambda: _listens(self.etcd_port))
         eventually("nats listens", lambda: _listens(self.nats_port))
 
@@ -117,10 +125,33 @@ class Stack:
         self.etcd = self._start("etcd", argv)
         return self.etcd
 
+    def use_etcd_cluster(self) -> list[Process]:
+        """Three nodes in place of the one; what is started from now on uses them. Returns when they serve."""
+        self.etcd.kill()
+        ports = free_ports(6)
+        peers = [f"http://127.0.0.1:{port}" for port in ports[3:]]
+        members = ",".join(f"node-{n}={peer}" for n, peer in enumerate(peers))
+        self.etcd_endpoints = [f"http://127.0.0.1:{port}" for port in ports[:3]]
+        nodes = []
+        for n, (client, peer) in enumerate(zip(self.etcd_endpoints, peers, strict=True)):
+            argv = [binary("etcd"), "--name", f"node-{n}", "--data-dir", str(self.folder / f"node-{n}")]
+            argv += ["--unsafe-no-fsync", "--log-level", "error", "--initial-cluster", members]
+            argv += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+            nodes.append(self._start(f"node-{n}", argv))
+        for n in range(3):
+            self.wait_for_node(n)
+        return nodes
+
+    def wait_for_node(self, number: int) -> None:
+        """Return when a node of the cluster knows its leader and serves."""
+        health = f"{self.etcd_endpoints[number]}/health"
+        eventually(f"etcd node {number} serves", lambda: httpx.get(health, timeout=2).json()["health"] == "true", 60)
+
     @property
     def env(self) -> dict[str, str]:
         return {
-            "ETCD_ENDPOINTS": f"http://127.0.0.1:{self.etcd_port}",
+            "ETCD_ENDPOINTS": ",".join(self.etcd_endpoints),
             "NATS_SERVER": f"nats://127.0.0.1:{self.nats_port}",
             "DYN_TOKEN_ECHO_DELAY_MS": "5",
         }
@@ -130,9 +161,11 @@ class Stack:
         self.processes.append(process)
         return process
 
-    def worker(self, name: str = "worker", engine: str = "echo_core", *flags: str, **env: str) -> Process:
+    def worker(
+        self, name: str = "worker", engine: str = "echo_core", *flags: str, component: str = "backend", **env: str
+    ) -> Process:  # fmt: skip
         argv = [sys.executable, "-m", "dynamo.worker", "--engine", engine, "--model-name", "m", *flags]
-        argv += ["--endpoint", "dyn://test.backend.generate", "--system-port", "0"]
+        argv += ["--endpoint", f"dyn://test.{component}.generate", "--system-port", "0"]
         return self._start(name, argv, {**self.env, **env})
 
     def frontend(self, *flags: str, name: str = "frontend", **env: str) -> Frontend:
@@ -158,8 +191,19 @@ class Frontend:
     def wait_for(self, model: str = "m", instances: int = 1) -> None:
         eventually(f"{model} is served by {instances}", lambda: self.instances() >= instances, 60)
 
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of that name that have these labels."""
+        return metric(f"{self.url}/metrics", f"dynamo_frontend_{name}", **labels)
+
     def instances(self) -> int:
         return len(httpx.get(f"{self.url}/health", timeout=5).json()["instances"])
+
+
+def metric(url: str, name: str, **labels: str) -> float:
+    """The sum of the samples of that name that have these labels; 0 where there are none."""
+    families = text_string_to_metric_families(httpx.get(url, timeout=5).text)
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
 
 def _listens(port: int) -> bool:
@@ -175,3 +219,9 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         yield opened
     finally:
         opened.close()
+
+
+@pytest.fixture
+def within() -> Callable[..., Any]:
+    """`eventually`, for tests."""
+    return eventually

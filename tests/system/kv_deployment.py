@@ -9,9 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.frontend import kv_reader
+from tests import waiting
 
-from dynamo.frontend.generation import Choice, Desk
+from dynamo.frontend.desk import Desk
+from dynamo.frontend.generation import Choice
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.prefilling import new_choice
 from dynamo.frontend.server import frontend
@@ -26,15 +27,15 @@ from dynamo.runtime import DistributedRuntime, RuntimeConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import new_id
 from dynamo.worker.engines.mocker import Mocker
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.serve import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 BLOCK = 4
 
 
 async def until(what: str, check: Callable[[], Any], within: float = 20.0) -> None:
-    """As `kv_reader.until`, with the patience that real servers need."""
-    await kv_reader.until(what, check, within)
+    """As `waiting.until`, with the patience that real servers need."""
+    await waiting.until(what, check, within)
 
 
 class Answer:
@@ -79,8 +80,7 @@ class Front:
         meter = self.services.metrics.meter("m")
         desk = Desk(self.models, self.services.opener, Context(), meter, self.services.clock)
         answer = Answer()
-        prefill = self.services.pool.prefills.of(self.models)
-        answer.choice = new_choice(prefill, 0, request, desk, answer)
+        answer.choice = new_choice(self.services.pool.prefills, 0, request, desk, answer)
         answer.choice.start()
         return answer
 
@@ -111,8 +111,8 @@ class Front:
 class Worker:
     """A mock engine, served."""
 
-    def __init__(self, runtime: DistributedRuntime, engine: Mocker) -> None:
-        self.runtime, self.engine = runtime, engine
+    def __init__(self, runtime: DistributedRuntime, engine: Mocker, serving: Serving) -> None:
+        self.runtime, self.engine, self.serving = runtime, engine, serving
 
     @property
     def id(self) -> int:
@@ -147,7 +147,7 @@ class Deployment:
         engine = Mocker(settings, model)
         serving = await serve_engine(runtime, engine, model, settings)
         self._stack.push_async_callback(serving.stop, 0)
-        made = Worker(runtime, engine)
+        made = Worker(runtime, engine, serving)
         if engine.role != "prefill":
             self.workers.append(made)
         return made
