@@ -11,7 +11,7 @@ EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quic
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" $(EXTRAS:%=--extra %) --group dev
 
-.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-router bench-operator images clean
+.PHONY: help up test check generate lock e2e e2e-full e2e-up e2e-down bench bench-router bench-operator bench-overload images clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,8 +55,15 @@ bench: $(VENV)/.dev ## side by side with ai-dynamo from PyPI
 bench-router: $(VENV)/.dev ## routing by KV caches, side by side with ai-dynamo's
 	@PYTHONPATH=. $(BIN)/python -m bench.router.suite $(ARGS)
 
+bench-overload: $(VENV)/.dev ## three times what the engines can do, for a minute: what is served, what is refused and how soon
+	@PYTHONPATH=. $(BIN)/python -m bench.overload.suite $(ARGS)
+
 bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with fake nodes
 	@PYTHONPATH=. $(BIN)/python -m bench.operator.suite $(ARGS)
+
+.PHONY: chaos
+chaos: $(VENV)/.dev ## processes killed, paused, slowed and cut off under traffic, by a seeded schedule; every request is judged
+	@PYTHONPATH=. exec $(BIN)/python -m tests.chaos $(ARGS)
 
 images: $(VENV)/.dev ## container images by docker, else by buildah; their archives go below ~/.cache/dynamo-pipelines
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)

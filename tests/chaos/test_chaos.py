@@ -1,0 +1,63 @@
+"""`make chaos` itself, as its users run it: one short seed without a violation, and how it is ended early."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.system.conftest import eventually
+
+ROOT = Path(__file__).parents[2]
+PARTS = 8
+
+pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(600)]
+
+
+def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
+    argv = [sys.executable, "-m", "tests.chaos", *flags]
+    return subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def running(folder: Path) -> list[int]:
+    """The processes that were started with this folder for temporary files."""
+    wanted, found = f"TMPDIR={folder}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+        except OSError:
+            continue  # gone, or somebody else's
+    return found
+
+
+def test_a_short_seed_has_no_violation(tmp_path: Path) -> None:
+    """Half a minute of faults: every request ends once and right, and nothing is left behind."""
+    started = chaos(tmp_path, "--seed", "11", "--minutes", "0.5", "--every", "1")
+    try:
+        said, _ = started.communicate(timeout=580)
+    finally:
+        started.kill()
+    assert started.returncode == 0, said
+    assert "1 seeds, 0 violations" in said
+    assert running(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_whatever_ends_it_ends_all(tmp_path: Path, number: int, code: int) -> None:
+    """Ctrl-C takes the processes down in order; what kills the run kills them too."""
+    started = chaos(tmp_path, "--seed", "1")
+    try:
+        eventually("all are started", lambda: len(running(tmp_path)) > PARTS, 120)
+        started.send_signal(number)
+        assert started.wait(60) == code
+    finally:
+        started.kill()
+        started.communicate()
+    eventually("all are gone", lambda: not running(tmp_path), 30)
