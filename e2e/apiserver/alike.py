@@ -57,8 +57,9 @@ def _plain(value: Any) -> Any:
 
 
 def _managers(found: Object) -> list[str]:
-    """Who owns fields, and how they came to it."""
-    return sorted({f"{one['manager']} {one['operation']}" for one in found["metadata"].get("managedFields", [])})
+    """Who owns fields, and how they came to it; reports of status are left out, as the status is: they come when they come."""
+    owners = [one for one in found["metadata"].get("managedFields", []) if one.get("subresource") != "status"]
+    return sorted({f"{one['manager']} {one['operation']}" for one in owners})
 
 
 def _pod(found: Object) -> str:
