@@ -80,6 +80,22 @@ def test_known_pieces_ask_nobody(opened: HfTokenizer, monkeypatch: pytest.Monkey
     assert encode([text]) == [expected]
 
 
+def test_only_new_pieces_are_asked_for(opened: HfTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text with one new word costs that word, not the whole again."""
+    encode, asked = by_words(opened), list[str]()
+    encode(["It's the Quick fox"])
+    native = encode._encode
+
+    def counted(texts: list[str]) -> list[list[int]]:
+        asked.extend(texts)
+        return native(texts)
+
+    monkeypatch.setattr(encode, "_encode", counted)
+    text = "It's the Quick brownish fox"
+    assert encode([text]) == [whole(opened, text)]
+    assert asked == [" brownish"]
+
+
 def test_other_letters_are_the_library_s(opened: HfTokenizer) -> None:
     """Text that is not ASCII, and long text, goes to the library whole."""
     for text in ("naïve café", "x\u0085y", "word " * 2000):

@@ -66,18 +66,25 @@ class Words:
             for piece in pieces:
                 ids += known[piece]
         except KeyError:
-            self._learn(pieces)
-            return self._encode([text])[0]
+            return self._with_new(text, pieces)
         return ids
 
-    def _learn(self, pieces: list[str]) -> None:
-        """Remember the ids of new pieces that are pieces by themselves, too."""
+    def _with_new(self, text: str, pieces: list[str]) -> list[int]:
+        """Learn the new pieces; their ids are mostly all that was missing."""
+        new = [piece for piece in dict.fromkeys(pieces) if piece not in self._known]
+        known = self._learned(new[:MOST_LEARNED])
+        if all(piece in known for piece in pieces):  # it may just have begun anew
+            return [token for piece in pieces for token in known[piece]]
+        return self._encode([text])[0]
+
+    def _learned(self, new: list[str]) -> dict[str, tuple[int, ...]]:
+        """What is known, now with those of the new pieces that are pieces by themselves, too."""
+        new = [piece for piece in new if len(piece) <= _LONGEST_PIECE and self._split(piece) == [piece]]
         known = self._known
-        new = [piece for piece in dict.fromkeys(pieces) if piece not in known and len(piece) <= _LONGEST_PIECE]
-        new = [piece for piece in new[:MOST_LEARNED] if self._split(piece) == [piece]]
         if len(known) > MOST_KNOWN:
             self._known = known = {}
         known.update(zip(new, map(tuple, self._encode(new)), strict=True))
+        return known
 
 
 def _pattern(pre_tokenizer: Any) -> re.Pattern[str] | None:
