@@ -36,6 +36,28 @@ def test_marks_coalesce() -> None:
     assert queue.take(2.25) == A
 
 
+def test_pods_that_start_are_not_looked_at_one_by_one() -> None:
+    """While a pipeline is on its way its news come together for longer; a new spec doesn't wait for them."""
+    queue = Dirty(Pace(spacing=0.25, underway=0.6))
+    queue.mark(A, 0.0)
+    queue.take(0.0)
+    queue.succeeded(A, 1.0, 0.5, underway=True)
+    queue.mark(A, 1.1)
+    assert queue.next_due() == 1.6
+    queue.mark(A, 1.2, urgent=True)
+    assert queue.take(1.25) == A
+    queue.mark(A, 1.3, urgent=True)
+    queue.succeeded(A, 2.0, 0.5, underway=True)
+    assert queue.take(2.25) == A
+    queue.mark(A, 2.3)
+    queue.succeeded(A, 3.0, 0.5, underway=True)
+    assert queue.take(3.25) is None
+    assert queue.take(3.6) == A
+    queue.succeeded(A, 4.0, 0.5)
+    queue.mark(A, 4.0)
+    assert queue.take(4.25) == A
+
+
 def test_a_backoff_is_no_waiting() -> None:
     """Whoever asks how long work waits doesn't count the time that it is meant to wait."""
     queue = Dirty(Pace(first_retry=100, last_retry=100))

@@ -35,12 +35,16 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds; `spacing` lets the events of our own writes come together before the next look."""
+    """Seconds; `spacing` lets the events of our own writes come together before the next look.
+
+    `underway` does so for one whose pods are still starting: each of them reports several times on its way.
+    """
 
     first_retry: float = 0.5
     last_retry: float = 300.0
     resync: float = Intervals.resync
     spacing: float = 0.25
+    underway: float = 0.6
     quiet: float = 20.0
     """After so long without news, a look that comes by itself may ask whether there is none."""
 
@@ -56,6 +60,10 @@ class _Entry:
     marked: float | None
     """Since when somebody waits for it."""
     running: bool = False
+    is_urgent: bool = False
+    """Somebody who waits for it has a new spec."""
+    spacing: float = 0.0
+    """From the end of the last look."""
     failures: int = 0
     ended: float = float("-inf")
     is_quiet: bool = False
@@ -83,8 +91,9 @@ class Dirty:
         entry = self._entries.setdefault(key, _Entry(now, None))
         entry.marked = now if entry.marked is None else entry.marked
         entry.failures = 0 if urgent else entry.failures
+        entry.is_urgent |= urgent
         if not entry.failures:
-            entry.due = min(entry.due, max(now, entry.ended + self.pace.spacing))
+            entry.due = min(entry.due, max(now, entry.ended + self._spacing(entry)))
         self._queue(key, entry)
 
     def take(self, now: float) -> Key | None:
@@ -95,7 +104,7 @@ class Dirty:
         _, key = heappop(self._heap)
         entry = self._entries[key]
         entry.is_quiet = entry.marked is None and now - entry.ended >= self.pace.quiet
-        entry.running, entry.marked, entry.due = True, None, float("inf")
+        entry.running, entry.marked, entry.due, entry.is_urgent = True, None, float("inf"), False
         return key
 
     def turn(self, key: Key) -> Turn:
@@ -103,8 +112,12 @@ class Dirty:
         entry = self._entries.get(key)
         return Turn(entry.failures, entry.is_quiet) if entry else Turn()
 
-    def succeeded(self, key: Key, now: float, jitter: float, again: float | None = None) -> None:
+    def succeeded(
+        self, key: Key, now: float, jitter: float, again: float | None = None, *, underway: bool = False
+    ) -> None:
         """Worked on; look again after `again` seconds, or the resync give or take a tenth."""
+        if key in self._entries:
+            self._entries[key].spacing = self.pace.underway if underway else self.pace.spacing
         wait = self.pace.resync * (0.9 + 0.2 * jitter) if again is None else again
         self._ended(key, now, wait, 0)
 
@@ -140,9 +153,12 @@ class Dirty:
         if entry is None:
             return
         entry.running, entry.failures, entry.ended = False, failures, now
-        soon = now + self.pace.spacing if entry.marked is not None and not failures else float("inf")
+        soon = now + self._spacing(entry) if entry.marked is not None and not failures else float("inf")
         entry.due = min(soon, now + wait)
         self._queue(key, entry)
+
+    def _spacing(self, entry: _Entry) -> float:
+        return self.pace.spacing if entry.is_urgent else entry.spacing
 
     def _queue(self, key: Key, entry: _Entry) -> None:
         if entry.running or entry.due == float("inf"):

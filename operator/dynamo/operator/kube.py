@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import aiohttp
+import msgspec
 
 from dynamo.operator.answers import ApiError, error_of
 from dynamo.operator.budget import Budget
@@ -121,7 +122,7 @@ class Api:
         try:
             async with answer:
                 async for line in _lines(answer.content):
-                    event = _decoded(line.decode())
+                    event = _decoded(line)
                     if event.get("type") == "ERROR":
                         said = event.get("object") or {}
                         raise ApiError(int(said.get("code", 500)), str(said.get("message", "the watch failed")))
@@ -234,9 +235,9 @@ class Api:
                     method, self._server + path, params=query, data=data, headers=headers
                 )
                 async with answer:
-                    code, text = answer.status, await answer.text()
+                    code, text = answer.status, await answer.read()
                     if code >= 400:
-                        raise error_of(code, text, answer.headers)
+                        raise error_of(code, text.decode(errors="replace"), answer.headers)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, f"the API server did not answer: {error or type(error).__name__}") from error
         finally:
@@ -274,9 +275,9 @@ def encoded(body: Object) -> bytes:
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
-def _decoded(text: str) -> Object:
+def _decoded(text: bytes) -> Object:
     try:
-        found = json.loads(text)
+        found = msgspec.json.decode(text)
     except ValueError:
         raise ApiError(0, "the API server sent something that is no JSON") from None
     if not isinstance(found, dict):

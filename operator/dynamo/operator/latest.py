@@ -6,10 +6,11 @@ before their events come. It lives as long as kopf's watch: what isn't known is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, NamedTuple
+
+import msgspec
 
 from dynamo.operator.dirty import Key
 
@@ -19,7 +20,7 @@ Object = dict[str, Any]
 class _Told(NamedTuple):
     uid: str
     version: int
-    text: str
+    text: bytes
 
 
 class Latest:
@@ -32,7 +33,7 @@ class Latest:
     def of(self, key: Key) -> Object | None:
         """The pipeline; None where only the server knows."""
         found = self._told.get(key)
-        return None if found is None else json.loads(found.text)
+        return None if found is None else msgspec.json.decode(found.text)
 
     def told(self, body: Mapping[str, Any]) -> None:
         """By the watch, which tells in order; but the answer to a write of ours may have come before."""
@@ -68,6 +69,6 @@ class Latest:
 
 def _read(body: Mapping[str, Any]) -> tuple[Key, _Told]:
     metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
-    text = json.dumps({**body, "metadata": metadata}, separators=(",", ":"))
+    text = msgspec.json.encode({**body, "metadata": metadata})
     version = int(metadata["resourceVersion"])
     return Key(metadata["namespace"], metadata["name"]), _Told(metadata["uid"], version, text)

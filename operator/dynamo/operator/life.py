@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import kopf
+import uvloop
 
 from dynamo.operator.dirty import Key
 
@@ -76,7 +77,7 @@ class Relay:
 
 class _Life:
     def __init__(self, home: asyncio.AbstractEventLoop) -> None:
-        self._home, self._loop = home, asyncio.new_event_loop()
+        self._home, self._loop = home, uvloop.new_event_loop()
         self._task: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = home.create_future()
 

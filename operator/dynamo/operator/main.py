@@ -27,7 +27,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = _arguments(argv)
     _log_to_stderr(os.environ.get("DYN_LOG") or "info")
     settings = _settings(given.config)
-    asyncio.run(_until_signalled(settings, given.host, given.port))
+    try:
+        import uvloop
+    except ImportError as error:
+        _lacking(error)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_until_signalled(settings, given.host, given.port))
 
 
 def end_within(seconds: float) -> None:
@@ -49,7 +54,7 @@ async def _until_signalled(settings: Settings, host: str, port: int) -> None:
         from dynamo.operator.probes import ProbesError
         from dynamo.operator.run import operate
     except ImportError as error:
-        _fail(f"{error}: install the operator with `pip install 'dynamo-pipelines[operator]'`")
+        _lacking(error)
     task = asyncio.create_task(operate(settings, Login(), (host, port)))
 
     def told() -> None:
@@ -102,6 +107,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics")
     parser.add_argument("--port", type=int, default=8080, help="their port")
     return parser.parse_args(argv)
+
+
+def _lacking(error: ImportError) -> NoReturn:
+    _fail(f"{error}: install the operator with `pip install 'dynamo-pipelines[operator]'`")
 
 
 def _fail(sentence: str) -> NoReturn:

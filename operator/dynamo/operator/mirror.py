@@ -7,11 +7,12 @@ nothing, so the answers to our own writes can be taken in at once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 from typing import Any
+
+import msgspec
 
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import Resource
@@ -26,7 +27,7 @@ Object = Mapping[str, Any]
 class _Entry:
     key: Key
     version: int
-    text: str
+    text: bytes
 
 
 class Mirror:
@@ -51,7 +52,7 @@ class Mirror:
             return None
         entries = self._entries.get(resource, {})
         names = sorted(self._names.get((resource, key), ()))
-        return [json.loads(entries[key.namespace, name].text) for name in names]
+        return [msgspec.json.decode(entries[key.namespace, name].text) for name in names]
 
     def take(self, resource: Resource, found: Object) -> frozenset[Key]:
         """An object as it is now; the pipelines for which that is news."""
@@ -174,8 +175,8 @@ def _says_why(container: Object) -> bool:
     return "terminated" in state or "terminated" in last or waiting not in MERELY_STARTING
 
 
-def _text(resource: Resource, found: Object) -> str:
-    return json.dumps(trimmed(resource, found), separators=(",", ":"), ensure_ascii=True)
+def _text(resource: Resource, found: Object) -> bytes:
+    return msgspec.json.encode(trimmed(resource, found))
 
 
 def _version(found: Object) -> int:

@@ -66,6 +66,8 @@ class Outcome:
     """Try again, later each time."""
     seconds: float | None = None
     """When to look again; not before, if it failed."""
+    underway: bool = False
+    """Its pods are still to come: what they report needn't be looked at one by one."""
 
 
 class _AgainError(Exception):
@@ -192,7 +194,8 @@ class _Look:
             trouble = await self._judged_whole()
         except _AgainError:
             return Outcome(writes=self._writes, failed=True)
-        return Outcome(writes=self._writes, failed=trouble is not None, seconds=self._wait)
+        failed, underway = trouble is not None, trouble is None and _is_on_its_way(self._status)
+        return Outcome(writes=self._writes, failed=failed, seconds=self._wait, underway=underway)
 
     async def _judged_whole(self) -> Trouble | None:
         """What we may not even read goes into the status, too."""

@@ -122,7 +122,7 @@ class Work:
         elif outcome.failed:
             self.queue.failed(key, now, self._draw(), outcome.seconds)
         else:
-            self.queue.succeeded(key, now, self._draw(), outcome.seconds)
+            self.queue.succeeded(key, now, self._draw(), outcome.seconds, underway=outcome.underway)
         later = "requeue_after" if outcome.seconds else "success"
         self._metrics.reconciled("error" if outcome.failed else later, seconds)
 
