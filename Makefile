@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
+VLLM_VENV ?= .venv-vllm
 WORKERS ?= 2
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
@@ -22,6 +23,11 @@ up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real 
 test: $(VENV)/.dev ## install, then lint, types, import contract and all tests with a real etcd and NATS
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
+
+.PHONY: test-vllm
+test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)
+	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. $(VLLM_VENV)/bin/python -m pytest \
+	-c tests_vllm/pytest.ini --rootdir tests_vllm $(or $(ARGS),tests_vllm)
 
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
@@ -68,8 +74,8 @@ chaos: $(VENV)/.dev ## processes killed, paused, slowed and cut off under traffi
 images: $(VENV)/.dev ## container images by docker, else by buildah; their archives go below ~/.cache/dynamo-pipelines
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
-clean: ## remove the environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+clean: ## remove the environments and caches
+	@rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -83,3 +89,9 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
 	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,zmq]' && touch $@ $(VENV)/.quickstart
+
+$(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
+	@echo "Making a Python environment with vLLM for CPUs in $(VLLM_VENV) (about 5 GB, once) ..."
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_vllm/requirements.txt
+	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e . && touch $@

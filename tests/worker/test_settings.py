@@ -66,7 +66,7 @@ def test_one_node_engines_refuse_groups() -> None:
     [
         ([], 2, "choose one of"),
         (["--engine", "mokker"], 2, "did you mean 'mocker'?"),
-        (["--engine", "vllm"], 2, "not built yet"),
+        (["--engine", "sglang"], 2, "not built yet"),
         (["--engine", "mocker", "--system-port", "70000"], 2, "--system-port"),
         (["--engine", "mocker", "--model-path", "/no/such/model"], 1, "/no/such/model"),
         (["--engine", "mocker", "--engine-args", '{"num_gpu_blocks": 1}'], 1, "too small"),

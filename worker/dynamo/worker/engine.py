@@ -17,10 +17,11 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
+from prometheus_client import Metric
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
@@ -94,6 +95,14 @@ class Engine(Protocol):
         """Wait until the engine dies by itself and return why; never returns while it works."""
 
     def load(self) -> EngineLoad: ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """What an engine has beside the rest that keeps metrics of its own."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """All of them as they are now, by the engine's own names; those of ours that are called alike give way."""
 
 
 KvListener = Callable[[KvStep], None]

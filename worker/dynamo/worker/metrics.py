@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dynamo.runtime import loops
 from dynamo.runtime.names import EndpointPath, hex_id
-from dynamo.worker.engine import Engine
+from dynamo.worker.engine import Engine, Measuring
 
 _PREFIX: Final = "dynamo_component"
 _LABELS: Final = ("dynamo_namespace", "dynamo_component", "dynamo_endpoint", "worker_id", "model", "model_name")
@@ -25,6 +25,7 @@ class WorkerMetrics:
     def __init__(self, path: EndpointPath, worker: int, model: str) -> None:
         self.registry = CollectorRegistry()
         self._model = model
+        self._own_seconds: dict[str, Histogram] = {}
         self._values = (*path, hex_id(worker), model, model)
         self._requests = self._counter("requests", "Requests taken.")
         self._cancelled = self._counter("cancellation", "Requests whose client left.")
@@ -50,11 +51,18 @@ class WorkerMetrics:
 
     def _seconds(self, name: str, text: str) -> Histogram:
         made = Histogram(f"vllm:{name}_seconds", text, ("model_name",), buckets=_BUCKETS, registry=self.registry)
+        self._own_seconds[f"vllm:{name}_seconds"] = made
         return made.labels(self._model)
 
     def watch(self, engine: Engine) -> None:
-        """Export the engine's load under vLLM's names."""
-        self.registry.register(_Load(engine, self._model))
+        """Export the engine's load under vLLM's names, and what it measures itself, which is what counts then."""
+        theirs: frozenset[str] = frozenset()
+        if isinstance(engine, Measuring):
+            theirs = frozenset(metric.name for metric in engine.metrics())
+            self.registry.register(_Passed(engine))
+        for name in theirs & self._own_seconds.keys():
+            self.registry.unregister(self._own_seconds.pop(name))
+        self.registry.register(_Load(engine, self._model, theirs))
 
     def began(self) -> None:
         self._requests.inc()
@@ -78,10 +86,13 @@ class WorkerMetrics:
 class _Load(Collector):
     """The engine's own figures, read when somebody asks."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
-        self._engine, self._model = engine, model
+    def __init__(self, engine: Engine, model: str, theirs: frozenset[str]) -> None:
+        self._engine, self._model, self._theirs = engine, model, theirs
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in self._collect() if metric.name not in self._theirs)
+
+    def _collect(self) -> Iterator[Metric]:
         load = self._engine.load()
         figures = {
             "num_requests_running": load.running,
@@ -96,3 +107,13 @@ class _Load(Collector):
         preempted = CounterMetricFamily("vllm:num_preemptions", "Requests preempted.", labels=["model_name"])
         preempted.add_metric([self._model], load.preemptions)
         yield preempted
+
+
+class _Passed(Collector):
+    """The engine's own metrics, as they are."""
+
+    def __init__(self, engine: Measuring) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._engine.metrics())

@@ -156,10 +156,11 @@ def rank_endpoint(endpoint: str, dp_rank: int) -> str:
     Raises `InvalidArgument` for what is no ZMQ address.
     """
     kind, separator, address = endpoint.partition("://")
-    if not separator or kind not in ("tcp", "ipc") or (kind == "ipc" and dp_rank):
+    several = "inproc" in address  # vLLM looks for the word anywhere, so a socket's name may have it
+    if not separator or kind not in ("tcp", "ipc") or (kind == "ipc" and dp_rank and not several):
         raise InvalidArgument(f"{endpoint!r} is no ZMQ address such as tcp://127.0.0.1:5557")
     if kind == "ipc":
-        return endpoint
+        return f"{endpoint}_dp{dp_rank}" if dp_rank else endpoint
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) + dp_rank < 1 << 16:
         raise InvalidArgument(f"{endpoint!r} needs a host and a port")

@@ -18,8 +18,9 @@ BUILT: Final = {
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
+    "vllm": "dynamo.worker.engines.vllm:Vllm",
 }
-LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+LATER: Final = ("sglang", "trtllm", "mistralrs", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 TEXT_ENGINES: Final = ("echo_full",)

@@ -1,0 +1,297 @@
+"""vLLM: tokens in, tokens out, through its asynchronous engine (`AsyncLLM`, v1).
+
+The engine's core runs in processes that vLLM starts; here live its client, one task per request that hands on what the
+core has produced, and a task that looks whether the core still lives. vLLM is imported when the engine is started, in a
+thread, so that probes are answered while it loads. What is asked and answered is `vllm_requests.py`'s, what vLLM is
+told at its start `vllm_arguments.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import prometheus_client
+
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.runtime.background import Background
+from dynamo.runtime.errors import (
+    CapacityExceeded,
+    DynamoException,
+    EngineError,
+    EngineShutdown,
+    InvalidArgument,
+)
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
+from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT, EventSockets, merged, one_line, parsed
+from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, room_for, sampling
+from dynamo.worker.native_events import NativeKvEvents
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+INSTALL: Final = "pip install 'dynamo-pipelines[vllm]' (docs/engines/vllm.md has what a machine without a GPU needs)"
+_PULSE_SECONDS: Final = 0.5
+"""How often the core's life is looked at where no request notices."""
+_LEAVE_SECONDS: Final = 5.0
+"""For the aborts of what is open when the engine is stopped."""
+
+
+class Vllm:
+    """See the module. Engine arguments are those of `vllm serve`, as a JSON object with either spelling."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise InvalidArgument(f"engine vllm is not installed: {INSTALL}")
+        if model.path is None or not model.path.is_dir():
+            raise InvalidArgument(
+                "engine vllm needs --model-path with a folder that holds config.json and weights"
+                " (.gguf files are llamacpp's)"
+            )
+        if settings.role != "aggregated":
+            raise InvalidArgument(
+                f"--role {settings.role}: vLLM workers can't hand prompts to each other yet; leave it at aggregated"
+            )
+        self._folder = Path(tempfile.gettempdir()) / f"dynamo-vllm-{secrets.token_hex(8)}"
+        self._arguments = merged(settings, model, EventSockets.within(self._folder))
+        self._name = model.card.name
+        self._llm: Any = None
+        self._native: NativeKvEvents | None = None
+        self._open: dict[asyncio.Task[None], Sink] = {}
+        self._figures: dict[int, EngineLoad] = {}
+        self._count = 0
+        self._background = Background(log)
+        self._death: asyncio.Future[BaseException]
+
+    # -- its life
+
+    async def start(self) -> EngineFacts:
+        loop = asyncio.get_running_loop()
+        self._death = loop.create_future()
+        self._folder.mkdir(mode=0o700)
+        log.info("loading %s", self._name)
+        began = time.monotonic()
+        self._llm = await asyncio.to_thread(self._load)
+        log.info("vLLM has loaded %s in %.0f s", self._name, time.monotonic() - began)
+        facts = self._facts(self._llm.vllm_config)
+        self._background.start(self._watch(), "the life of vLLM's core")
+        return facts
+
+    def _load(self) -> Any:
+        """In a thread: import, judge the arguments, start the core."""
+        _prepare(os.environ)
+        try:
+            from vllm import SamplingParams
+            from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+            from vllm.usage.usage_lib import UsageContext
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise InvalidArgument(f"engine vllm can't be loaded ({error}): {INSTALL}") from error
+        self._params, self._constraints = SamplingParams, StructuredOutputsParams
+        self._deltas = RequestOutputKind.DELTA
+        arguments = parsed(self._arguments)
+        try:
+            config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+        except Exception as error:  # of many kinds, and all about what it was told
+            raise InvalidArgument(f"vLLM does not take its arguments: {one_line(error)}") from error
+        try:
+            return AsyncLLM.from_vllm_config(
+                config,
+                usage_context=UsageContext.ENGINE_CONTEXT,
+                stat_loggers=[_figures_into(self._figures)],
+                disable_log_stats=arguments.disable_log_stats,
+            )
+        except Exception as error:  # likewise, and of the core in its own process
+            raise EngineError(f"vLLM did not start: {one_line(error)} (what it wrote before says more)") from error
+
+    def _facts(self, config: Any) -> EngineFacts:
+        cache, scheduler = config.cache_config, config.scheduler_config
+        ranks = config.parallel_config.data_parallel_size
+        self._context: int = config.model_config.max_model_len
+        self._defaults = own_defaults(config.model_config.get_diff_sampling_param())
+        self._ranks: int = ranks
+        self._blocks = (cache.num_gpu_blocks or 0) // ranks  # vLLM's is the sum over the ranks
+        events = config.kv_events_config
+        if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
+            self._native = NativeKvEvents(
+                events.endpoint, cache.block_size, replay_endpoint=events.replay_endpoint, topic=events.topic,
+                total_kv_blocks=self._blocks or None, ranks=range(ranks),
+            )  # fmt: skip
+        return EngineFacts(
+            context_length=self._context,
+            kv_cache_block_size=cache.block_size,
+            total_kv_blocks=self._blocks or None,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            data_parallel_size=ranks,
+            kv_events=self._native is not None,
+        )
+
+    async def failed(self) -> BaseException:
+        return await asyncio.shield(self._death)
+
+    async def _watch(self) -> None:
+        while not self._llm.errored:  # noqa: ASYNC110 - vLLM tells nobody
+            await asyncio.sleep(_PULSE_SECONDS)
+        self._died()
+
+    def _died(self) -> None:
+        if not self._death.done():
+            self._death.set_result(EngineError("vLLM's core process has ended; what it wrote before says why"))
+        self._end_all()
+
+    def _end_all(self) -> None:
+        for task, sink in tuple(self._open.items()):
+            del self._open[task]
+            task.cancel()
+            sink.fail(EngineShutdown())
+
+    async def stop(self) -> None:
+        self._background.cancel()
+        leaving = tuple(self._open)
+        self._end_all()
+        if leaving:
+            await asyncio.wait(leaving, timeout=_LEAVE_SECONDS)
+        if self._native is not None:
+            await self._native.stop()
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+        await self._background.ended()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- what it tells
+
+    def load(self) -> EngineLoad:
+        every = tuple(self._figures.values())
+        usage = sum(one.kv_usage for one in every) / max(1, len(every))
+        return EngineLoad(
+            running=sum(one.running for one in every),
+            waiting=sum(one.waiting for one in every),
+            used_kv_blocks=sum(round(one.kv_usage * self._blocks) for one in every),
+            kv_usage=usage,
+            preemptions=sum(one.preemptions for one in every),
+        )
+
+    def metrics(self) -> Iterator[prometheus_client.Metric]:
+        """vLLM's own, which it keeps in the process's registry."""
+        for family in prometheus_client.REGISTRY.collect():
+            if family.name.startswith("vllm:"):
+                yield family
+
+    def on_kv(self, listener: KvListener) -> None:
+        """As `KvCaching` has it."""
+        assert self._native is not None
+        self._native.on_kv(listener)
+        self._native.start()
+
+    # -- requests
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        if self._llm is None or self._death.done():
+            raise EngineShutdown()
+        room = room_for(request, self._context)
+        arguments = sampling(request, room, self._defaults)
+        if arguments["max_tokens"] == 0:
+            return nothing_wanted(sink)
+        rank = request.wanted_rank
+        if rank is not None and not 0 <= rank < self._ranks:
+            raise InvalidArgument(f"there is no data-parallel rank {rank}: this engine has {self._ranks}")
+        params = self._sampling_params(arguments, constraint(request))
+        self._count += 1
+        answer = self._answer(request, params, f"{self._count:x}", rank)
+        task = asyncio.get_running_loop().create_task(answer)
+        self._open[task] = sink
+
+        def abort() -> None:
+            if self._open.pop(task, None) is not None:
+                task.cancel()
+
+        return abort
+
+    def _sampling_params(self, arguments: dict[str, Any], constraints: dict[str, Any] | None) -> Any:
+        try:
+            if constraints is not None:
+                arguments["structured_outputs"] = self._constraints(**constraints)
+            return self._params(output_kind=self._deltas, **arguments)
+        except Exception as error:  # msgspec's, pydantic's and its own
+            raise InvalidArgument(one_line(error)) from error
+
+    async def _answer(self, request: PreprocessedRequest, params: Any, name: str, rank: int | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        reader = OutputReader(request)
+        try:
+            outputs = self._llm.generate(
+                {"type": "token", "prompt_token_ids": request.token_ids}, params, name, data_parallel_rank=rank
+            )
+            async for output in outputs:
+                piece = reader.read(output)
+                sink = self._open[task]
+                if piece.ids:
+                    sink.push(piece.ids, piece.extras)
+                if piece.error is not None:
+                    raise piece.error
+                if piece.finish is not None:
+                    del self._open[task]
+                    extras = piece.ending if piece.ids else {**(piece.extras or {}), **(piece.ending or {})} or None
+                    sink.finish(piece.finish, extras)
+        except Exception as error:  # whatever it is, it is this request's answer
+            if (sink_left := self._open.pop(task, None)) is not None:
+                sink_left.fail(self._told(error))
+
+    def _told(self, error: Exception) -> DynamoException:
+        """Our word for what vLLM raised."""
+        if isinstance(error, DynamoException):
+            return error
+        if self._llm is None or self._llm.errored:
+            return EngineShutdown()
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if "VLLMClientError" in kinds or isinstance(error, ValueError):
+            return InvalidArgument(one_line(error))
+        if "GracefulHTTPError" in kinds:  # its queue is full
+            return CapacityExceeded(one_line(error))
+        cause = error.__cause__ or error
+        return EngineError(f"vLLM: {type(cause).__name__}: {one_line(cause)}")
+
+
+def _prepare(environment: MutableMapping[str, str]) -> None:
+    """What vLLM reads while it is imported; what the user has set stands."""
+    for name, value in DEFAULT_ENVIRONMENT.items():
+        environment.setdefault(name, value)
+    environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING")
+
+
+def _figures_into(figures: dict[int, EngineLoad]) -> Any:
+    """A factory of vLLM's stat loggers: the newest figures of each rank."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Newest(StatLoggerBase):  # type: ignore[misc] # untyped
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            self._rank = engine_index
+            figures[engine_index] = EngineLoad()
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+            now = figures[self._rank]
+            if scheduler_stats is not None:
+                now.running, now.waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
+                now.kv_usage = scheduler_stats.kv_cache_usage
+            if iteration_stats is not None:
+                now.preemptions += iteration_stats.num_preempted_reqs
+
+        def log_engine_initialized(self) -> None:
+            """Nothing to say: our own lines do."""
+
+    return Newest
