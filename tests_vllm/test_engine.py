@@ -51,7 +51,7 @@ def test_answers_are_those_of_vllm_itself(run: Any) -> None:
 
 def test_what_it_knows_of_itself(run: Any) -> None:
     async def body(rig: Rig) -> None:
-        facts: EngineFacts = rig.engine._facts(rig.engine._llm.vllm_config)
+        facts: EngineFacts = rig.engine.facts
         assert facts.context_length == 1024
         assert (facts.max_num_seqs, facts.max_num_batched_tokens, facts.data_parallel_size) == (16, 128, 1)
         assert facts.kv_events
@@ -93,6 +93,8 @@ def test_constrained_answers(run: Any) -> None:
     """A choice is one of them, whatever the weights would say."""
 
     async def body(rig: Rig) -> None:
+        eos = rig.tokenizer.token_id(EOS)
+        assert eos is not None
         for guided, fits in (
             ({"choice": ["yes", "no"]}, lambda text: text in {"yes", "no"}),
             ({"regex": "[0-9]{4}"}, lambda text: len(text) == 4 and text.isdigit()),
@@ -100,12 +102,12 @@ def test_constrained_answers(run: Any) -> None:
                        "additionalProperties": False}}, lambda text: isinstance(json.loads(text)["n"], bool)),
         ):  # fmt: skip
             request = rig.request(max_tokens=40)
-            request.eos_token_ids = [rig.tokenizer.token_id(EOS)]
+            request.eos_token_ids = [eos]
             request.sampling_options.guided_decoding = guided
             sink = Recorder()
             rig.engine.submit(request, sink)
             end = await sink.end()
-            assert fits(rig.tokenizer.decode(sink.produced, skip_special_tokens=True)), (guided, end, sink.produced)
+            assert fits(rig.tokenizer.decode(sink.produced).removesuffix(EOS)), (guided, end, sink.produced)
 
     run(body)
 

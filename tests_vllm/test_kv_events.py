@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.fixtures_nats import NatsServer
 from tests.frontend.kv_reader import Site
 from tests.waiting import until
 from tests.worker.test_engine_contract import PROMPT, Recorder, Rig
 
+from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes
 
 pytestmark = pytest.mark.servers
@@ -17,13 +20,13 @@ def test_what_vllm_caches_arrives_in_a_routers_index(run: object, nats_server: N
     """Each full block of prompt and answer, under the name that a frontend gives it; and gone when vLLM forgets all."""
 
     async def body(rig: Rig) -> None:
-        facts = rig.engine._facts(rig.engine._llm.vllm_config)
+        facts = rig.engine.facts
         size = facts.kv_cache_block_size
         site = Site(nats_server)
         site_worker, reader = await site.worker(), await site.reader()
+        reader.routing = KvRouting(KvOptions(), size, Random(1), lambda: 0.0)
         try:
             rig.engine.on_kv(site_worker.publisher.step)
-            reader.routing.router.__init__  # noqa: B018
             reader.join(site_worker.key, kv_cache_block_size=size, total_kv_blocks=facts.total_kv_blocks)
             prompt = f"Nobody else asks this. {PROMPT * (3 * size // 20)}"
             sink = Recorder()

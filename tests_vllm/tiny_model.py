@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CONTEXT: Final = 1024
-VOCABULARY: Final = 768
+VOCABULARY: Final = 1600
 WIDTH: Final = 128
 LAYERS: Final = 2
 HEADS, KV_HEADS, HEAD_WIDTH = 4, 2, 32

@@ -69,11 +69,14 @@ class Vllm:
         self._name = model.card.name
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[asyncio.Task[None], Sink] = {}
+        """Of `_tasks` those whose sinks may be used; the others are on their way out."""
         self._figures: dict[int, EngineLoad] = {}
         self._count = 0
         self._background = Background(log)
         self._death: asyncio.Future[BaseException]
+        self.facts: EngineFacts
 
     # -- its life
 
@@ -85,9 +88,9 @@ class Vllm:
         began = time.monotonic()
         self._llm = await asyncio.to_thread(self._load)
         log.info("vLLM has loaded %s in %.0f s", self._name, time.monotonic() - began)
-        facts = self._facts(self._llm.vllm_config)
+        self.facts = self._facts(self._llm.vllm_config)
         self._background.start(self._watch(), "the life of vLLM's core")
-        return facts
+        return self.facts
 
     def _load(self) -> Any:
         """In a thread: import, judge the arguments, start the core."""
@@ -160,10 +163,9 @@ class Vllm:
 
     async def stop(self) -> None:
         self._background.cancel()
-        leaving = tuple(self._open)
         self._end_all()
-        if leaving:
-            await asyncio.wait(leaving, timeout=_LEAVE_SECONDS)
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=_LEAVE_SECONDS)
         if self._native is not None:
             await self._native.stop()
         llm, self._llm = self._llm, None
@@ -213,6 +215,8 @@ class Vllm:
         self._count += 1
         answer = self._answer(request, params, f"{self._count:x}", rank)
         task = asyncio.get_running_loop().create_task(answer)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self._open[task] = sink
 
         def abort() -> None:

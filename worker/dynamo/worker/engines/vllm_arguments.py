@@ -75,7 +75,7 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets) -
             raise InvalidArgument(f"{flag} {value} and vLLM argument {name!r} {given[name]} contradict each other")
     given.setdefault("kv_events_config", _events(given, sockets))
     _check_transfer(given.get("kv_transfer_config"))
-    return {"model": str(model.path), "served_model_name": [model.card.name], **given}
+    return {**given, "model": str(model.path), "served_model_name": [model.card.name]}
 
 
 def by_field(given: Mapping[str, Any]) -> dict[str, Any]:
