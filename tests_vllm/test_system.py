@@ -26,6 +26,7 @@ from tests_vllm.conftest import ARGUMENTS
 __all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
+RUN: Final = "dynamo.cli.run"
 PATIENCE: Final = 900.0
 """A start of vLLM on a busy machine."""
 
@@ -41,11 +42,11 @@ def eventually(what: str, check: Callable[[], Any], within: float = PATIENCE) ->
 
 
 class Process:
-    """One dynamo-run; its output in a file."""
+    """One program of ours; its output in a file."""
 
-    def __init__(self, folder: Path, name: str, words: list[str], **env: str) -> None:
-        self.log = folder / f"{name}.log"
-        argv = [sys.executable, "-m", "dynamo.cli.run", *words]
+    def __init__(self, folder: Path, module: str, words: list[str], **env: str) -> None:
+        self.log = folder / f"{module}.log"
+        argv = [sys.executable, "-m", module, *words]
         with self.log.open("wb") as log:
             self.popen = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -74,8 +75,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def running(folder: Path, name: str, words: list[str], **env: str) -> Iterator[Process]:
-    process = Process(folder, name, words, **env)
+def running(folder: Path, module: str, words: list[str], **env: str) -> Iterator[Process]:
+    process = Process(folder, module, words, **env)
     try:
         yield process
     finally:
@@ -103,7 +104,7 @@ def test_one_line_serves(run: Any, tiny: Path, tmp_path: Path, arguments: list[s
         texts.append(rig.tokenizer.decode(sink.produced))
 
     run(body)
-    with running(tmp_path, "run", ["in=http", "out=vllm", str(tiny), "--http-port", "0", *arguments]) as process:
+    with running(tmp_path, RUN, ["in=http", "out=vllm", str(tiny), "--http-port", "0", *arguments]) as process:
         asker = client(process.ready()["url"])
         asked: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "max_tokens": 16, "temperature": 0}
         whole = asker.completions.create(**asked, extra_body={"ignore_eos": True})
@@ -127,10 +128,16 @@ def test_a_worker_of_a_larger_system(
     tiny: Path, tmp_path: Path, arguments: list[str], etcd_server: EtcdServer, nats_server: NatsServer
 ) -> None:
     """Routed by its KV events over etcd and NATS; when its core is killed it leaves and says why."""
-    env = {"ETCD_ENDPOINTS": etcd_server.url, "NATS_SERVER": nats_server.url, "DYN_SYSTEM_PORT": "0"}
+    env = {"ETCD_ENDPOINTS": etcd_server.url, "NATS_SERVER": nats_server.url}
     frontend = ["in=http", "out=dyn://v.backend.generate", "--http-port", "0", "--router-mode", "kv"]
-    worker = ["in=dyn://v.backend.generate", "out=vllm", str(tiny), *arguments]
-    with running(tmp_path, "front", frontend, **env) as front, running(tmp_path, "work", worker, **env) as work:
+    worker = [
+        "--engine", "vllm", "--model-path", str(tiny), "--endpoint", "dyn://v.backend.generate", "--system-port", "0",
+        *arguments,
+    ]  # fmt: skip
+    with (
+        running(tmp_path, RUN, frontend, **env) as front,
+        running(tmp_path, "dynamo.worker", worker, **env) as work,
+    ):
         url = front.ready()["url"]
         said = work.ready()
         asker = client(url)
@@ -147,8 +154,7 @@ def test_a_worker_of_a_larger_system(
         page = httpx.get(f"http://127.0.0.1:{said['system_port']}/metrics").text
         assert "vllm:generation_tokens_total" in page
         assert "dynamo_component_requests_total" in page
-        core = next(one for one in work.children() if "EngineCore" in one.name() or "EngineCore" in "".join(one.cmdline()))
-        core.kill()
+        next(one for one in work.children() if "EngineCore" in "".join(one.cmdline())).kill()
         assert work.popen.wait(120) == 1
         assert "vLLM's core process has ended" in work.log.read_text().splitlines()[-1]
         eventually("the model is gone", lambda: not asker.models.list().data, 60)
