@@ -163,9 +163,10 @@ def test_its_metrics_are_ours(run: Any) -> None:
     async def body(rig: Rig) -> None:
         sink, _ = rig.submit(max_tokens=3, ignore_eos=True)
         await sink.end()
-        assert isinstance(rig.engine, Measuring)
+        engine: Any = rig.engine
         metrics = WorkerMetrics(EndpointPath.parse("dyn://a.b.c"), 1, "tiny")
-        metrics.watch(rig.engine)
+        metrics.watch(engine)
+        assert isinstance(engine, Measuring)
         page = generate_latest(metrics.registry).decode()
         kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
         assert len(kinds) == len(set(kinds))

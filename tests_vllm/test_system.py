@@ -62,7 +62,8 @@ class Process:
         return found
 
     def children(self) -> list[psutil.Process]:
-        return psutil.Process(self.popen.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.popen.pid).children(recursive=True)
+        return found
 
     def end(self) -> int:
         if self.popen.poll() is None:

@@ -34,6 +34,7 @@ def write(folder: Path) -> Path:
     tokenizer = _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     eos = tokenizer.token_to_id(EOS)
+    assert eos is not None
     _json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": SPECIAL[0],
         "model_max_length": CONTEXT, "chat_template": TEMPLATE,
