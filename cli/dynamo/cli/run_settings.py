@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynamo.cli.grammar import DYN, WORKER, CommandError, Roles
-from dynamo.frontend.settings import ROUTER_MODES, FrontendSettings
+from dynamo.frontend.settings import OVERLAP_WEIGHT, ROUTER_MODES, FrontendSettings
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
 from dynamo.worker.settings import WorkerSettings
@@ -46,7 +46,7 @@ class RunSettings:
     num_nodes: int = setting(1, "Machines per engine.")
     node_rank: int = setting(0, "Which of them this is.")
     leader_addr: str = setting("", "HOST:PORT of rank 0.")
-    kv_overlap_score_weight: float = setting(1.0, "Weight of cached prefix blocks (kv router).")
+    kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
     router_replica_sync: str = setting(
         "true", "Tell other frontends what was sent, and count what they send (kv router).", choices=TRUE_FALSE

@@ -17,6 +17,9 @@ from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
+OVERLAP_WEIGHT: Final = 2.0
+"""What prefill weighs against decoding. The original's 1 gave later first tokens, and later next ones, in every trace
+that was simulated (docs/design/kv.md, "The weight")."""
 _YEAR: Final = 31_536_000
 _BOUNDS: Final = (
     "max_concurrent_requests", "max_requests_per_model", "max_requests_per_client", "max_connections",
@@ -68,7 +71,7 @@ class FrontendSettings:
         False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
     )
     overlap_score_weight: float = setting(
-        1.0, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
+        OVERLAP_WEIGHT, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
         env=(
             "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
             "DYN_OVERLAP_SCORE_WEIGHT",
