@@ -20,6 +20,8 @@ KV_MODE: Final = "kv"
 OVERLAP_WEIGHT: Final = 2.0
 """What prefill weighs against decoding. The original's 1 gave later first tokens, and later next ones, in every trace
 that was simulated (docs/design/kv.md, "The weight")."""
+OVERLAP_CREDIT: Final = 1.1
+"""A bit more than a block's computation: of two workers that would answer at the same time, the one that has it."""
 _YEAR: Final = 31_536_000
 _BOUNDS: Final = (
     "max_concurrent_requests", "max_requests_per_model", "max_requests_per_client", "max_connections",
@@ -79,8 +81,9 @@ class FrontendSettings:
         flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
     )  # fmt: skip
     router_kv_overlap_score_credit: float = setting(
-        1.0, "How much of a cached block counts as computed (kv router).", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
-    )
+        OVERLAP_CREDIT, "What a cached block is worth, of its computation (kv router).",
+        env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+    )  # fmt: skip
     router_kv_overlap_score_credit_decay: float = setting(
         0.0, "How fast that fades on workers with more to prefill than the least busy one (kv router).",
         env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
