@@ -102,7 +102,7 @@ class KvRouter:
         overlaps = self.index.overlaps(names, ranks)
         prefill, used, requests, shared = self.activity.loads(ranks, names)
         if shared is not None:
-            # A prompt that is being computed there will be cached when this one's turn comes, though no event says so yet.
+            # What is being computed there will be cached when this one's turn comes, though no event says so yet.
             overlaps = [max(both) for both in zip(overlaps, shared, strict=True)]
         found = costs(
             zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, weights
