@@ -142,7 +142,7 @@ def test_the_conversion_is_cached(tmp_path: Path, cache: FileCache, monkeypatch:
         assert open_model(path, cache=cache).card == first.card
     first.files[digest].write_bytes(b"damaged")
     assert open_model(path, cache=cache).files[digest].read_bytes() != b"damaged"
-    next((cache.root / "gguf").iterdir()).write_bytes(b"{")
+    next((cache.root / "made").iterdir()).write_bytes(b"{")
     assert open_model(path, cache=cache).card == first.card
 
 
