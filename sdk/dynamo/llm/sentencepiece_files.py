@@ -78,7 +78,7 @@ def build(data: bytes, settings: Mapping[str, Any]) -> dict[str, Any]:
             "the SentencePiece model marks spaces in a way that is not read here (treat_whitespace_as_suffix or no "
             "escape_whitespaces): use a checkout with a tokenizer.json"
         )
-    first = model.dummy_prefix and (settings.get("legacy") is False or USER_DEFINED in model.kinds)
+    first = model.dummy_prefix and settings.get("legacy") is False
     added = {
         number: _added(model, number) for number, kind in enumerate(model.kinds) if kind in (CONTROL, USER_DEFINED)
     }
@@ -104,7 +104,7 @@ def _normalizer(model: Pieces, *, prepend: bool) -> dict[str, Any]:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
     if model.collapse_spaces:
         steps += [
-            {"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""},
+            {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""},
             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
         ]
     if prepend:
