@@ -184,7 +184,7 @@ def test_garbage_after_the_magic_is_refused(data: bytes) -> None:
                 "tokenizer.ggml.tokens": ["a"], "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.merges": ["a a"],
                 "tokenizer.ggml.pre": "qwen3",
             },
-            "'qwen3', which is not known here .*'qwen2'",
+            "'qwen3', which is not known here .*'qwen35'",
         ),
     ],
 )  # fmt: skip

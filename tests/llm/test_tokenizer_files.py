@@ -22,7 +22,7 @@ from dynamo.llm import sentencepiece_files as spm
 from dynamo.llm import tiktoken_files as tik
 from dynamo.llm.byte_alphabet import byte_characters
 from dynamo.llm.encoders import probe_texts
-from dynamo.llm.pretokenizers import LLAMA3, QWEN2
+from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
 from dynamo.llm.segments import Layout, Model
 from dynamo.llm.tokenizer_files import find_tokenizer
 from dynamo.runtime.errors import InvalidArgument
@@ -75,7 +75,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module", params=[QWEN2, LLAMA3, tik._KIMI], ids=["qwen", "llama3", "kimi"])
+@pytest.fixture(scope="module", params=[QWEN2, LLAMA3, KIMI], ids=["qwen", "llama3", "kimi"])
 def pair(request: pytest.FixtureRequest) -> tuple[Tokenizer, tiktoken.Encoding]:
     """A converted vocabulary, and tiktoken's own reading of it."""
     code = f'class T:\n    pat_str = r"""{request.param}"""\n'

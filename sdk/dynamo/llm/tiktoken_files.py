@@ -15,26 +15,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dynamo.llm.byte_alphabet import byte_characters, written
-from dynamo.llm.pretokenizers import LLAMA3, QWEN2
+from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
 from dynamo.runtime.errors import InvalidArgument
 
 _LINE: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n?")
 _NAMES: Final = ("pat_str", "pattern", "pretokenizer_pattern")
 _NO_REPEAT: Final = re.compile(r"(\{\d+(?:,\d*)?\})\+")
 """`{1,3}+` is possessive in tiktoken's expressions and one more repetition in those of `tokenizers`."""
-_HAN: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-_ENDINGS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_KIMI: Final = "|".join(
-    (
-        r"[\p{Han}]+",
-        r"[^\r\n\p{L}\p{N}]?" + _HAN[0] + "*" + _HAN[1] + "+" + _ENDINGS,
-        r"[^\r\n\p{L}\p{N}]?" + _HAN[0] + "+" + _HAN[1] + "*" + _ENDINGS,
-        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    )
-)
 _QWEN_CLASS: Final = "QWenTokenizer"
 _RESERVED_CLASS: Final = "TikTokenTokenizer"
-_PATTERNS: Final = {_QWEN_CLASS: QWEN2, _RESERVED_CLASS: _KIMI, "ChatGLM4Tokenizer": LLAMA3}
+_PATTERNS: Final = {_QWEN_CLASS: QWEN2, _RESERVED_CLASS: KIMI, "ChatGLM4Tokenizer": LLAMA3}
 """By `tokenizer_class`, for checkouts without the code."""
 _QWEN_SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
 _RESERVED: Final = 256
