@@ -238,3 +238,20 @@ def test_progress_in_a_log_and_on_a_terminal(hub: Hub, tmp_path: Path) -> None:
     assert "hf://org/tiny: loading 1 files, 1.0 MB of" in err
     assert "(100%)" in err
     assert "hf://org/tiny: loaded" in err
+
+
+def test_a_worker_that_loads_can_be_interrupted(hub: Hub, tmp_path: Path) -> None:
+    """Ctrl-C ends it without waiting for the model; the next start goes on there."""
+    (hub.folder / "org" / "tiny-GGUF" / "tiny-Q4_K_M.gguf").write_bytes(bytes(2 << 20))
+    hub.faults.append(Fault("tiny-Q4_K_M.gguf", hold_at=1 << 20))
+    command = [sys.executable, "-m", "dynamo.worker", "--engine", "llamacpp", "--model-path", "org/tiny-GGUF"]
+    process = subprocess.Popen(command, env=variables(hub.url, tmp_path), stderr=subprocess.PIPE, text=True)
+    until("half is there", lambda: partial(tmp_path) == 1 << 20)
+    process.send_signal(signal.SIGINT)
+    until("it ends", lambda: process.poll() is not None)
+    hub.faults[0].resume.set()
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    fetched(hub.url, tmp_path, "org/tiny-GGUF", "--engine", "llamacpp")
+    assert hub.loads[-1].start == 1 << 20
