@@ -193,6 +193,8 @@ def test_the_default_namespace(environment: Environment, expected: str) -> None:
     ("source", "name"),
     [
         ("hf://org/repo@rev", "org/repo"),
+        ("hf://org/repo:Q4_K_M", "org/repo"),
+        ("hf://org/repo/Q8/x.gguf@rev", "org/repo"),
         ("file:///models/a.gguf", "a"),
         ("models/llama/", "llama"),
         ("pvc://claim/x/y", "y"),

@@ -38,6 +38,10 @@ class RunSettings:
     )
     context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
     kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template (worker side).",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with defaults for requests: model, temperature, max_completion_tokens."
@@ -70,7 +74,7 @@ _NEEDLESS: Final = (
     "model_config", "base_gpu_id", "max_num_batched_tokens", "kv_gpu_cache_usage_weight",
     "kv_waiting_requests_weight", "router_track_active_blocks",
 )  # fmt: skip
-_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args")
+_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template")
 
 
 def notices(settings: RunSettings) -> list[str]:
@@ -133,6 +137,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "model_name": settings.model_name,
         "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
         "context_length": settings.context_length,
+        "chat_template": settings.chat_template,
         "kv_cache_block_size": settings.kv_cache_block_size,
         "engine_args": f"@{settings.extra_engine_args}" if settings.extra_engine_args else None,
         "tensor_parallel_size": settings.tensor_parallel_size,

@@ -88,7 +88,8 @@ def model_name(pipeline: DynamoPipeline) -> str:
         return model.name or pipeline.name
     scheme, separator, rest = model.source.partition("://")
     if separator and scheme == "hf":
-        return rest.partition("@")[0]
+        repository = [part for part in rest.partition("@")[0].split("/") if part][:2]
+        return "/".join(repository).partition(":")[0]
     last = (rest if separator else model.source).rstrip("/").rpartition("/")[2]
     return last.removesuffix(".gguf") or pipeline.name
 

@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -21,7 +22,7 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine
+from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine, weights_of
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
@@ -70,7 +71,16 @@ def run(settings: WorkerSettings) -> None:
         raise click.ClickException(f"unexpected {type(error).__name__}: {error} (-vv shows where)") from error
 
 
-def load_model(settings: WorkerSettings) -> LocalModel:
+async def loaded_model(settings: WorkerSettings) -> LocalModel:
+    """`load_model` in a thread; whoever stops waiting (Ctrl-C) ends a download too, and what has come stays."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(load_model, settings, stop)
+    finally:
+        stop.set()
+
+
+def load_model(settings: WorkerSettings, stop: threading.Event | None = None) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
     settings.check()
@@ -79,7 +89,8 @@ def load_model(settings: WorkerSettings) -> LocalModel:
         name=settings.model_name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
-        weights=settings.engine not in WITHOUT_WEIGHTS,
+        weights=weights_of(settings.engine),
+        stop=stop,
     )
 
 
@@ -99,7 +110,7 @@ class _Instance(NamedTuple):
 
 
 async def _work(settings: WorkerSettings) -> None:
-    model = await asyncio.to_thread(load_model, settings)
+    model = await loaded_model(settings)
     async with contextlib.AsyncExitStack() as ends:
         started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
         await _until_told(started, settings)

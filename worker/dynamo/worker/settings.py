@@ -40,20 +40,24 @@ class WorkerSettings:
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
         "",
-        "Folder, GGUF file, hf://ORG/REPO or package://NAME; empty: the built-in byte-level model.",
+        "Folder, GGUF file, ORG/REPO of the hub (or hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf) or "
+        "package://NAME; empty: the built-in byte-level model.",
         env="DYN_MODEL_PATH",
     )
     model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
     role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
-    context_length: int | None = setting(None, "Longest prompt plus answer in tokens; default: the model's.")
+    context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
     num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
     num_nodes: int = setting(1, "Nodes that share one replica.")
     node_rank: int = setting(0, "Which of them this one is.")
     leader_addr: str = setting("", "host:port of the node of rank 0.")
-    chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template.",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     engine_args: str = setting(
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.llm.hub_names import Weights
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.settings import unknown_name
 
@@ -22,6 +23,8 @@ BUILT: Final = {
 LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
+ONLY_GGUF: Final = ("llamacpp",)
+"""Engines that read nothing but GGUF files."""
 TEXT_ENGINES: Final = ("echo_full",)
 """Engines that take text; their models have no tokenizer on the frontend."""
 
@@ -36,6 +39,11 @@ def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     engine: Any = getattr(importlib.import_module(module), name)
     created: Engine = engine(settings, model)
     return created
+
+
+def weights_of(engine: str) -> Weights:
+    """Return what an engine reads of a model."""
+    return "none" if engine in WITHOUT_WEIGHTS else "gguf" if engine in ONLY_GGUF else "any"
 
 
 def check_engine(name: str) -> str:
