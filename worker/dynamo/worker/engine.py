@@ -24,6 +24,7 @@ import msgspec
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
+from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
@@ -41,6 +42,20 @@ class Sink(Protocol):
 
     def fail(self, error: Exception) -> None:
         """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
+
+
+@runtime_checkable
+class OfRequest(Protocol):
+    """What a sink has beside the rest that belongs to a request of a client."""
+
+    @property
+    def context(self) -> Context:
+        """Its id, its time limit, what travels with it."""
+
+
+def context_of(sink: Sink) -> Context:
+    """The context of the request that a sink belongs to; of nobody's request a new one."""
+    return sink.context if isinstance(sink, OfRequest) else Context()
 
 
 def nothing_wanted(sink: Sink) -> Abort:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -21,7 +22,7 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine
+from dynamo.worker.engines import BUILT, PYTHON, WITHOUT_WEIGHTS, check_engine, create_engine, takes_text
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
@@ -74,9 +75,15 @@ def load_model(settings: WorkerSettings) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
     settings.check()
+    name, source = settings.model_name, settings.model_path
+    if settings.engine == PYTHON:
+        if not source or takes_text(settings):
+            name = name or Path(source or settings.python_file).stem
+        if takes_text(settings):
+            source = ""  # what the file does with its model, where it has one, is its own affair
     return open_model(
-        settings.model_path or None,
-        name=settings.model_name or None,
+        source or None,
+        name=name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
         weights=settings.engine not in WITHOUT_WEIGHTS,

@@ -18,13 +18,14 @@ from dynamo.llm.files import OPERATION
 from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
+from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
 from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding
-from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
@@ -45,6 +46,11 @@ class RequestSink:
         metrics.began()
         if watch is not None:
             watch.speakers.add(self)
+
+    @property
+    def context(self) -> Context:
+        """The request's."""
+        return self._incoming.context
 
     def listen(self) -> None:
         """Tell the watch of the next output."""
@@ -158,7 +164,7 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
         watch = watch_engine(submit, card, settings)
-        handler = _handler(submit, metrics, settings.engine in TEXT_ENGINES, watch)
+        handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         if watch is not None:
             watch.start(served)
@@ -175,7 +181,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
-    if settings.engine in TEXT_ENGINES:
+    if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
 

@@ -59,6 +59,9 @@ class WorkerSettings:
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
     python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
+    python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
+        [], "One word of the file's sys.argv; may be repeated (engine python)."
+    )
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
