@@ -17,7 +17,7 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -25,6 +25,7 @@ import msgspec
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
@@ -123,6 +124,14 @@ class KvCaching(Protocol):
 
         Called once, before the first request.
         """
+
+
+@runtime_checkable
+class Routed(Protocol):
+    """What an engine has beside the rest that can be told things over HTTP."""
+
+    def routes(self) -> Mapping[str, Callback]:
+        """What answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
 
 
 class Fetched(Protocol):

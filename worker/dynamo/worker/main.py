@@ -152,7 +152,11 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) ->
         leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
         await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
-            raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+            raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
 
 
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:

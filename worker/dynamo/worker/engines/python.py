@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.userfile.answer import Answer
@@ -99,6 +100,9 @@ class Python:
         """Wait until the file ends the process (`sys.exit`)."""
         assert self._died is not None
         return await asyncio.shield(self._died)
+
+    def routes(self) -> Mapping[str, Callback]:
+        return {} if self._loaded is None else self._loaded.routes
 
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self._answers))

@@ -23,6 +23,7 @@ from dynamo.worker.engines.userfile.mistakes import Home, Mistake, explained
 
 GENERATE: Final = "generate"
 INITIALIZE: Final = "initialize"
+ROUTES: Final = "engine_routes"
 _FORM: Final = "write 'async def generate(request):' and yield each piece"
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -36,6 +37,8 @@ class UserFile:
     passes_context: str
     """How `generate` takes the request's context: `positional`, `keyword`, or empty where it doesn't."""
     initialize: Callable[..., Any] | None
+    routes: dict[str, Callable[..., Any]]
+    """By name, what answers `POST /engine/<name>`."""
     replaced: Replaced
 
     def open(self, request: Any, context: Context) -> AsyncIterator[Any]:
@@ -86,8 +89,8 @@ def load(file: Path, arguments: Sequence[str]) -> UserFile:
     replaced = Replaced(module, [file.name, *arguments], str(file.parent))
     try:
         exec(code, module.__dict__)
-        generate = _generate(module, home)
-        return UserFile(home, generate, passes_context(generate), _initialize(module, home), replaced)
+        generate, initialize = _generate(module, home), _initialize(module, home)
+        return UserFile(home, generate, passes_context(generate), initialize, _routes(module, home), replaced)
     except SystemExit as error:
         replaced.restore()
         raise InvalidArgument(_ended(error, home)) from error
@@ -207,6 +210,15 @@ def _initialize(module: ModuleType, home: Home) -> Callable[..., Any] | None:
         raise Mistake(f"{_defined(found, home)}: initialize must be 'async def initialize(args):' and yield nothing")
     initialize: Callable[..., Any] = found
     return initialize
+
+
+def _routes(module: ModuleType, home: Home) -> dict[str, Callable[..., Any]]:
+    found = getattr(module, ROUTES, None)
+    if found is None or isinstance(found, ModuleType):
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(k, str) and callable(v) for k, v in found.items()):
+        raise Mistake(f"{home.file.name}: {ROUTES} must be a dict of names and functions, such as {{'sleep': sleep}}")
+    return dict(found)
 
 
 def takes_arguments(initialize: Callable[..., Any]) -> bool:
