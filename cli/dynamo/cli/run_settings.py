@@ -147,6 +147,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "migration_limit": settings.migration_limit,
         "python_file": roles.python_file,
         "python_mode": roles.python_mode,
+        "python_arg": list(roles.python_arguments),
         "discovery_backend": settings.discovery_backend,
     }
     return WorkerSettings(**{name: value for name, value in chosen.items() if value not in (None, "")})

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -22,7 +23,15 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine, weights_of
+from dynamo.worker.engines import (
+    BUILT,
+    PYTHON,
+    WITHOUT_WEIGHTS,
+    check_engine,
+    create_engine,
+    takes_text,
+    weights_of,
+)
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
@@ -84,9 +93,15 @@ def load_model(settings: WorkerSettings, stop: threading.Event | None = None) ->
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
     settings.check()
+    name, source = settings.model_name, settings.model_path
+    if settings.engine == PYTHON:
+        if not source or takes_text(settings):
+            name = name or Path(source or settings.python_file).stem
+        if takes_text(settings):
+            source = ""  # what the file does with its model, where it has one, is its own affair
     return open_model(
-        settings.model_path or None,
-        name=settings.model_name or None,
+        source or None,
+        name=name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
         weights=weights_of(settings.engine),
@@ -156,7 +171,11 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) ->
         leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
         await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
-            raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+            raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
 
 
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:

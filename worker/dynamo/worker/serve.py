@@ -18,14 +18,17 @@ from dynamo.llm.files import OPERATION
 from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
+from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import PREFIX
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding
-from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Routed
+from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
+from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
 
@@ -45,6 +48,11 @@ class RequestSink:
         metrics.began()
         if watch is not None:
             watch.speakers.add(self)
+
+    @property
+    def context(self) -> Context:
+        """The request's."""
+        return self._incoming.context
 
     def listen(self) -> None:
         """Tell the watch of the next output."""
@@ -138,12 +146,16 @@ async def serve_engine(
     path = settings.path()
     async with contextlib.AsyncExitStack() as undo:
         metrics = WorkerMetrics(path, runtime.id, model.card.name)
-        system = await _system(runtime, metrics, settings)  # probes are answered while a large model loads
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)  # probes are answered while a large model loads
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
         facts = await engine.start()
         metrics.watch(engine)
+        if isinstance(engine, Routed):
+            for name, callback in engine.routes().items():
+                runtime.register_engine_route(name, callback)
         kv = None
         if facts.kv_events and isinstance(engine, KvCaching):
             kv = KvPublisher.serve(runtime, path)
@@ -158,8 +170,9 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
         watch = watch_engine(submit, card, settings)
-        handler = _handler(submit, metrics, settings.engine in TEXT_ENGINES, watch)
+        handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        metadata.serves(served, card)
         if watch is not None:
             watch.start(served)
         undo.pop_all()
@@ -175,7 +188,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
-    if settings.engine in TEXT_ENGINES:
+    if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
 
@@ -206,11 +219,14 @@ def _handler(
     return handle
 
 
-async def _system(runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings) -> SystemServer | None:
-    if settings.system_port < 0:
+async def _system(
+    runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata
+) -> SystemServer | None:
+    if (port := settings.wanted_system_port) < 0:
         return None
     server = SystemServer(
-        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=settings.system_port
-    )
+        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=port,
+        trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer},
+    )  # fmt: skip
     await server.start()
     return server

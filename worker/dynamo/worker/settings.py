@@ -63,8 +63,16 @@ class WorkerSettings:
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
     python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
-    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
+    python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
+        [], "One word of the file's sys.argv; may be repeated (engine python)."
+    )
+    system_host: str = setting(
+        "127.0.0.1", "Address of /health, /live, /metrics, /v1/metadata and /engine.", env="DYN_SYSTEM_HOST"
+    )
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    system_enabled: bool | None = setting(
+        None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
+    )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     migration_limit: int | None = setting(
         None, "How often a request for this model goes on elsewhere; default: as its frontend says."
@@ -98,6 +106,13 @@ class WorkerSettings:
         self.path()
         self.arguments()
         self.payload()
+
+    @property
+    def wanted_system_port(self) -> int:
+        """Of the system server; 0: any, negative: none."""
+        if self.system_enabled is False:
+            return -1
+        return 0 if self.system_enabled and self.system_port < 0 else self.system_port
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""

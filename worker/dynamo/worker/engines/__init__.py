@@ -19,20 +19,24 @@ BUILT: Final = {
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
+    "python": "dynamo.worker.engines.python:Python",
 }
-LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 ONLY_GGUF: Final = ("llamacpp",)
 """Engines that read nothing but GGUF files."""
 TEXT_ENGINES: Final = ("echo_full",)
-"""Engines that take text; their models have no tokenizer on the frontend."""
+"""Engines that take text; their models have no tokenizer on the frontend. `takes_text` knows the others."""
+PYTHON: Final = "python"
 
 
 def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     """Make the engine that `settings` name, unstarted; `InvalidArgument` where there is none or an argument is bad."""
     target = BUILT.get(check_engine(settings.engine), "")
     settings.check()
+    if settings.engine != PYTHON and (settings.python_file or settings.python_arg):
+        raise InvalidArgument(f"--python-file is for --engine python, not for {settings.engine}")
     if settings.num_nodes > 1:
         raise InvalidArgument(f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1")
     module, _, name = target.partition(":")
@@ -44,6 +48,11 @@ def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
 def weights_of(engine: str) -> Weights:
     """Return what an engine reads of a model."""
     return "none" if engine in WITHOUT_WEIGHTS else "gguf" if engine in ONLY_GGUF else "any"
+
+
+def takes_text(settings: WorkerSettings) -> bool:
+    """Whether the engine that `settings` name gets text: always, or as its user says."""
+    return settings.engine in TEXT_ENGINES or (settings.engine == PYTHON and settings.python_mode == "text")
 
 
 def check_engine(name: str) -> str:
