@@ -21,6 +21,7 @@ from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.planes import PLANES
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
 from dynamo.worker.engines import (
@@ -38,18 +39,31 @@ from dynamo.worker.settings import WorkerSettings
 log = logging.getLogger(__name__)
 
 _HELP: Final = "Serve one engine as an instance of an endpoint."
-_EPILOG: Final = (
-    f"Engines: {', '.join(BUILT)}. Example: dynamo-worker --engine mocker --model-name demo. "
-    "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. "
-    "When every live frontend can route here, one line 'ready {…}' is printed."
-)
+_EPILOG: Final = f"""\b
+Engines: {", ".join(BUILT)}.
+
+\b
+Examples:
+  dynamo-worker --engine mocker --model-name demo
+  dynamo-worker --engine llamacpp --model-path model.gguf --endpoint dyn://chat.backend.generate
+  dynamo-worker --engine mocker --role prefill --endpoint dyn://chat.prefill.generate --system-port 9090
+
+etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When every live frontend can route here, one line
+'ready {{…}}' is printed.
+"""
+_GROUPS: Final = {
+    "Engine and model": ("engine", "model_", "context_", "kv_cache", "chat_template", "python_"),
+    "Where it serves": ("endpoint", "role", "load_metrics", "num_workers", "migration_", "discovery_"),
+    "Several GPUs and nodes": ("tensor_", "num_nodes", "node_rank", "leader_"),
+    "Health and leaving": ("system_", "health_", "canary_", "grace_"),
+}
 _READY_POLL: Final = 0.05
 _READY_LIMIT: Final = 120.0
 
 
 def make_command() -> click.Command:
     """The click command; `-v` is added here since it is counted."""
-    made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG)
+    made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG, former=PLANES, groups=_GROUPS)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
 

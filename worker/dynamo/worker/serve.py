@@ -28,6 +28,7 @@ from dynamo.worker.canary import EngineWatch, watch_engine
 from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Routed
 from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
+from dynamo.worker.load_metrics import serve_load
 from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
@@ -104,10 +105,10 @@ class Serving:
 
     def __init__(
         self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
-        transfers: KvTransfers | None = None, watch: EngineWatch | None = None,
+        transfers: KvTransfers | None = None, watch: EngineWatch | None = None, beside: Served | None = None,
     ) -> None:  # fmt: skip
         self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
-        self.watch = watch
+        self.watch, self.beside = watch, beside
         self._stopped = False
 
     @property
@@ -126,6 +127,8 @@ class Serving:
             if self.transfers is not None:
                 await self.transfers.leave(grace - (time.monotonic() - began))
             await self.served.stop()
+            if self.beside is not None:
+                await self.beside.stop()
         finally:
             await self.engine.stop()
             if self.kv is not None:
@@ -173,10 +176,12 @@ async def serve_engine(
         handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         metadata.serves(served, card)
+        undo.push_async_callback(served.stop)
+        beside = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
         if watch is not None:
             watch.start(served)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers, watch)
+    return Serving(engine, served, system, kv, transfers, watch, beside)
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:

@@ -77,6 +77,10 @@ class WorkerSettings:
     migration_limit: int | None = setting(
         None, "How often a request for this model goes on elsewhere; default: as its frontend says."
     )
+    load_metrics: bool = setting(
+        False, "Answer at the endpoint load_metrics, beside the one served, what the engine does now.",
+        env="DYN_LOAD_METRICS",
+    )  # fmt: skip
     health_check_enabled: bool = setting(
         False, "Ask the engine when it has been silent; leave routing while it doesn't answer.",
         env="DYN_HEALTH_CHECK_ENABLED",
