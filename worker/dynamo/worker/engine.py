@@ -65,6 +65,9 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where decode engines find a prefill engine; empty: by its instance."""
     bootstrap_port: int | None = None
     """There where a prefill engine meets decode engines, which then get requests before their prompts are computed."""
+    guided: tuple[str, ...] = ()
+    """What it can constrain its output by, of `guided_decoding`'s names (`json`, `regex`, …); requests with another
+    are refused before it sees them."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 

@@ -17,9 +17,10 @@ BUILT: Final = {
     "echo_core": "dynamo.worker.engines.echo:EchoCore",
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
+    "mistralrs": "dynamo.worker.engines.mistralrs:MistralRs",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
 }
-LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+LATER: Final = ("vllm", "sglang", "trtllm", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 TEXT_ENGINES: Final = ("echo_full",)

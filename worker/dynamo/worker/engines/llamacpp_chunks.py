@@ -7,6 +7,7 @@ that they must have been (exact for byte-fallback tokens, which are the ones tha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -15,15 +16,13 @@ from dynamo.llm.protocols import (
     EOS,
     LENGTH,
     LOG_PROBS,
-    STOP,
     TOP_LOGPROBS,
     PreprocessedRequest,
-    SamplingOptions,
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, left, logit_bias
 
-UNKNOWN_LOGPROB: Final = -9999.0
-"""OpenAI's value for a log probability that is not known."""
+GUIDED: Final = ("json", "choice", "grammar")
 _SAMPLING: Final = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
@@ -42,7 +41,7 @@ class Phase(NamedTuple):
 def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
     """How a request is cut; `room` is what the context leaves for the answer."""
     conditions = request.stop_conditions
-    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
+    wanted = left(request, room)
     floor = min(conditions.min_tokens or 0, wanted)
     if conditions.ignore_eos or floor == 0:
         return [Phase(wanted, conditions.ignore_eos)]
@@ -56,31 +55,31 @@ def completion(request: PreprocessedRequest, token_ids: Sequence[int], phase: Ph
         "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
         "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0), "return_progress": True,
     }  # fmt: skip
-    return body | _sampling(request.sampling_options)
+    return body | _sampling(request) | _guided(request)
 
 
-def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
-    """Token ids that end the stream, with the reason each one gives."""
-    conditions = request.stop_conditions
-    ends = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
-    return ends | dict.fromkeys(conditions.stop_token_ids, STOP)
-
-
-def _sampling(options: SamplingOptions) -> dict[str, Any]:
-    given = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
+def _sampling(request: PreprocessedRequest) -> dict[str, Any]:
+    given = {theirs: getattr(request.sampling_options, ours) for ours, theirs in _SAMPLING.items()}
     body = {name: value for name, value in given.items() if value is not None}
-    if options.logit_bias:
-        body["logit_bias"] = [[_token_id(token), bias] for token, bias in options.logit_bias.items()]
-    if options.guided_decoding:
-        raise InvalidArgument("guided decoding is not there yet for llamacpp")
+    if bias := logit_bias(request):
+        body["logit_bias"] = [[token, value] for token, value in bias.items()]
     return body
 
 
-def _token_id(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
+def _guided(request: PreprocessedRequest) -> dict[str, Any]:
+    """What constrains the output, in llama.cpp's words; its grammars are GBNF."""
+    wanted = request.sampling_options.guided_decoding
+    if not wanted:
+        return {}
+    if request.stop_conditions.min_tokens:
+        raise InvalidArgument("min_tokens can't be asked of llamacpp together with guided decoding")
+    if "json" in wanted:
+        return {"json_schema": wanted["json"]}
+    if "choice" in wanted:
+        return {"grammar": "root ::= " + " | ".join(map(json.dumps, wanted["choice"]))}
+    if "grammar" in wanted:
+        return {"grammar": wanted["grammar"]}
+    raise InvalidArgument(f"guided decoding by {', '.join(sorted(wanted))}: llamacpp takes {', '.join(GUIDED)}")
 
 
 def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
