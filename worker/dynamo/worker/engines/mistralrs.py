@@ -79,13 +79,13 @@ class MistralRs:
         return EngineFacts(context_length=self._context, max_num_seqs=self._given["max_seqs"], guided=GUIDED)
 
     def _load(self) -> None:
+        # It writes to stdout, which is for our `ready` line; RUST_LOG is its own filter, and the user's word counts.
+        os.environ.setdefault("RUST_LOG", "info" if log.isEnabledFor(logging.DEBUG) else "error")
         try:
             import mistralrs
         except ImportError as error:
             hint = "pip install 'dynamo-pipelines[mistralrs]'"
             raise InvalidArgument(f"engine mistralrs can't be loaded ({error}); it needs: {hint}") from error
-        # It writes to stdout, which is for our `ready` line; RUST_LOG is its own filter, and the user's word counts.
-        os.environ.setdefault("RUST_LOG", "info" if log.isEnabledFor(logging.DEBUG) else "error")
         self._request = mistralrs.ChatCompletionRequest
         with tempfile.TemporaryDirectory(prefix="dynamo-mistralrs-") as folder:
             tokenizer, template = self._files(Path(folder))
