@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.gguf import read_header
-from dynamo.llm.protocols import STOP, STOP_REASON, PreprocessedRequest
+from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import stop_reasons
-from dynamo.worker.engines.llamacpp_chunks import GUIDED, ChunkReader, Piece, completion, error_of, phases
+from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of
+from dynamo.worker.engines.llamacpp_course import Course
+from dynamo.worker.engines.llamacpp_grammar import GUIDED, grammar_of
 from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
 from dynamo.worker.engines.slots import Job, Slots
 from dynamo.worker.settings import checked_arguments
@@ -105,46 +107,38 @@ class LlamaCpp:
             raise InvalidArgument(
                 f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
             )
-        steps = phases(request, room)
-        completion(request, (), steps[0])  # refuses what can't be asked, now
-        if steps[0].max_tokens == 0:
+        completion(request, (), Phase(1, False))  # refuses what can't be asked, now
+        if request.sampling_options.guided_decoding and request.stop_conditions.min_tokens:
+            raise InvalidArgument("min_tokens: llamacpp can't do it together with guided decoding")
+        if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
-        return self._slots.submit(Job(request, sink, (steps, reader)))
+        return self._slots.submit(Job(request, sink, Course(request, room, reader)))
 
     # -- in the threads
 
     def _answer(self, job: Job) -> None:
-        """Run a request's phases; each continues with what the ones before produced."""
-        steps, reader = job.state
-        tokens = list(job.request.token_ids)
-        stops = stop_reasons(job.request)
-        floor = len(tokens) + (job.request.stop_conditions.min_tokens or 0)
-        for phase in steps:
+        """Make the calls of a request; each continues with what the ones before produced."""
+        course, request = job.state, job.request
+        grammar = grammar_of(request.sampling_options.guided_decoding)
+        while job.wanted and (phase := course.next_call()) is not None:
+            hear = partial(self._hear, job, phase)
+            self._server.handle_completions(completion(request, course.tokens, phase, grammar), hear)
+        if job.wanted:
+            self._slots.finish(job, *course.end)
 
-            def heard(chunk: dict[str, Any], last: bool = phase is steps[-1]) -> bool:
-                if not job.wanted:
-                    return True
-                if error := error_of(chunk):
-                    self._slots.fail(job, error)
-                    return True
-                ids, extras, finish = reader.read(chunk)
-                return self._hear(job, Piece(ids, extras, finish if last else None), tokens, stops, floor)
-
-            self._server.handle_completions(completion(job.request, tokens, phase), heard)
-            if not job.wanted:
-                return
-
-    def _hear(self, job: Job, piece: Piece, tokens: list[int], stops: dict[int, str], floor: int) -> bool:
-        """Take what a chunk adds; True cancels at llama.cpp."""
-        ids, extras, finish = piece
-        tokens += ids
+    def _hear(self, job: Job, phase: Phase, chunk: dict[str, Any]) -> bool:
+        """Take a chunk; True cancels at llama.cpp."""
+        if not job.wanted:
+            return True
+        if error := error_of(chunk):
+            self._slots.fail(job, error)
+            return True
+        course = job.state
+        ids, extras = course.hear(chunk, phase)
         if ids:
             self._slots.push(job, ids, extras)
-        if ids and ids[-1] in stops and len(tokens) >= floor:
-            reason = stops[ids[-1]]
-            self._slots.finish(job, reason, {STOP_REASON: ids[-1]} if reason == STOP else None)
+        if course.end is not None:
+            self._slots.finish(job, *course.end)
             return True
-        if finish is not None:
-            self._slots.finish(job, finish, None if ids else extras)
         return False

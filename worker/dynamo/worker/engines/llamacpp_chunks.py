@@ -7,7 +7,6 @@ that they must have been (exact for byte-fallback tokens, which are the ones tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -20,9 +19,8 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, left, logit_bias
+from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, logit_bias
 
-GUIDED: Final = ("json", "choice", "grammar")
 _SAMPLING: Final = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
@@ -32,30 +30,26 @@ _REASONS: Final = {"stop": EOS, "length": LENGTH}
 
 
 class Phase(NamedTuple):
-    """One call of the server core. A request with `min_tokens` needs two: EOS is off in the first."""
+    """One call of the server core."""
 
     max_tokens: int
     ignore_eos: bool
+    last: bool = True
+    """Whether its EOS is the answer's."""
 
 
-def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
-    """How a request is cut; `room` is what the context leaves for the answer."""
-    conditions = request.stop_conditions
-    wanted = left(request, room)
-    floor = min(conditions.min_tokens or 0, wanted)
-    if conditions.ignore_eos or floor == 0:
-        return [Phase(wanted, conditions.ignore_eos)]
-    return [Phase(floor, True)] + ([Phase(wanted - floor, False)] if wanted > floor else [])
-
-
-def completion(request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase) -> dict[str, Any]:
+def completion(
+    request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase, grammar: str | None = None
+) -> dict[str, Any]:
     """The body of one call."""
     logprobs = request.output_options.logprobs
     body = {
         "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
         "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0), "return_progress": True,
     }  # fmt: skip
-    return body | _sampling(request) | _guided(request)
+    if grammar is not None:
+        body["grammar"] = grammar
+    return body | _sampling(request)
 
 
 def _sampling(request: PreprocessedRequest) -> dict[str, Any]:
@@ -64,22 +58,6 @@ def _sampling(request: PreprocessedRequest) -> dict[str, Any]:
     if bias := logit_bias(request):
         body["logit_bias"] = [[token, value] for token, value in bias.items()]
     return body
-
-
-def _guided(request: PreprocessedRequest) -> dict[str, Any]:
-    """What constrains the output, in llama.cpp's words; its grammars are GBNF."""
-    wanted = request.sampling_options.guided_decoding
-    if not wanted:
-        return {}
-    if request.stop_conditions.min_tokens:
-        raise InvalidArgument("min_tokens can't be asked of llamacpp together with guided decoding")
-    if "json" in wanted:
-        return {"json_schema": wanted["json"]}
-    if "choice" in wanted:
-        return {"grammar": "root ::= " + " | ".join(map(json.dumps, wanted["choice"]))}
-    if "grammar" in wanted:
-        return {"grammar": wanted["grammar"]}
-    raise InvalidArgument(f"guided decoding by {', '.join(sorted(wanted))}: llamacpp takes {', '.join(GUIDED)}")
 
 
 def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
@@ -115,8 +93,11 @@ class ChunkReader:
         self._cached: int | None = None
         self._told = False
 
-    def read(self, chunk: Mapping[str, Any]) -> Piece:
-        """Return what `chunk` adds; `KeyError`, `IndexError` or `TypeError` where it has another shape."""
+    def read(self, chunk: Mapping[str, Any], most: int | None = None) -> Piece:
+        """Return what `chunk` adds, of its tokens `most` at most.
+
+        `KeyError`, `IndexError` or `TypeError`: it has another shape.
+        """
         choice = chunk["choices"][0]
         finish = choice.get("finish_reason")
         entries = (choice.get("logprobs") or {}).get("content", [])
@@ -129,9 +110,10 @@ class ChunkReader:
             probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
             best = [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())]
             tops += [*[[] for _ in held], best[: self._logprobs or 0]]
+        ids = ids[:most]
         extras: dict[str, Any] = {}
         if ids and self._logprobs is not None:
-            extras = {LOG_PROBS: probs, TOP_LOGPROBS: tops}
+            extras = {LOG_PROBS: probs[: len(ids)], TOP_LOGPROBS: tops[: len(ids)]}
         cached = self._cached_tokens(chunk)
         if cached is not None and not self._told and (ids or finish):
             self._told = True
