@@ -129,9 +129,9 @@ class Site:
         self.url = url
         self._ready.set()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], within: float = 20) -> T:
         """Run on the site's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within)
 
     def call(self, function: Callable[[], Any]) -> None:
         self._loop.call_soon_threadsafe(function)

@@ -178,3 +178,20 @@ def write_checkout(folder: Path) -> Path:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     return folder
+
+
+def write_adapter(folder: Path, character: str, after: str) -> Path:
+    """A LoRA adapter for the GGUF file: with it, `character` is followed by `after`."""
+    fields = {
+        "general.type": "adapter",
+        "general.architecture": "llama",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": 1.0,
+    }
+    tensors = {
+        "output.weight.lora_a": ([1, WIDTH], _floats({ids(character)[0]: 1.0}, WIDTH)),
+        "output.weight.lora_b": ([WIDTH, 1], _floats({ids(after)[0]: 2.0}, WIDTH)),
+    }
+    path = folder / "adapter.gguf"
+    path.write_bytes(model_bytes(fields, tensors))
+    return path

@@ -20,6 +20,7 @@ from tests.worker.chain_model import write_checkout, write_gguf
 from dynamo.llm import LocalModel, Tokenizer, load_tokenizer, open_model
 from dynamo.llm.files import FileCache
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
+from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import TEXT_ENGINES, create_engine
 from dynamo.worker.settings import WorkerSettings
 
@@ -114,6 +115,9 @@ class Rig:
         self.engine: Any = create_engine(self.settings, self.model)
         self.text = kind.engine in TEXT_ENGINES
 
+    async def start(self) -> None:
+        self.facts: EngineFacts = await self.engine.start()
+
     def request(self, prompt: str = PROMPT, max_tokens: int = 10, **stop: Any) -> Any:
         if self.text:
             return TextRequest(model="m", kind="completions", body={"prompt": prompt, "max_tokens": max_tokens})
@@ -148,7 +152,7 @@ def alone(name: str) -> Run:
 
     async def main(body: Body) -> None:
         rig = Rig(name)
-        await rig.engine.start()
+        await rig.start()
         try:
             await body(rig)
         finally:
@@ -165,7 +169,7 @@ def shared() -> Iterator[Callable[[str], Run]]:
     async def once(name: str, body: Body) -> None:
         if name not in made:
             made[name] = Rig(name)
-            await made[name].engine.start()
+            await made[name].start()
         await body(made[name])
 
     with asyncio.Runner() as runner:

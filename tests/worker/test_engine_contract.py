@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 from tests.worker.engine_rigs import (
     LIMITED,
@@ -25,7 +25,7 @@ from tests.worker.engine_rigs import (
 
 from dynamo.frontend.migrating import rest_of
 from dynamo.llm import open_model
-from dynamo.llm.protocols import EOS, LENGTH, STOP
+from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, STOP, TOP_LOGPROBS
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineShutdown, InvalidArgument
 from dynamo.runtime.names import EndpointPath, InstanceKey
@@ -309,6 +309,72 @@ def test_ids_outside_the_vocabulary_are_refused(run: Any, ids: list[int]) -> Non
     run(body)
 
 
+GUIDED = {
+    "json": ({"enum": ["no", "yes"]}, r'"(no|yes)"'),
+    "regex": ("[0-9]{3}/[xyz]", r"[0-9]{3}/[xyz]"),
+    "choice": (["left", "right"], r"left|right"),
+}
+
+
+@pytest.mark.parametrize("run", REAL, indirect=True)
+def test_constrained_answers_keep_to_it(run: Any) -> None:
+    """Whatever of an engine's own constraints: the whole answer matches, and ends where it must."""
+
+    async def body(rig: Rig) -> None:
+        kinds = [kind for kind in GUIDED if kind in rig.facts.guided]
+        assert kinds
+        for kind in kinds:
+            wanted, pattern = GUIDED[kind]
+            request = rig.request(max_tokens=20)
+            request.eos_token_ids = rig.model.card.eos_token_ids
+            request.sampling_options.guided_decoding = {kind: wanted}
+            sink, _ = rig.submit(request)
+            assert await sink.end() == EOS, kind
+            text = rig.tokenizer.decode(sink.produced)
+            assert re.fullmatch(pattern, text), (kind, text)
+
+    run(body)
+
+
+@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("wrong", [{"json": {"type": "nonsense"}}, {"regex": "[0-9"}, {"grammar": "root :"}])
+def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, Any]) -> None:
+    """Before any output, as the caller's mistake; the engine lives on."""
+
+    async def body(rig: Rig) -> None:
+        request = rig.request(max_tokens=20)
+        request.sampling_options.guided_decoding = wrong
+        sink, _ = rig.submit(request)
+        assert isinstance(await sink.end(), InvalidArgument)
+        assert sink.produced == []
+        assert await rig.submit(max_tokens=1, ignore_eos=True)[0].end() == LENGTH
+
+    run(body)
+
+
+@pytest.mark.parametrize("run", REAL, indirect=True)
+def test_log_probabilities_come_with_their_tokens(run: Any) -> None:
+    """Asked for, there is one for each token, with as many alternatives, best first; else there are none."""
+
+    async def body(rig: Rig) -> None:
+        request = rig.request(max_tokens=6, ignore_eos=True)
+        request.output_options.logprobs = 2
+        sink, _ = rig.submit(request)
+        assert await sink.end() == LENGTH
+        told = [extras for extras in sink.extras if extras]
+        chosen = [one for extras in told for one in extras.get(LOG_PROBS, ())]
+        tops = [one for extras in told for one in extras.get(TOP_LOGPROBS, ())]
+        assert len(chosen) == len(tops) == 6
+        assert all(one <= 0 for one in chosen)
+        assert [top[0][0] for top in tops] == sink.produced  # greedy: the best is the one
+        assert all(len(top) == 2 and top[0][1] >= top[1][1] for top in tops)
+        plain, _ = rig.submit(max_tokens=3, ignore_eos=True)
+        await plain.end()
+        assert not any(extras and LOG_PROBS in extras for extras in plain.extras)
+
+    run(body)
+
+
 def test_unknown_arguments_are_refused() -> None:
     """No engine swallows an argument that it doesn't know."""
     for name in NAMES:
@@ -322,18 +388,3 @@ def test_engines_are_known_by_name() -> None:
     for name, words in {"mokker": "did you mean 'mocker'", "sglang": "not built yet", "": "choose one of"}.items():
         with pytest.raises(InvalidArgument, match=words):
             create_engine(WorkerSettings(engine=name), model)
-
-
-@pytest.mark.parametrize("run", ["llamacpp"], indirect=True)
-def test_the_listener_of_llamacpp_is_private(run: Any) -> None:
-    """What the core listens on by itself is on loopback and answers nobody without a key that nobody has."""
-
-    async def body(rig: Rig) -> None:
-        address = rig.engine._server.listening_address
-        assert address.startswith("http://127.0.0.1:")
-        async with httpx.AsyncClient(base_url=address) as client:
-            for path in ("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/props"):
-                assert (await client.post(path, json={"prompt": "x"})).status_code == 401
-            assert (await client.get("/")).status_code in {401, 404}
-
-    run(body)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.gguf import read_header
@@ -39,6 +40,7 @@ _ARGUMENTS: Final[dict[str, Any]] = {
     "n_batch": 512,
     "n_gpu_layers": -1,
     "max_waiting": 256,
+    "lora": [],
 }
 _LOWEST: Final = {"n_parallel": 1, "n_batch": 1, "n_gpu_layers": -1}
 _QUIET: Final = 1
@@ -49,13 +51,15 @@ _SLOT_CONTEXT: Final = 4096
 
 class LlamaCpp:
     """See the module. Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch`
-    (prompt tokens in a step, which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`."""
+    (prompt tokens in a step, which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`, `lora` (GGUF files
+    of adapters that all answers are made with: paths, or {"path": …, "scale": …})."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or model.path.is_dir():
             raise InvalidArgument("engine llamacpp needs --model-path with a .gguf file (or package://NAME)")
         self._path = model.path
         self._given = checked_arguments("llamacpp", settings.arguments(), _ARGUMENTS, _LOWEST)
+        self._adapters = adapters(self._given["lora"])
         slots = self._given["n_parallel"]
         own = model.card.context_length or _SLOT_CONTEXT
         context = settings.context_length or min(own, _SLOT_CONTEXT)
@@ -84,6 +88,7 @@ class LlamaCpp:
         params.cpuparams.n_threads = self._given["n_threads"] or usable_cpus()
         params.api_keys = [secrets.token_hex(16)]
         params.ui = False
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in self._adapters]
         if not log.isEnabledFor(logging.DEBUG):
             params.verbosity = _QUIET
         try:
@@ -142,3 +147,16 @@ class LlamaCpp:
             self._slots.finish(job, *course.end)
             return True
         return False
+
+
+def adapters(given: list[Any]) -> list[tuple[str, float]]:
+    """Files and scales of the argument `lora`; `InvalidArgument` names the first that is none."""
+    found = []
+    for one in given:
+        path, scale = (one.get("path"), one.get("scale", 1.0)) if isinstance(one, dict) else (one, 1.0)
+        if not isinstance(path, str) or type(scale) not in (int, float):
+            raise InvalidArgument(f'llamacpp argument \'lora\': expected paths or {{"path", "scale"}}, got {one!r}')
+        if not Path(path).is_file():
+            raise InvalidArgument(f"llamacpp argument 'lora': there is no file {path!r}")
+        found.append((path, float(scale)))
+    return found
