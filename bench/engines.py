@@ -1,9 +1,9 @@
 """What our worker costs over the bare engine: tokens a second, and microseconds a request.
 
 Run: python bench/engines.py [llamacpp] [mistralrs] [--tokens N] [--rounds N]
-Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface from one
-thread per stream, "served" goes through the runtime (in memory), the worker and the adapter. Figures are medians over the
-rounds; the ratios are of rounds side by side, since the machine's speed changes while it is measured.
+Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface from
+one thread per stream, "served" goes through the runtime (in memory), the worker and the adapter. Figures are medians
+over the rounds; the ratios are of rounds side by side, since the machine's speed changes while it is measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,9 +157,8 @@ def show_requests(bare: list[Cost], served: list[Cost]) -> None:
 async def throughput(bench: Bench, rounds: int, tokens: int) -> None:
     async def body() -> None:
         for streams in (1, 8):
-            found = await side_by_side(
-                rounds, lambda n=streams: bare_streams(bench, n, tokens), lambda n=streams: served_streams(bench, n, tokens)
-            )  # fmt: skip
+            bare, served = (partial(side, bench, streams, tokens) for side in (bare_streams, served_streams))
+            found = await side_by_side(rounds, bare, served)
             show_streams(streams, tokens, *found)
 
     await bench.run(body)

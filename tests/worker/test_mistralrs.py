@@ -103,7 +103,7 @@ def test_quantised_while_it_loads() -> None:
         sink, _ = rig.submit(prompt="abc", max_tokens=4)
         assert (await sink.end(), sink.produced) == (LENGTH, continuation("c", 4))
         wrong: Any = create_engine(settings("Q99"), rig.model)
-        with pytest.raises(InvalidArgument, match="mistral.rs can't load"):
+        with pytest.raises(InvalidArgument, match=r"mistral\.rs can't load"):
             await wrong.start()
 
     alone("mistralrs-safetensors")(body)
