@@ -175,7 +175,10 @@ class MistralRs:
         # leaves it as it is.
         message = [{"role": "user", "content": text}]
         with self._submitting:  # trap 2: a second thread in there meets "Already borrowed"
-            return self._runner.send_chat_completion_request(self._request(message, "default", **asked))
+            try:
+                return self._runner.send_chat_completion_request(self._request(message, "default", **asked))
+            except ValueError as error:  # a schema, say, that it can't read: the caller's, before any output
+                raise InvalidArgument(f"mistral.rs: {str(error).splitlines()[0]}") from error
 
     def _hear(self, job: Job, chunk: Any) -> bool:
         """Take one chunk; True once the request has ended."""
