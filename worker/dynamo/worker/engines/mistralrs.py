@@ -7,11 +7,13 @@ below with the reason for what is done about it; `docs/engines/mistralrs.md` tel
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,8 +159,8 @@ class MistralRs:
             if not job.wanted:
                 return
             stream = self._begin(job, banned)
+            entrance.leave()
             for chunk in stream:
-                entrance.leave()
                 if not job.wanted or self._hear(job, chunk):
                     # Left to the garbage, the stream is cancelled: mistral.rs ends a sequence that nobody hears
                     # at its next token. A prompt that is being computed can't be broken off.
@@ -166,7 +168,8 @@ class MistralRs:
                 if floor is not None and state.made >= floor and state.whole(self._tokenizer):
                     return
 
-    def _begin(self, job: Job, banned: list[int]) -> Any:
+    def _begin(self, job: Job, banned: list[int]) -> Iterator[Any]:
+        """The chunks of a request that goes on where it is; returns with the first of them."""
         state = job.state
         text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
         most = left(job.request, self._context - len(state.ids) + state.made) - state.made
@@ -175,10 +178,12 @@ class MistralRs:
         # leaves it as it is.
         message = [{"role": "user", "content": text}]
         with self._submitting:  # trap 2: a second thread in there meets "Already borrowed"
-            try:
-                return self._runner.send_chat_completion_request(self._request(message, "default", **asked))
-            except ValueError as error:  # a schema, say, that it can't read: the caller's, before any output
-                raise InvalidArgument(f"mistral.rs: {str(error).splitlines()[0]}") from error
+            stream = self._runner.send_chat_completion_request(self._request(message, "default", **asked))
+        try:
+            first = next(stream)
+        except ValueError as error:  # a schema, say, that it can't read: the caller's, before any output
+            raise InvalidArgument(f"mistral.rs: {str(error).splitlines()[0]}") from error
+        return itertools.chain([first], stream)
 
     def _hear(self, job: Job, chunk: Any) -> bool:
         """Take one chunk; True once the request has ended."""
