@@ -161,7 +161,7 @@ class Site:
         self.run(runtime.shutdown(grace))
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=20, **options)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **{"timeout": 20, **options})
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return httpx.post(f"{self.url}{path}", json=body, timeout=20, **options)
