@@ -20,7 +20,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, list):
         if isinstance(value[0], str):
             return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
-        kind, code = (5, "i") if type(value[0]) is int else _KINDS[type(value[0])]  # signed, as llama.cpp insists
+        kind, code = (5, "i") if type(value[0]) is int else _KINDS[type(value[0])]  # llama.cpp takes signed lists only
         return struct.pack("<IIQ", 9, kind, len(value)) + struct.pack(f"<{len(value)}{code}", *value)
     kind, code = _KINDS[type(value)]
     return struct.pack(f"<I{code}", kind, value)
@@ -34,6 +34,19 @@ def gguf_bytes(fields: dict[str, Any], tensor_values: int = 64, version: int = 3
     data += _string("weight") + struct.pack("<IQIQ", 1, tensor_values, 0, 0)
     data += b"\0" * (-len(data) % 32)
     return data + b"\0" * (4 * tensor_values)
+
+
+def model_bytes(fields: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> bytes:
+    """Return a file with `fields` and float32 tensors: by name their shape, outermost first, and their data."""
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields))
+    for key, value in fields.items():
+        data += _string(key) + _value(value)
+    at = 0
+    for name, (shape, content) in tensors.items():
+        data += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        data += struct.pack("<IQ", 0, at)
+        at += len(content)
+    return data + bytes(-len(data) % 32) + b"".join(content for _, content in tensors.values())
 
 
 def sentencepiece_fields(**more: Any) -> dict[str, Any]:

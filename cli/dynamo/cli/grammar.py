@@ -19,7 +19,7 @@ from dynamo.runtime.names import EndpointPath
 
 USAGE: Final = (
     "dynamo-run [in=text|stdin|http|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT] "
-    "[out=echo_core|echo_full|mocker|llamacpp|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
+    "[out=echo_core|echo_full|mocker|llamacpp|mistralrs|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"

@@ -36,6 +36,7 @@ in=   who asks
 \b
 out=  who answers
   llamacpp   llama.cpp, for a .gguf file (default for one)
+  mistralrs  mistral.rs, for a .gguf file or a folder of safetensors
   echo_core  the prompt's own tokens, after the chat template
   echo_full  the prompt's own text (also: echo; default without a model)
   mocker     a simulated engine with real scheduling and timing

@@ -69,6 +69,14 @@ class Preprocessor:
         ids = [await self._prompt_ids(prompt) for prompt in prompts]
         return self._requests(body, ids, chat=False)
 
+    def text_request(self, kind: str, body: Mapping[str, Any]) -> PreprocessedRequest:
+        """Read one request to a text engine, `chat` or `completions`, of one prompt: for such an engine, which ends
+        and counts as those do that take tokens. Blocks while a long prompt is read."""
+        chat = kind == "chat"
+        text = self.chat_prompt(body) if chat else read_prompts(body.get("prompt"))[0]
+        ids = self.tokenizer.encode(text, not chat) if isinstance(text, str) else list(text)
+        return self._requests({**body, "n": 1}, [ids], chat=chat)[0]
+
     def chat_prompt(self, body: Mapping[str, Any]) -> str:
         """Render the messages of a chat body."""
         messages = body.get("messages")

@@ -18,7 +18,7 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,6 +30,10 @@ from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
 """Ends a request early; may be called any number of times, also after its end."""
+
+
+GUIDED: Final = ("json", "regex", "choice", "grammar")
+"""What an answer can be constrained by: the names in `guided_decoding` that `EngineFacts.guided` chooses from."""
 
 
 class Sink(Protocol):
@@ -81,6 +85,9 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where decode engines find a prefill engine; empty: by its instance."""
     bootstrap_port: int | None = None
     """There where a prefill engine meets decode engines, which then get requests before their prompts are computed."""
+    guided: tuple[str, ...] = ()
+    """What it can constrain its output by, of `guided_decoding`'s names (`json`, `regex`, …); requests with another
+    are refused before it sees them."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 

@@ -173,6 +173,8 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
         watch = watch_engine(submit, card, settings)
+        if not takes_text(settings):
+            submit = refusing_unguided(submit, settings.engine, facts.guided)
         handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         metadata.serves(served, card)
@@ -222,6 +224,21 @@ def _handler(
         incoming.on_cancel(leave)
 
     return handle
+
+
+def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> Submit:
+    """`submit`, but for requests whose output is to be constrained by what the engine can't: an answer that doesn't
+    keep to a schema is worse than none."""
+
+    def checked(request: PreprocessedRequest, sink: RequestSink) -> Abort:
+        wanted = request.sampling_options.guided_decoding
+        if wanted and not wanted.keys() & set(guided):
+            kinds = ", ".join(sorted(wanted))
+            takes = f"takes {', '.join(guided)} only" if guided else "can't constrain its output"
+            raise InvalidArgument(f"guided decoding ({kinds}): engine {engine} {takes}")
+        return submit(request, sink)
+
+    return checked
 
 
 async def _system(

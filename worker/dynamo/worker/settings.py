@@ -155,6 +155,29 @@ def _read(path: Path, source: str) -> str:
         raise InvalidArgument(f"{source}: neither a JSON object nor a file that can be read ({error})") from error
 
 
+def checked_arguments(
+    engine: str, given: dict[str, Any], defaults: dict[str, Any], lowest: dict[str, int]
+) -> dict[str, Any]:
+    """An engine's own arguments over its defaults, whose types they must have; numbers are at least `lowest`, or 0.
+
+    `InvalidArgument` names the first that is unknown (with the nearest known one) or of another kind.
+    """
+    for name, value in given.items():
+        if name not in defaults:
+            raise unknown_name(f"{engine} argument", name, list(defaults))
+        kind = type(defaults[name])
+        if kind is int:
+            low = lowest.get(name, 0)
+            if type(value) is not int or value < low:
+                raise InvalidArgument(
+                    f"{engine} argument {name!r} must be a whole number of at least {low}, got {value!r}"
+                )
+        elif type(value) is not kind:
+            word = {str: "a text", bool: "true or false", list: "a list"}[kind]
+            raise InvalidArgument(f"{engine} argument {name!r} must be {word}, got {value!r}")
+    return {**defaults, **given}
+
+
 def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:
     """The error for a name that is not among `known`, with the nearest of them."""
     close = difflib.get_close_matches(name, known, n=1)

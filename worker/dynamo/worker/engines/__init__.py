@@ -18,10 +18,11 @@ BUILT: Final = {
     "echo_core": "dynamo.worker.engines.echo:EchoCore",
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
+    "mistralrs": "dynamo.worker.engines.mistralrs:MistralRs",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
     "python": "dynamo.worker.engines.python:Python",
 }
-LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs")
+LATER: Final = ("vllm", "sglang", "trtllm")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 ONLY_GGUF: Final = ("llamacpp",)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.userfile.answer import Answer
 from dynamo.worker.engines.userfile.arguments import file_arguments
 from dynamo.worker.engines.userfile.limits import wanted_nothing
@@ -62,7 +62,8 @@ class Python:
         self._watch.start()
         if loaded.initialize is not None:
             await self._initialize(loaded.initialize)
-        return EngineFacts() if self._text else EngineFacts(context_length=self._card.context_length)
+        # Constraints reach the file as they came; whether it keeps to them is its own affair.
+        return EngineFacts() if self._text else EngineFacts(context_length=self._card.context_length, guided=GUIDED)
 
     def _still_loading(self, frame: FrameType | None) -> str:
         place = self._home.innermost(frame)
