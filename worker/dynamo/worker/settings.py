@@ -91,9 +91,21 @@ class WorkerSettings:
                 raise InvalidArgument(f"--{name.replace('_', '-')} must be from {low} to {high}, got {value}")
         if self.node_rank >= self.num_nodes:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
+        self._check_group()
         self.path()
         self.arguments()
         self.payload()
+
+    def _check_group(self) -> None:
+        if self.num_nodes == 1:
+            return
+        if not self.leader_addr:
+            raise InvalidArgument("--num-nodes needs --leader-addr HOST:PORT of the node of rank 0, the same on each")
+        leader_address(self.leader_addr)
+        if self.num_workers > 1:
+            raise InvalidArgument("--num-workers and --num-nodes are both above 1: a group of nodes is one worker")
+        if self.discovery_backend == "mem":
+            raise InvalidArgument("--num-nodes needs --discovery-backend etcd: nodes find each other there")
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""
@@ -130,6 +142,15 @@ def _read(path: Path, source: str) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{source}: neither a JSON object nor a file that can be read ({error})") from error
+
+
+def leader_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[v6]:PORT`; raises `InvalidArgument` where that is none."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and host == bare):
+        raise InvalidArgument(f"--leader-addr must be HOST:PORT of the node of rank 0, got {text!r}")
+    return bare, int(port)
 
 
 def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:

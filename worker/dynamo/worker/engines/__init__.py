@@ -10,7 +10,7 @@ from dynamo.worker.settings import unknown_name
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
-    from dynamo.worker.engine import Engine
+    from dynamo.worker.engine import Engine, Node
     from dynamo.worker.settings import WorkerSettings
 
 BUILT: Final = {
@@ -19,6 +19,10 @@ BUILT: Final = {
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
 }
+NODES: Final = {
+    "mocker": "dynamo.worker.engines.mocker:MockNode",
+}
+"""Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
 LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
@@ -30,12 +34,31 @@ def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     """Make the engine that `settings` name, unstarted; `InvalidArgument` where there is none or an argument is bad."""
     target = BUILT.get(check_engine(settings.engine), "")
     settings.check()
-    if settings.num_nodes > 1:
-        raise InvalidArgument(f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1")
-    module, _, name = target.partition(":")
-    engine: Any = getattr(importlib.import_module(module), name)
-    created: Engine = engine(settings, model)
+    check_nodes(settings)
+    created: Engine = _imported(target)(settings, model)
     return created
+
+
+def create_node(settings: WorkerSettings, model: LocalModel) -> Node:
+    """Make the engine's part on a node that isn't the leader, unstarted; raises as `create_engine`."""
+    settings.check()
+    check_engine(settings.engine)
+    check_nodes(settings)
+    created: Node = _imported(NODES[settings.engine])(settings, model)
+    return created
+
+
+def check_nodes(settings: WorkerSettings) -> None:
+    """Raise `InvalidArgument` where the engine can't run over as many nodes as asked for."""
+    if settings.num_nodes > 1 and settings.engine not in NODES:
+        raise InvalidArgument(
+            f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1, or use one of {', '.join(NODES)}"
+        )
+
+
+def _imported(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def check_engine(name: str) -> str:
