@@ -18,11 +18,13 @@ from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 
 USAGE: Final = (
-    "dynamo-run [in=text|stdin|http|dyn://NAMESPACE.COMPONENT.ENDPOINT] "
+    "dynamo-run [in=text|stdin|http|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
     "[out=echo_core|echo_full|mocker|llamacpp|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"
+NONE: Final = "none"
+"""Nobody asks: `in=none`, or `in=none:dyn://N.C.E` where the leader serves something else than the default."""
 ENGINES: Final = (
     "echo_core", "echo_full", "mocker", "llamacpp", "mistralrs", "vllm", "sglang", "trtllm",
 )  # fmt: skip
@@ -30,7 +32,6 @@ _ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
 _INPUTS: Final = ("text", "stdin", "http")
 _LATER_INPUTS: Final = {
     "grpc": "the KServe gRPC server is not there yet; in=http serves the OpenAI API",
-    "none": "followers of an engine over several nodes are not there yet",
     "batch": "batch files are not there yet; `in=stdin` answers one prompt from a pipe",
 }
 _SIDE: Final = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
@@ -66,6 +67,8 @@ class Roles:
     """What a worker serves, or the only endpoint that a `dyn` frontend uses."""
     python_file: str = ""
     python_mode: str = ""
+    follower: bool = False
+    """A worker that takes no requests: a node of a group beside its leader."""
 
     @property
     def process_local(self) -> bool:
@@ -115,13 +118,14 @@ def _refuse_late_sides(words: list[str]) -> None:
 def decide(words: Words, *, model: str, terminal: bool, llamacpp: bool) -> Roles:
     """Say who asks and who answers; `terminal`: standard input is one; `llamacpp`: that engine is installed."""
     asker, serves = _input(words.input, terminal)
+    follower = (words.input or "").split(":")[0] == NONE
     output = words.output if words.output is not None else _default_output(model, llamacpp)
     if output.startswith(("pystr:", "pytok:")):
         return _python(asker, serves, output)
     engine, uses = _output(output)
     if asker == WORKER and engine == DYN:
-        raise CommandError("in=dyn:// is a worker and needs an engine: give out=ENGINE, not out=dyn")
-    return Roles(asker, engine, serves or uses)
+        raise CommandError(f"in={words.input} is a worker and needs an engine: give out=ENGINE, not out=dyn")
+    return Roles(asker, engine, serves or uses, follower=follower)
 
 
 def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
@@ -129,11 +133,14 @@ def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
         return ("text" if terminal else "stdin"), None
     if word == DYN or word.startswith("dyn://"):
         return WORKER, read_path("" if word == DYN else word)
+    if word.split(":")[0] == NONE:
+        path = word.removeprefix(NONE).removeprefix(":")
+        return WORKER, read_path(path) if path else None
     kind = word.split(":")[0]
     if kind in _LATER_INPUTS:
         raise CommandError(f"in={word}: {_LATER_INPUTS[kind]}")
     if word not in _INPUTS:
-        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'dyn://'])}")
+        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, NONE, 'dyn://'])}")
     return word, None
 
 

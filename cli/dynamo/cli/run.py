@@ -29,6 +29,7 @@ in=   who asks
   stdin      one prompt from a pipe, the answer on standard output (default otherwise)
   http       an OpenAI-compatible server
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
+  none       nobody: a node beside the leader of an engine that runs over several
 
 \b
 out=  who answers

@@ -33,7 +33,6 @@ SUFFIX: Final = "_node"
 """What the nodes' endpoint is called beside that of the requests."""
 PING_SECONDS: Final = 1.0
 _OWNER: Final = "nodes"
-_SAY_AGAIN_SECONDS: Final = 60.0
 T = TypeVar("T")
 
 
@@ -58,6 +57,7 @@ class NodeGroup:
         self._engine: object = None
         self._served: Served | None = None
         self._away = False
+        self._waits = ""
         self._news, self._turned = asyncio.Event(), asyncio.Event()
         self._lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._background = Background(log)
@@ -77,14 +77,10 @@ class NodeGroup:
         self._background.start(self._watch(), f"nodes of {self._place.own.group}")
 
     async def whole(self) -> Nodes:
-        """Wait until the group is; says what is missing from time to time."""
+        """Wait until the group is."""
         while not self._place.whole:
-            log.info("%s", self._place.waits_for())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SAY_AGAIN_SECONDS):
-                    while not self._place.whole:
-                        self._turned.clear()
-                        await self._turned.wait()
+            self._turned.clear()
+            await self._turned.wait()
         hosts = self._place.hosts() if isinstance(self._place, Leader) else ()
         return Nodes(self._leader_address, hosts)
 
@@ -203,8 +199,13 @@ class NodeGroup:
         self._turned.set()
 
     def _hold(self) -> None:
+        """Have `/health` say what is waited for, and the log where it is something new."""
+        why = self._place.waits_for()
+        if why and why != self._waits:
+            log.info("%s (%s)", why, self._path)
+        self._waits = why
         if self.record is not None:
-            self.record.hold(_OWNER, self._place.waits_for())
+            self.record.hold(_OWNER, why)
 
     async def _publish(self) -> None:
         if self.record is not None and self._told != self._place.own:
