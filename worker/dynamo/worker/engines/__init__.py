@@ -18,12 +18,14 @@ BUILT: Final = {
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
+    "sglang": "dynamo.worker.engines.sglang:SgLang",
 }
 NODES: Final = {
     "mocker": "dynamo.worker.engines.mocker:MockNode",
+    "sglang": "dynamo.worker.engines.sglang:SgLangNode",
 }
 """Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
-LATER: Final = ("vllm", "sglang", "trtllm", "mistralrs", "python")
+LATER: Final = ("vllm", "trtllm", "mistralrs", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 TEXT_ENGINES: Final = ("echo_full",)
