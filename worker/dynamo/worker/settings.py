@@ -128,13 +128,31 @@ def _object(text: str, source: str) -> dict[str, Any]:
     if file:
         source = f"{source} {file}"
         text = _read(Path(file), source)
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+    found = _yaml(text, source) if file.endswith((".yaml", ".yml")) else _json(text, source)
     if not isinstance(found, dict):
         raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
     return found
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+
+
+def _yaml(text: str, source: str) -> Any:
+    """As TensorRT-LLM's users keep its arguments."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
+        ) from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{source} is no YAML: {' '.join(str(error).split())}") from error
 
 
 def _read(path: Path, source: str) -> str:

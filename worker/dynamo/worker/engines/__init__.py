@@ -19,13 +19,14 @@ BUILT: Final = {
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
     "sglang": "dynamo.worker.engines.sglang:SgLang",
+    "trtllm": "dynamo.worker.engines.trtllm:TrtLlm",
 }
 NODES: Final = {
     "mocker": "dynamo.worker.engines.mocker:MockNode",
     "sglang": "dynamo.worker.engines.sglang:SgLangNode",
 }
 """Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
-LATER: Final = ("vllm", "trtllm", "mistralrs", "python")
+LATER: Final = ("vllm", "mistralrs", "python")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 TEXT_ENGINES: Final = ("echo_full",)
@@ -52,6 +53,11 @@ def create_node(settings: WorkerSettings, model: LocalModel) -> Node:
 
 def check_nodes(settings: WorkerSettings) -> None:
     """Raise `InvalidArgument` where the engine can't run over as many nodes as asked for."""
+    if settings.num_nodes > 1 and settings.engine == "trtllm":
+        raise InvalidArgument(
+            "engine trtllm runs over several nodes by MPI, which starts the worker: leave --num-nodes at 1, and see"
+            " docs/engines/trtllm.md for the mpirun line"
+        )
     if settings.num_nodes > 1 and settings.engine not in NODES:
         raise InvalidArgument(
             f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1, or use one of {', '.join(NODES)}"
