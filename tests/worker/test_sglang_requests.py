@@ -139,7 +139,7 @@ def test_a_phase_that_is_not_the_last_ends_no_answer() -> None:
 def test_extras() -> None:
     """Cached tokens with the first delta; per token its log probability and the best others; the prompt's at first."""
     reader = OutputReader(request(output_options={"logprobs": 1, "prompt_logprobs": 0}))
-    about = {
+    about: dict[str, Any] = {
         "input_token_logprobs": [(None, 1, None), (-0.5, 2, None), (-1.5, 3, None)],
         "output_token_logprobs": [(-0.25, 4, None)], "output_top_logprobs": [[(-0.25, 4, None)]],
     }  # fmt: skip

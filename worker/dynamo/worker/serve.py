@@ -101,7 +101,8 @@ class Serving:
         transfers: KvTransfers | None = None, watch: EngineWatch | None = None,
         group: NodeGroup | None = None,
     ) -> None:  # fmt: skip
-        self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
+        self.engine: Any = engine
+        self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
         self.watch, self.group = watch, group
         self._stopped = False
 

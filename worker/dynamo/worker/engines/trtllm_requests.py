@@ -92,14 +92,17 @@ def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any
 class Completion(Protocol):
     """What is read of its `CompletionOutput`."""
 
-    finish_reason: str | None
-    stop_reason: int | str | None
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    @property
+    def stop_reason(self) -> int | str | None: ...
 
     @property
     def token_ids_diff(self) -> list[int]: ...
 
     @property
-    def logprobs_diff(self) -> list[Mapping[int, Any]]: ...
+    def logprobs_diff(self) -> list[Any]: ...
 
 
 class Piece(NamedTuple):
