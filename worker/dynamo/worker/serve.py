@@ -115,7 +115,8 @@ class Serving:
         waits = [asyncio.ensure_future(one.failed()) for one in (self.engine, self.group) if one is not None]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
+            reason: BaseException = done.pop().result()
+            return reason
         finally:
             for wait in waits:
                 wait.cancel()

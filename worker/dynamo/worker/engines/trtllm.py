@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-INSTALL: Final = (
-    'pip install "dynamo-pipelines[trtllm]" --extra-index-url of NVIDIA\'s packages, on a machine with a CUDA GPU'
-)
+INSTALL: Final = 'pip install "dynamo-pipelines[trtllm]", with NVIDIA\'s package index, on a machine with a CUDA GPU'
 _CONTEXT: Final = 8192
 """Tokens, where neither the model nor the user says."""
 _MOST_OPEN: Final = 4096
