@@ -17,7 +17,12 @@ from dynamo.worker.engines.sglang_arguments import FIXED, arguments, argv, kv_ev
 from dynamo.worker.engines.sglang_requests import Phase, generate
 from dynamo.worker.settings import WorkerSettings
 
-NODES: dict[str, Any] = {"num_nodes": 2, "leader_addr": "leader:29500", "tensor_parallel_size": 4, "context_length": 4096}
+NODES: dict[str, Any] = {
+    "num_nodes": 2,
+    "leader_addr": "leader:29500",
+    "tensor_parallel_size": 4,
+    "context_length": 4096,
+}
 
 
 def line(given: dict[str, Any] | None = None, **flags: Any) -> list[str]:
