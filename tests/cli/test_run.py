@@ -22,11 +22,12 @@ def understood(line: str) -> Run:
 def test_a_worker_is_told_what_the_line_says() -> None:
     """Model, name, endpoint and engine arguments reach the worker's own settings."""
     line = "in=dyn://ns.backend.generate out=mocker --model-name m --context-length 512 --extra-engine-args a.json dir"
-    asked = understood(f"{line} --migration-limit 2")
+    asked = understood(f"{line} --migration-limit 2 --chat-template t.jinja")
     worker = worker_settings(asked.roles, asked.settings, asked.model)
     assert (worker.engine, worker.model_path, worker.model_name) == ("mocker", "dir", "m")
     assert (worker.endpoint, worker.context_length) == ("dyn://ns.backend.generate", 512)
     assert (worker.engine_args, worker.kv_cache_block_size) == ("@a.json", 16)
+    assert worker.chat_template == "t.jinja"
     assert worker.migration_limit == 2, "stands in the model's card"
     asked = understood(line)
     assert worker_settings(asked.roles, asked.settings, "").migration_limit is None
@@ -73,6 +74,7 @@ def test_a_value_may_follow_an_equals_sign() -> None:
     [
         ("m.gguf --model-path n.gguf", "two models"),
         ("in=http out=dyn --context-length 10", "should only be used on the worker node"),
+        ("in=http out=dyn --custom-jinja-template x", "should only be used on the worker node"),
         ("in=http out=dyn m.gguf", "belongs to in=dyn://"),
         ("in=http out=mocker --http-port 70000", "between 0 and 65535"),
         ("in=http out=mocker --tls-cert-path a --tls-key-path b", "not there yet"),

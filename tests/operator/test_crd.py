@@ -126,6 +126,7 @@ BAD: list[tuple[Spec, str, str]] = [
     ({**SMALLEST, "model": {"source": "s3://a/b"}}, "spec.model.source", "use hf://"),
     ({**SMALLEST, "model": {"source": "file://a"}}, "spec.model.source", "absolute path"),
     ({**SMALLEST, "model": {"source": "hf://llama"}}, "spec.model.source", "hf://org/repo"),
+    ({**SMALLEST, "model": {"source": "hf://org/repo/model.safetensors"}}, "spec.model.source", "file.gguf"),
     ({**SMALLEST, "model": {"source": "pvc://claim/"}}, "spec.model.source", "pvc://models/llama"),
     ({**SMALLEST, "model": {"source": "package://"}}, "spec.model.source", "a name after it"),
     (one(engine="vllm", role="prefill"), "spec.components", "role decode"),

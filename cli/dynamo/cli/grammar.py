@@ -19,7 +19,7 @@ from dynamo.runtime.names import EndpointPath
 
 USAGE: Final = (
     "dynamo-run [in=text|stdin|http|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
-    "[out=echo_core|echo_full|mocker|llamacpp|dyn] [MODEL] [flags]"
+    "[out=echo_core|echo_full|mocker|llamacpp|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"
@@ -67,6 +67,7 @@ class Roles:
     """What a worker serves, or the only endpoint that a `dyn` frontend uses."""
     python_file: str = ""
     python_mode: str = ""
+    python_arguments: tuple[str, ...] = ()
     follower: bool = False
     """A worker that takes no requests: a node of a group beside its leader."""
 
@@ -121,7 +122,7 @@ def decide(words: Words, *, model: str, terminal: bool, llamacpp: bool) -> Roles
     follower = (words.input or "").split(":")[0] == NONE
     output = words.output if words.output is not None else _default_output(model, llamacpp)
     if output.startswith(("pystr:", "pytok:")):
-        return _python(asker, serves, output)
+        return _python(asker, serves, output, words.engine_arguments)
     engine, uses = _output(output)
     if asker == WORKER and engine == DYN:
         raise CommandError(f"in={words.input} is a worker and needs an engine: give out=ENGINE, not out=dyn")
@@ -153,11 +154,11 @@ def _output(word: str) -> tuple[str, EndpointPath | None]:
     return name, None
 
 
-def _python(asker: str, serves: EndpointPath | None, word: str) -> Roles:
+def _python(asker: str, serves: EndpointPath | None, word: str, arguments: tuple[str, ...]) -> Roles:
     kind, _, file = word.partition(":")
     if not file:
         raise CommandError(f"out={word} needs a file: out={kind}:ENGINE.py")
-    return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens")
+    return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens", arguments)
 
 
 def _default_output(model: str, llamacpp: bool) -> str:

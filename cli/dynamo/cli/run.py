@@ -37,6 +37,7 @@ out=  who answers
   echo_core  the prompt's own tokens, after the chat template
   echo_full  the prompt's own text (default without a model)
   mocker     a simulated engine with real scheduling and timing
+  pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
   dyn        workers found in etcd (also: auto, dyn://N.C.E)
 
 Where neither side is dyn, everything happens in this process: no etcd, no NATS.

@@ -19,7 +19,7 @@ from dynamo.runtime.settings import options
 VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
 WORDS: Final = (
     *(f"in={name}" for name in ("text", "stdin", "http", "dyn://", "none")),
-    *(f"out={name}" for name in (*ENGINES, DYN)),
+    *(f"out={name}" for name in (*ENGINES, "pystr:", "pytok:", DYN)),
 )
 
 

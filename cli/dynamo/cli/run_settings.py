@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynamo.cli.grammar import DYN, WORKER, CommandError, Roles
-from dynamo.frontend.settings import ROUTER_MODES, FrontendSettings
+from dynamo.frontend.settings import OVERLAP_WEIGHT, ROUTER_MODES, FrontendSettings
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
 from dynamo.worker.settings import WorkerSettings
@@ -38,6 +38,10 @@ class RunSettings:
     )
     context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
     kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template (worker side).",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with defaults for requests: model, temperature, max_completion_tokens."
@@ -46,7 +50,7 @@ class RunSettings:
     num_nodes: int = setting(1, "Machines per engine; the same on each.")
     node_rank: int = setting(0, "Which of them this is: 0 leads (in=dyn://N.C.E), the others follow (in=none).")
     leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
-    kv_overlap_score_weight: float = setting(1.0, "Weight of cached prefix blocks (kv router).")
+    kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
     router_replica_sync: str = setting(
         "true", "Tell other frontends what was sent, and count what they send (kv router).", choices=TRUE_FALSE
@@ -70,7 +74,7 @@ _NEEDLESS: Final = (
     "model_config", "base_gpu_id", "max_num_batched_tokens", "kv_gpu_cache_usage_weight",
     "kv_waiting_requests_weight", "router_track_active_blocks",
 )  # fmt: skip
-_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args")
+_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template")
 
 
 def notices(settings: RunSettings) -> list[str]:
@@ -147,6 +151,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "model_name": settings.model_name,
         "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
         "context_length": settings.context_length,
+        "chat_template": settings.chat_template,
         "kv_cache_block_size": settings.kv_cache_block_size,
         "engine_args": f"@{settings.extra_engine_args}" if settings.extra_engine_args else None,
         "tensor_parallel_size": settings.tensor_parallel_size,
@@ -156,6 +161,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "migration_limit": settings.migration_limit,
         "python_file": roles.python_file,
         "python_mode": roles.python_mode,
+        "python_arg": list(roles.python_arguments),
         "discovery_backend": settings.discovery_backend,
     }
     return WorkerSettings(**{name: value for name, value in chosen.items() if value not in (None, "")})

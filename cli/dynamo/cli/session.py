@@ -115,7 +115,7 @@ async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], 
     settings = worker_settings(run.roles, run.settings, run.model)
     if run.model and sys.stderr.isatty():
         _say(f"loading {run.model} ...")
-    model = await asyncio.to_thread(worker_process.load_model, settings)
+    model = await worker_process.loaded_model(settings)
     engine = create_engine(settings, model)
     async with await DistributedRuntime.in_memory() as runtime:
         serving = await serve_engine(runtime, engine, model, settings)

@@ -17,6 +17,11 @@ from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
+OVERLAP_WEIGHT: Final = 2.0
+"""What prefill weighs against decoding. The original's 1 gave later first tokens, and later next ones, in every trace
+that was simulated (docs/design/kv.md, "The weight")."""
+OVERLAP_CREDIT: Final = 1.1
+"""A bit more than a block's computation: of two workers that would answer at the same time, the one that has it."""
 _YEAR: Final = 31_536_000
 _BOUNDS: Final = (
     "max_concurrent_requests", "max_requests_per_model", "max_requests_per_client", "max_connections",
@@ -68,7 +73,7 @@ class FrontendSettings:
         False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
     )
     overlap_score_weight: float = setting(
-        1.0, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
+        OVERLAP_WEIGHT, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
         env=(
             "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
             "DYN_OVERLAP_SCORE_WEIGHT",
@@ -76,8 +81,9 @@ class FrontendSettings:
         flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
     )  # fmt: skip
     router_kv_overlap_score_credit: float = setting(
-        1.0, "How much of a cached block counts as computed (kv router).", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
-    )
+        OVERLAP_CREDIT, "What a cached block is worth, of its computation (kv router).",
+        env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+    )  # fmt: skip
     router_kv_overlap_score_credit_decay: float = setting(
         0.0, "How fast that fades on workers with more to prefill than the least busy one (kv router).",
         env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",

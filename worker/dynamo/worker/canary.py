@@ -22,6 +22,7 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import Abort
+from dynamo.worker.engines import PYTHON
 from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -200,7 +201,10 @@ def health_check(card: ModelCard, settings: WorkerSettings) -> PreprocessedReque
         return None
     text = card.model_input == "text"
     plain: dict[str, Any] = {"model": card.name, MARK: True}
-    if text:
+    if text and settings.engine == PYTHON:  # such files are written for chats
+        body = {"model": card.name, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1, MARK: True}
+        plain |= {"kind": "chat", "body": body}
+    elif text:
         plain |= {"kind": "completions", "body": {"model": card.name, "prompt": "1", "max_tokens": 1}}
     else:
         first = card.bos_token_id if card.bos_token_id is not None else 1

@@ -17,13 +17,15 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
+from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
@@ -41,6 +43,20 @@ class Sink(Protocol):
 
     def fail(self, error: Exception) -> None:
         """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
+
+
+@runtime_checkable
+class OfRequest(Protocol):
+    """What a sink has beside the rest that belongs to a request of a client."""
+
+    @property
+    def context(self) -> Context:
+        """Its id, its time limit, what travels with it."""
+
+
+def context_of(sink: Sink) -> Context:
+    """The context of the request that a sink belongs to; of nobody's request a new one."""
+    return sink.context if isinstance(sink, OfRequest) else Context()
 
 
 def nothing_wanted(sink: Sink) -> Abort:
@@ -108,6 +124,14 @@ class KvCaching(Protocol):
 
         Called once, before the first request.
         """
+
+
+@runtime_checkable
+class Routed(Protocol):
+    """What an engine has beside the rest that can be told things over HTTP."""
+
+    def routes(self) -> Mapping[str, Callback]:
+        """What answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
 
 
 class Fetched(Protocol):

@@ -8,8 +8,10 @@ import json
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -21,7 +23,17 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, check_nodes, create_engine, create_node
+from dynamo.worker.engines import (
+    BUILT,
+    PYTHON,
+    WITHOUT_WEIGHTS,
+    check_engine,
+    check_nodes,
+    create_engine,
+    create_node,
+    takes_text,
+    weights_of,
+)
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine, serve_node
 from dynamo.worker.settings import WorkerSettings
 
@@ -71,16 +83,32 @@ def run(settings: WorkerSettings) -> None:
         raise click.ClickException(f"unexpected {type(error).__name__}: {error} (-vv shows where)") from error
 
 
-def load_model(settings: WorkerSettings) -> LocalModel:
+async def loaded_model(settings: WorkerSettings) -> LocalModel:
+    """`load_model` in a thread; whoever stops waiting (Ctrl-C) ends a download too, and what has come stays."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(load_model, settings, stop)
+    finally:
+        stop.set()
+
+
+def load_model(settings: WorkerSettings, stop: threading.Event | None = None) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
     settings.check()
+    name, source = settings.model_name, settings.model_path
+    if settings.engine == PYTHON:
+        if not source or takes_text(settings):
+            name = name or Path(source or settings.python_file).stem
+        if takes_text(settings):
+            source = ""  # what the file does with its model, where it has one, is its own affair
     return open_model(
-        settings.model_path or None,
-        name=settings.model_name or None,
+        source or None,
+        name=name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
-        weights=settings.engine not in WITHOUT_WEIGHTS,
+        weights=weights_of(settings.engine),
+        stop=stop,
     )
 
 
@@ -100,7 +128,7 @@ class _Instance(NamedTuple):
 
 
 async def _work(settings: WorkerSettings) -> None:
-    model = await asyncio.to_thread(load_model, settings)
+    model = await loaded_model(settings)
     async with contextlib.AsyncExitStack() as ends:
         if settings.num_nodes == 1:
             started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
@@ -142,7 +170,7 @@ def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[Distrib
     """Serves an engine, or the part of one that a node has; made before anything is connected."""
     if settings.node_rank:
         node = create_node(settings, model)
-        return lambda runtime: serve_node(runtime, node, model.card.name, settings)
+        return lambda runtime: serve_node(runtime, node, model, settings)
     engine = create_engine(settings, model)
     return lambda runtime: serve_engine(runtime, engine, model, settings)
 
@@ -175,7 +203,11 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) ->
         leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
         await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
-            raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+            raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
 
 
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:

@@ -19,14 +19,17 @@ from dynamo.llm.files import OPERATION
 from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
+from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import PREFIX
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Node
-from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
+from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
+from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.nodes import NodeGroup
 from dynamo.worker.settings import WorkerSettings
@@ -47,6 +50,11 @@ class RequestSink:
         metrics.began()
         if watch is not None:
             watch.speakers.add(self)
+
+    @property
+    def context(self) -> Context:
+        """The request's."""
+        return self._incoming.context
 
     def listen(self) -> None:
         """Tell the watch of the next output."""
@@ -157,7 +165,8 @@ async def serve_engine(
     path = settings.path()
     async with contextlib.AsyncExitStack() as undo:
         metrics = WorkerMetrics(path, runtime.id, model.card.name)
-        system = await _system(runtime, metrics, settings)  # probes are answered while a large model loads
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)  # probes are answered while a large model loads
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
@@ -168,6 +177,9 @@ async def serve_engine(
         else:
             facts = await engine.start()
         metrics.watch(engine)
+        if isinstance(engine, Routed):
+            for name, callback in engine.routes().items():
+                runtime.register_engine_route(name, callback)
         kv = None
         if facts.kv_events and isinstance(engine, KvCaching):
             kv = KvPublisher.serve(runtime, path)
@@ -182,8 +194,9 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
         watch = watch_engine(submit, card, settings)
-        handler = _handler(submit, metrics, settings.engine in TEXT_ENGINES, watch)
+        handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        metadata.serves(served, card)
         if group is not None:
             group.route(served)
         if watch is not None:
@@ -192,13 +205,15 @@ async def serve_engine(
     return Serving(engine, served, system, kv, transfers, watch, group)
 
 
-async def serve_node(runtime: DistributedRuntime, node: Node, name: str, settings: WorkerSettings) -> Serving:
+async def serve_node(runtime: DistributedRuntime, node: Node, model: LocalModel, settings: WorkerSettings) -> Serving:
     """Be a node of a group that isn't its leader; it serves no requests, so its `served` is the node's record.
 
-    Returns when the group is whole; raises as `serve_engine`. `name`: the model's, for metrics.
+    Returns when the group is whole; raises as `serve_engine`.
     """
     async with contextlib.AsyncExitStack() as undo:
-        system = await _system(runtime, WorkerMetrics(settings.path(), runtime.id, name), settings)
+        metrics = WorkerMetrics(settings.path(), runtime.id, model.card.name)
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(node.stop)
@@ -225,7 +240,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
-    if settings.engine in TEXT_ENGINES:
+    if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
 
@@ -256,11 +271,14 @@ def _handler(
     return handle
 
 
-async def _system(runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings) -> SystemServer | None:
-    if settings.system_port < 0:
+async def _system(
+    runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata
+) -> SystemServer | None:
+    if (port := settings.wanted_system_port) < 0:
         return None
     server = SystemServer(
-        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=settings.system_port
-    )
+        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=port,
+        trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer},
+    )  # fmt: skip
     await server.start()
     return server

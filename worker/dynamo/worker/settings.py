@@ -40,27 +40,39 @@ class WorkerSettings:
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
         "",
-        "Folder, GGUF file, hf://ORG/REPO or package://NAME; empty: the built-in byte-level model.",
+        "Folder, GGUF file, ORG/REPO of the hub (or hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf) or "
+        "package://NAME; empty: the built-in byte-level model.",
         env="DYN_MODEL_PATH",
     )
     model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
     role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
-    context_length: int | None = setting(None, "Longest prompt plus answer in tokens; default: the model's.")
+    context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
     num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
     num_nodes: int = setting(1, "Nodes that share one replica.")
     node_rank: int = setting(0, "Which of them this one is.")
     leader_addr: str = setting("", "host:port of the node of rank 0.")
-    chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template.",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     engine_args: str = setting(
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
     python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
-    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
+    python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
+        [], "One word of the file's sys.argv; may be repeated (engine python)."
+    )
+    system_host: str = setting(
+        "127.0.0.1", "Address of /health, /live, /metrics, /v1/metadata and /engine.", env="DYN_SYSTEM_HOST"
+    )
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    system_enabled: bool | None = setting(
+        None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
+    )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     migration_limit: int | None = setting(
         None, "How often a request for this model goes on elsewhere; default: as its frontend says."
@@ -106,6 +118,13 @@ class WorkerSettings:
             raise InvalidArgument("--num-workers and --num-nodes are both above 1: a group of nodes is one worker")
         if self.discovery_backend == "mem":
             raise InvalidArgument("--num-nodes needs --discovery-backend etcd: nodes find each other there")
+
+    @property
+    def wanted_system_port(self) -> int:
+        """Of the system server; 0: any, negative: none."""
+        if self.system_enabled is False:
+            return -1
+        return 0 if self.system_enabled and self.system_port < 0 else self.system_port
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""

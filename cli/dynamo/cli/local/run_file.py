@@ -372,5 +372,5 @@ def _part_state(part: Part) -> PartState:
         ports["http"] = http
     return PartState(
         part.spec.name, part.spec.kind, part.spec.component, part.state.value, since, part.life.pid,
-        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports,
+        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports, part.life.ended,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.llm.hub_names import Weights
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.settings import unknown_name
 
@@ -18,6 +19,7 @@ BUILT: Final = {
     "echo_full": "dynamo.worker.engines.echo:EchoFull",
     "llamacpp": "dynamo.worker.engines.llamacpp:LlamaCpp",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
+    "python": "dynamo.worker.engines.python:Python",
     "sglang": "dynamo.worker.engines.sglang:SgLang",
     "trtllm": "dynamo.worker.engines.trtllm:TrtLlm",
 }
@@ -26,17 +28,22 @@ NODES: Final = {
     "sglang": "dynamo.worker.engines.sglang:SgLangNode",
 }
 """Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
-LATER: Final = ("vllm", "mistralrs", "python")
+LATER: Final = ("vllm", "mistralrs")
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
+ONLY_GGUF: Final = ("llamacpp",)
+"""Engines that read nothing but GGUF files."""
 TEXT_ENGINES: Final = ("echo_full",)
-"""Engines that take text; their models have no tokenizer on the frontend."""
+"""Engines that take text; their models have no tokenizer on the frontend. `takes_text` knows the others."""
+PYTHON: Final = "python"
 
 
 def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     """Make the engine that `settings` name, unstarted; `InvalidArgument` where there is none or an argument is bad."""
     target = BUILT.get(check_engine(settings.engine), "")
     settings.check()
+    if settings.engine != PYTHON and (settings.python_file or settings.python_arg):
+        raise InvalidArgument(f"--python-file is for --engine python, not for {settings.engine}")
     check_nodes(settings)
     created: Engine = _imported(target)(settings, model)
     return created
@@ -67,6 +74,16 @@ def check_nodes(settings: WorkerSettings) -> None:
 def _imported(target: str) -> Any:
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def weights_of(engine: str) -> Weights:
+    """Return what an engine reads of a model."""
+    return "none" if engine in WITHOUT_WEIGHTS else "gguf" if engine in ONLY_GGUF else "any"
+
+
+def takes_text(settings: WorkerSettings) -> bool:
+    """Whether the engine that `settings` name gets text: always, or as its user says."""
+    return settings.engine in TEXT_ENGINES or (settings.engine == PYTHON and settings.python_mode == "text")
 
 
 def check_engine(name: str) -> str:
