@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
+SGLANG_VENV ?= .venv-sglang
 WORKERS ?= 2
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
@@ -22,6 +23,10 @@ up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real 
 test: $(VENV)/.dev ## install, then lint, types, import contract and all tests with a real etcd and NATS
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
+
+.PHONY: test-sglang
+test-sglang: $(SGLANG_VENV)/.ready ## SGLang's adapter against the real package, as far as that imports without a GPU, in an environment of its own (5 GB, installed once)
+	@PYTHONPATH=. $(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang $(or $(ARGS),tests_sglang)
 
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
@@ -70,7 +75,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(SGLANG_VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -84,3 +89,10 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
 	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,zmq]' && touch $@ $(VENV)/.quickstart
+
+$(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
+	@echo "Making a Python environment with SGLang in $(SGLANG_VENV) (about 5 GB, once) ..."
+	@test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet torch==$$(sed -n 's/^torch==//p' tests_sglang/requirements.txt)
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_sglang/requirements.txt
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -e . && touch $@

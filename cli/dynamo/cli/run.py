@@ -32,6 +32,7 @@ in=   who asks
   http       an OpenAI-compatible server
   batch:FILE  each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
+  none       nobody: a node beside the leader of an engine that runs over several
 
 \b
 out=  who answers

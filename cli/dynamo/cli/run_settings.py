@@ -51,9 +51,9 @@ class RunSettings:
     batch_ordered: bool = setting(False, "Write answers of in=batch in the order of the input, not as they come.")
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = setting(1, "GPUs per worker.")
-    num_nodes: int = setting(1, "Machines per engine.")
-    node_rank: int = setting(0, "Which of them this is.")
-    leader_addr: str = setting("", "HOST:PORT of rank 0.")
+    num_nodes: int = setting(1, "Machines per engine; the same on each.")
+    node_rank: int = setting(0, "Which of them this is: 0 leads (in=dyn://N.C.E), the others follow (in=none).")
+    leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
     kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
     router_replica_sync: str = setting(
@@ -87,6 +87,7 @@ def check(roles: Roles, settings: RunSettings, model: str) -> None:
     if roles.output == DYN:
         _check_frontend_only(settings, model)
     _check_batch(roles, settings)
+    _check_nodes(roles, settings)
     if roles.input == WORKER and settings.request_template:
         raise CommandError("--request-template belongs to in=text, in=stdin and in=http, not to a worker")
 
@@ -98,6 +99,19 @@ def _check_batch(roles: Roles, settings: RunSettings) -> None:
     for name in ("batch_output", "batch_ordered", "batch_restart"):
         if roles.input != BATCH and getattr(settings, name) != getattr(plain, name):
             raise CommandError(f"{flag(name)} belongs to in=batch:FILE")
+
+
+def _check_nodes(roles: Roles, settings: RunSettings) -> None:
+    """The rest of it is the worker's own check."""
+    if roles.follower and (settings.num_nodes < 2 or settings.node_rank < 1):
+        raise CommandError(
+            "in=none is for the nodes beside a leader: give --num-nodes and --leader-addr as the leader has them, "
+            "and --node-rank from 1 on"
+        )
+    if roles.input != WORKER and (settings.num_nodes, settings.node_rank, settings.leader_addr) != (1, 0, ""):
+        raise CommandError(
+            "--num-nodes, --node-rank and --leader-addr are a worker's: in=dyn://N.C.E on the leader, in=none elsewhere"
+        )
 
 
 def _check_frontend_only(settings: RunSettings, model: str) -> None:

@@ -69,7 +69,8 @@ def test_parts_of_groups_and_frontends() -> None:
     parts = parts_of(planned, Ground((8000, 0), Path("/files"), lambda: next(picked)))
     assert [p.name for p in parts] == ["frontend-0", "frontend-1", "worker-0-0", "worker-0-1"]
     assert parts[0].argv[0] == sys.executable
-    leaders = {p.argv[p.argv.index("--leader-addr") + 1] for p in parts if p.kind == "worker"}
+    assert [p.kind for p in parts[2:]] == ["worker", "node"], "a worker counts when its leader does"
+    leaders = {p.argv[p.argv.index("--leader-addr") + 1] for p in parts[2:]}
     assert leaders == {"127.0.0.1:20002"}
     assert [dict(p.ports)["http"] for p in parts[:2]] == [8000, 0]
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 MARK: Final = "_HEALTH_CHECK"
 """In the payload of such a request, for engines that want to know."""
 _SLOWEST_TICK: Final = 1.0
+_OWNER: Final = "canary"
+"""Who has the endpoint leave."""
 
 
 class Canary:
@@ -155,10 +157,10 @@ class EngineWatch:
         self._left = broken
         if broken:
             log.warning("%s; it gets no requests until it answers", self._canary.failure)
-            await served.leave(self._canary.failure)
+            await served.leave(self._canary.failure, by=_OWNER)
         else:
             log.warning("the engine answers again")
-            await served.rejoin()
+            await served.rejoin(by=_OWNER)
 
 
 class _Question:

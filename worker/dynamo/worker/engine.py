@@ -17,8 +17,8 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -184,6 +184,39 @@ class KvHanding(Protocol):
 
     async def all_taken(self) -> None:
         """Wait until no prompt is kept for anybody."""
+
+
+class Nodes(NamedTuple):
+    """A group of nodes that is whole: what each of its engines is told before it starts."""
+
+    leader: tuple[str, int]
+    """Host and port at which the node of rank 0 is found, as all were told."""
+    hosts: Sequence[str]
+    """Of the leader only: where each node runs, by rank."""
+
+
+@runtime_checkable
+class OverNodes(Protocol):
+    """What an engine has beside the rest that survives the loss of a node of its group; others end with it."""
+
+    def broken(self, why: str) -> None:
+        """A node was lost: what runs fails with `EngineShutdown`, what is submitted too, and nothing is cached."""
+
+    def whole(self) -> None:
+        """The group is whole again; may be called when it always was."""
+
+
+class Node(Protocol):
+    """An engine's part on a node that isn't the leader; it takes no requests. May be `OverNodes`."""
+
+    async def start(self, nodes: Nodes) -> None:
+        """Join; raises with one clear sentence where the model or an argument is bad."""
+
+    async def stop(self) -> None:
+        """Free everything."""
+
+    async def failed(self) -> BaseException:
+        """As an `Engine`'s."""
 
 
 class TokenEngine(Engine, Protocol):

@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,11 +29,13 @@ from dynamo.worker.engines import (
     PYTHON,
     WITHOUT_WEIGHTS,
     check_engine,
+    check_nodes,
     create_engine,
+    create_node,
     takes_text,
     weights_of,
 )
-from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
+from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine, serve_node
 from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ def run(settings: WorkerSettings) -> None:
         configure_logging(settings.verbose)
         settings.check()
         check_engine(settings.engine)
+        check_nodes(settings)
         _check_several(settings)
     except DynamoException as error:
         raise click.UsageError(error.message) from error
@@ -141,8 +144,28 @@ class _Instance(NamedTuple):
 async def _work(settings: WorkerSettings) -> None:
     model = await loaded_model(settings)
     async with contextlib.AsyncExitStack() as ends:
-        started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
-        await _until_told(started, settings)
+        if settings.num_nodes == 1:
+            started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
+        else:
+            started = await _meeting(_start(settings, model, 0, ends))
+        if started:
+            await _until_told(started, settings)
+
+
+async def _meeting(start: Coroutine[Any, Any, _Instance]) -> list[_Instance]:
+    """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with contextlib.AsyncExitStack() as stack:
+        starting = stack.enter_context(_task(start))
+        ending = stack.enter_context(_task(told.wait()))
+        await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return [starting.result()]
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return []
 
 
 async def _start(
@@ -150,11 +173,20 @@ async def _start(
 ) -> _Instance:
     if settings.system_port > 0:
         settings = replace(settings, system_port=settings.system_port + number)
-    engine = create_engine(settings, model)
+    serve = _server_of(settings, model)
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
     runtime = await DistributedRuntime.create(config)
     ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)
-    return _Instance(runtime, await serve_engine(runtime, engine, model, settings))
+    return _Instance(runtime, await serve(runtime))
+
+
+def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[DistributedRuntime], Awaitable[Serving]]:
+    """Serves an engine, or the part of one that a node has; made before anything is connected."""
+    if settings.node_rank:
+        node = create_node(settings, model)
+        return lambda runtime: serve_node(runtime, node, model, settings)
+    engine = create_engine(settings, model)
+    return lambda runtime: serve_engine(runtime, engine, model, settings)
 
 
 async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) -> None:
@@ -195,7 +227,7 @@ def _said(error: BaseException) -> str:
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:
     """Wait until one of the engines dies; why it did."""
     async with contextlib.AsyncExitStack() as stack:
-        tasks = [stack.enter_context(_task(one.serving.engine.failed())) for one in started]
+        tasks = [stack.enter_context(_task(one.serving.failed())) for one in started]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         reason: BaseException = done.pop().result()
         return reason

@@ -6,6 +6,7 @@ of its process. Per token the way is `Sink.push` -> `Incoming.send`, one append.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
@@ -25,12 +26,13 @@ from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Routed
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
 from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
 from dynamo.worker.load_metrics import serve_load
 from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
+from dynamo.worker.nodes import NodeGroup
 from dynamo.worker.settings import WorkerSettings
 
 CLOSE_SECONDS: Final = 5.0
@@ -101,19 +103,32 @@ class RequestSink:
 
 
 class Serving:
-    """One engine, served. `stop` leaves in order; it may be called twice."""
+    """One engine, served, or one node of a group. `stop` leaves in order; it may be called twice."""
 
     def __init__(
-        self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
+        self, engine: Engine | Node, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
         transfers: KvTransfers | None = None, watch: EngineWatch | None = None, beside: Served | None = None,
+        group: NodeGroup | None = None,
     ) -> None:  # fmt: skip
-        self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
-        self.watch, self.beside = watch, beside
+        self.engine: Any = engine
+        self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
+        self.watch, self.beside, self.group = watch, beside, group
         self._stopped = False
 
     @property
     def system_port(self) -> int | None:
         return self.system.port if self.system is not None else None
+
+    async def failed(self) -> BaseException:
+        """Wait until the engine dies by itself, or a node that it can't do without is lost; why."""
+        waits = [asyncio.ensure_future(one.failed()) for one in (self.engine, self.group) if one is not None]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            reason: BaseException = done.pop().result()
+            return reason
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def stop(self, grace: float) -> None:
         """Leave routing, let streams end within `grace` seconds, withdraw, stop the engine."""
@@ -121,6 +136,8 @@ class Serving:
             return
         self._stopped, began = True, time.monotonic()
         try:
+            if self.group is not None:
+                await self.group.leave(grace)
             if self.watch is not None:
                 await self.watch.stop()
             await self.served.drain(grace)
@@ -130,6 +147,8 @@ class Serving:
             if self.beside is not None:
                 await self.beside.stop()
         finally:
+            if self.group is not None:
+                await self.group.stop()
             await self.engine.stop()
             if self.kv is not None:
                 self.kv.stop()
@@ -154,7 +173,12 @@ async def serve_engine(
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
-        facts = await engine.start()
+        group = None
+        if settings.num_nodes > 1:
+            group = await _joined(runtime, settings, undo)
+            facts = await group.start_engine(engine, lambda _: engine.start())
+        else:
+            facts = await engine.start()
         metrics.watch(engine)
         if isinstance(engine, Routed):
             for name, callback in engine.routes().items():
@@ -180,10 +204,38 @@ async def serve_engine(
         metadata.serves(served, card)
         undo.push_async_callback(served.stop)
         beside = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
+        if group is not None:
+            group.route(served)
         if watch is not None:
             watch.start(served)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers, watch, beside)
+    return Serving(engine, served, system, kv, transfers, watch, beside, group)
+
+
+async def serve_node(runtime: DistributedRuntime, node: Node, model: LocalModel, settings: WorkerSettings) -> Serving:
+    """Be a node of a group that isn't its leader; it serves no requests, so its `served` is the node's record.
+
+    Returns when the group is whole; raises as `serve_engine`.
+    """
+    async with contextlib.AsyncExitStack() as undo:
+        metrics = WorkerMetrics(settings.path(), runtime.id, model.card.name)
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)
+        if system is not None:
+            undo.push_async_callback(system.stop)
+        undo.push_async_callback(node.stop)
+        group = await _joined(runtime, settings, undo)
+        await group.start_engine(node, node.start)
+        undo.pop_all()
+    assert group.record is not None, "it has started"
+    return Serving(node, group.record, system, group=group)
+
+
+async def _joined(runtime: DistributedRuntime, settings: WorkerSettings, undo: contextlib.AsyncExitStack) -> NodeGroup:
+    group = NodeGroup(runtime, settings)
+    undo.push_async_callback(group.stop)
+    await group.start()
+    return group
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:

@@ -107,9 +107,21 @@ class WorkerSettings:
                 raise InvalidArgument(f"--{name.replace('_', '-')} must be from {low} to {high}, got {value}")
         if self.node_rank >= self.num_nodes:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
+        self._check_group()
         self.path()
         self.arguments()
         self.payload()
+
+    def _check_group(self) -> None:
+        if self.num_nodes == 1:
+            return
+        if not self.leader_addr:
+            raise InvalidArgument("--num-nodes needs --leader-addr HOST:PORT of the node of rank 0, the same on each")
+        leader_address(self.leader_addr)
+        if self.num_workers > 1:
+            raise InvalidArgument("--num-workers and --num-nodes are both above 1: a group of nodes is one worker")
+        if self.discovery_backend == "mem":
+            raise InvalidArgument("--num-nodes needs --discovery-backend etcd: nodes find each other there")
 
     @property
     def wanted_system_port(self) -> int:
@@ -139,13 +151,31 @@ def _object(text: str, source: str) -> dict[str, Any]:
     if file:
         source = f"{source} {file}"
         text = _read(Path(file), source)
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+    found = _yaml(text, source) if file.endswith((".yaml", ".yml")) else _json(text, source)
     if not isinstance(found, dict):
         raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
     return found
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+
+
+def _yaml(text: str, source: str) -> Any:
+    """As TensorRT-LLM's users keep its arguments."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
+        ) from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{source} is no YAML: {' '.join(str(error).split())}") from error
 
 
 def _read(path: Path, source: str) -> str:
@@ -176,6 +206,15 @@ def checked_arguments(
             word = {str: "a text", bool: "true or false", list: "a list"}[kind]
             raise InvalidArgument(f"{engine} argument {name!r} must be {word}, got {value!r}")
     return {**defaults, **given}
+
+
+def leader_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[v6]:PORT`; raises `InvalidArgument` where that is none."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and host == bare):
+        raise InvalidArgument(f"--leader-addr must be HOST:PORT of the node of rank 0, got {text!r}")
+    return bare, int(port)
 
 
 def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:

@@ -21,7 +21,7 @@ CPU_ENGINES = frozenset({Engine.LLAMACPP, Engine.MISTRALRS, Engine.MOCKER, Engin
 """Engines whose workers ask for no GPU unless `accelerator` says so."""
 
 NEED_NO_MODEL = frozenset({Engine.ECHO_CORE, Engine.ECHO_FULL, Engine.MOCKER, Engine.PYTHON})
-MULTI_NODE = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM})
+MULTI_NODE = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER})
 DISAGGREGATED = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER, Engine.PYTHON})
 
 SCHEMES = ("hf", "pvc", "file", "package")

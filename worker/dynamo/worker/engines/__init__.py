@@ -11,7 +11,7 @@ from dynamo.worker.settings import unknown_name
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
-    from dynamo.worker.engine import Engine
+    from dynamo.worker.engine import Engine, Node
     from dynamo.worker.settings import WorkerSettings
 
 BUILT: Final = {
@@ -21,8 +21,15 @@ BUILT: Final = {
     "mistralrs": "dynamo.worker.engines.mistralrs:MistralRs",
     "mocker": "dynamo.worker.engines.mocker:Mocker",
     "python": "dynamo.worker.engines.python:Python",
+    "sglang": "dynamo.worker.engines.sglang:SgLang",
+    "trtllm": "dynamo.worker.engines.trtllm:TrtLlm",
 }
-LATER: Final = ("vllm", "sglang", "trtllm")
+NODES: Final = {
+    "mocker": "dynamo.worker.engines.mocker:MockNode",
+    "sglang": "dynamo.worker.engines.sglang:SgLangNode",
+}
+"""Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
+LATER: Final = ("vllm",)
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")
 """Engines that only pretend: of a model they need its tokenizer."""
 ONLY_GGUF: Final = ("llamacpp",)
@@ -38,12 +45,36 @@ def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
     settings.check()
     if settings.engine != PYTHON and (settings.python_file or settings.python_arg):
         raise InvalidArgument(f"--python-file is for --engine python, not for {settings.engine}")
-    if settings.num_nodes > 1:
-        raise InvalidArgument(f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1")
-    module, _, name = target.partition(":")
-    engine: Any = getattr(importlib.import_module(module), name)
-    created: Engine = engine(settings, model)
+    check_nodes(settings)
+    created: Engine = _imported(target)(settings, model)
     return created
+
+
+def create_node(settings: WorkerSettings, model: LocalModel) -> Node:
+    """Make the engine's part on a node that isn't the leader, unstarted; raises as `create_engine`."""
+    settings.check()
+    check_engine(settings.engine)
+    check_nodes(settings)
+    created: Node = _imported(NODES[settings.engine])(settings, model)
+    return created
+
+
+def check_nodes(settings: WorkerSettings) -> None:
+    """Raise `InvalidArgument` where the engine can't run over as many nodes as asked for."""
+    if settings.num_nodes > 1 and settings.engine == "trtllm":
+        raise InvalidArgument(
+            "engine trtllm runs over several nodes by MPI, which starts the worker: leave --num-nodes at 1, and see"
+            " docs/engines/trtllm.md for the mpirun line"
+        )
+    if settings.num_nodes > 1 and settings.engine not in NODES:
+        raise InvalidArgument(
+            f"engine {settings.engine!r} runs on one node; leave --num-nodes at 1, or use one of {', '.join(NODES)}"
+        )
+
+
+def _imported(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def weights_of(engine: str) -> Weights:
