@@ -6,6 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
+SGLANG_VENV ?= .venv-sglang
 WORKERS ?= 2
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
@@ -26,15 +27,21 @@ test: $(VENV)/.dev ## install, then lint, types, import contract and all tests w
 
 .PHONY: test-vllm
 test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)
-	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. $(VLLM_VENV)/bin/python -m pytest \
-	-c tests_vllm/pytest.ini --rootdir tests_vllm $(or $(ARGS),tests_vllm)
+	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm VLLM_CPU_KVCACHE_SPACE=1 \
+	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
+	$(or $(ARGS),tests/worker/test_engine_contract.py tests_vllm)
+
+.PHONY: test-sglang
+test-sglang: $(SGLANG_VENV)/.ready ## SGLang's adapter against the real package, as far as that imports without a GPU, in an environment of its own (5 GB, installed once)
+	@PYTHONPATH=. $(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang $(or $(ARGS),tests_sglang)
 
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
-generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, docs/conditions.md, crds/, what the charts have of it, gitops/
+generate: $(VENV)/.dev ## write again what is made from the code: docs/configuration.md, docs/compatibility.md, docs/conditions.md, crds/, what the charts have of it, gitops/
 	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
+	@$(BIN)/python -m dynamo.cli.compat.page docs/compatibility.md
 	@$(BIN)/python -m dynamo.operator.conditions_page docs/conditions.md
 	@$(BIN)/python -m dynamo.operator.crdgen
 	@$(BIN)/python -m dynamo.operator.chart_schema
@@ -75,7 +82,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environments and caches
-	@rm -rf $(VENV) $(VLLM_VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -95,3 +102,10 @@ $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_vllm/requirements.txt
 	@$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -e . && touch $@
+
+$(SGLANG_VENV)/.ready: tests_sglang/requirements.txt pyproject.toml
+	@echo "Making a Python environment with SGLang in $(SGLANG_VENV) (about 5 GB, once) ..."
+	@test -x $(SGLANG_VENV)/bin/python || $(PYTHON) -m venv $(SGLANG_VENV)
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet torch==$$(sed -n 's/^torch==//p' tests_sglang/requirements.txt)
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r tests_sglang/requirements.txt
+	@$(SGLANG_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -e . && touch $@

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynamo.cli import reference
+from dynamo.cli.compat import page
 from dynamo.operator import conditions, conditions_page
 
 ROOT = Path(__file__).parent.parent
@@ -21,18 +22,18 @@ TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)::(\w+)`")
 VARIABLE = re.compile(r'"((?:DYN|ETCD|NATS)_[A-Z0-9_]+)"')
 
 
-def page(path: Path) -> str:
+def title(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page)
+@pytest.mark.parametrize("path", PAGES, ids=title)
 def test_links_lead_somewhere(path: Path) -> None:
     """Every relative link of a page is a file of the repository."""
     targets = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     assert [link for link in targets if not (path.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=page)
+@pytest.mark.parametrize("path", PAGES, ids=title)
 def test_named_files_exist(path: Path) -> None:
     """Every path in backticks is there."""
     named = FILE.findall(path.read_text())
@@ -48,6 +49,15 @@ def test_the_request_path_names_its_files() -> None:
 def test_configuration_follows_the_code() -> None:
     """docs/configuration.md is what `make generate` writes."""
     assert (ROOT / "docs/configuration.md").read_text() == reference.render(), "run `make generate`"
+
+
+def test_compatibility_follows_the_code() -> None:
+    """docs/compatibility.md is what `make generate` writes: every name has a state, no cell is empty."""
+    text = (ROOT / "docs/compatibility.md").read_text()
+    assert text == page.render(), "run `make generate`"
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) > 400
+    assert [row for row in rows if any(not cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])] == []
 
 
 def test_conditions_follow_the_code() -> None:
@@ -73,8 +83,8 @@ def _is_test(file: str, name: str) -> bool:
 
 
 def test_every_variable_is_documented() -> None:
-    """A DYN_, ETCD_ or NATS_ variable that the code names stands in docs/configuration.md."""
-    known = (ROOT / "docs/configuration.md").read_text()
+    """A DYN_, ETCD_ or NATS_ variable that the code names stands in one of the two pages of names."""
+    known = (ROOT / "docs/configuration.md").read_text() + (ROOT / "docs/compatibility.md").read_text()
     sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in VARIABLE.findall(path.read_text())}
     assert sorted(name for name in read if f"`{name}`" not in known) == []

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+import types
+from pathlib import Path
 
+import pytest
+
+import dynamo.llm
 import dynamo.runtime
 
 PUBLIC = """
@@ -31,3 +37,34 @@ def test_importing_is_cheap() -> None:
     code = "import sys, dynamo.runtime; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert not {"grpc", "aetcd", "uvicorn", "fastapi", "prometheus_client", "click"} & set(loaded.stdout.split())
+
+
+def imported_for_type_checkers(module: types.ModuleType) -> dict[str, str]:
+    """Name to module, of the imports that only type checkers follow."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.name: str(node.module) for node in imports for alias in node.names
+        if str(node.module).startswith(f"{module.__name__}.")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [dynamo.runtime, dynamo.llm])
+def test_names_come_from_where_type_checkers_think(module: types.ModuleType) -> None:
+    """The table of lazy names says the same as the imports, and both say the same as `__all__`."""
+    homes = {name: f"{module.__name__}.{home}" for name, home in vars(module)["_HOMES"].items()}
+    assert homes == imported_for_type_checkers(module)
+    assert sorted(homes) == sorted(module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        module.nonsense  # noqa: B018 - looking is the test
+
+
+@pytest.mark.parametrize("name", ["dynamo.runtime", "dynamo.llm"])
+def test_a_package_costs_what_is_used_of_it(name: str) -> None:
+    """`import dynamo.llm` alone brings none of its parts, and neither msgspec nor asyncio."""
+    code = f"import sys, {name}; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    names = set(loaded.stdout.split())
+    assert {one for one in names if one.startswith("dynamo.")} == {name}
+    assert not {"msgspec", "asyncio"} & names

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.worker import test_engine_contract as contract
+from tests.worker.engine_rigs import RIGS, VLLM, Kind, Run, shared
 from tests_vllm.tiny_model import write
 
-Body = contract.Body
-ARGUMENTS: Final = json.dumps({
-    "enforce-eager": True, "dtype": "float32", "block-size": 32, "max-num-seqs": 16, "max_num_batched_tokens": 128,
-})  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="session")
-def little_cache() -> Iterator[None]:
-    """A gigabyte for the KV cache, where vLLM would take a part of the machine's memory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        yield
+DRAWN: Final = "vllm-drawn"
 
 
 @pytest.fixture(scope="session")
@@ -34,28 +21,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def known(tiny: Path) -> None:
-    """The contract's own way to make an engine can make this one."""
-    contract.MODELS["vllm"] = str(tiny)
-    contract.ARGUMENTS["vllm"] = ARGUMENTS
-
-
-@pytest.fixture(scope="session")
-def run(known: None) -> Iterator[Callable[[Body], None]]:
-    """Runs a coroutine function with the engine that all tests share."""
-    made: list[contract.Rig] = []
-
-    async def once(body: Body) -> None:
-        if not made:
-            rig = contract.Rig("vllm")
-            await rig.engine.start()
-            made.append(rig)
-        await body(made[0])
-
-    with asyncio.Runner() as runner:
-        yield lambda body: runner.run(once(body))
-        for rig in made:
-            runner.run(rig.engine.stop())
+def run() -> Iterator[Run]:
+    """Runs a coroutine function with the engine that all tests share: the contract's, but of random weights."""
+    RIGS[DRAWN] = Kind("vllm", write, VLLM, real=True, apart=True)
+    with shared() as found:
+        yield found(DRAWN)
 
 
 @pytest.fixture(scope="session")

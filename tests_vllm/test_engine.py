@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 from tests.waiting import until
-from tests.worker.test_engine_contract import PROMPT, Recorder, Rig
+from tests.worker.engine_rigs import PROMPT, Recorder, Rig
 from tests_vllm.tiny_model import EOS
 
 from dynamo.llm.protocols import LENGTH, OutputOptions, PreprocessedRequest
@@ -190,9 +190,7 @@ def test_its_metrics_are_ours(run: Any) -> None:
         ({}, {"context_length": 1 << 20}, "max_model_len|1048576"),
     ],
 )
-def test_bad_arguments_are_one_sentence(
-    known: None, tiny: Any, given: dict[str, Any], flags: dict[str, Any], said: str
-) -> None:
+def test_bad_arguments_are_one_sentence(tiny: Any, given: dict[str, Any], flags: dict[str, Any], said: str) -> None:
     """vLLM's own parser and configuration judge them, before anything is started."""
     from dynamo.llm import open_model
 

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures_nats import NatsServer
 from tests.frontend.kv_reader import Site
 from tests.waiting import until
-from tests.worker.test_engine_contract import PROMPT, Recorder, Rig
+from tests.worker.engine_rigs import PROMPT, Recorder, Rig
 
 from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes

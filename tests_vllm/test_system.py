@@ -20,8 +20,7 @@ import psutil
 import pytest
 from tests.fixtures_etcd import EtcdServer, etcd_server
 from tests.fixtures_nats import NatsServer
-from tests.worker.test_engine_contract import PROMPT, Rig
-from tests_vllm.conftest import ARGUMENTS
+from tests.worker.engine_rigs import PROMPT, VLLM, Rig
 
 __all__ = ["etcd_server"]
 
@@ -87,7 +86,7 @@ def running(folder: Path, module: str, words: list[str], **env: str) -> Iterator
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
     file = tmp_path / "vllm.json"
-    file.write_text(ARGUMENTS)
+    file.write_text(VLLM)
     return ["--extra-engine-args", str(file)]
 
 

@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
 
 
 def _managers(found: Object) -> list[str]:
-    """Who owns fields, and how they came to it; reports of status are left out, as the status is: they come when they come."""
+    """Who owns fields, and how they came to it; not who reports a status, which comes when it comes."""
     owners = [one for one in found["metadata"].get("managedFields", []) if one.get("subresource") != "status"]
     return sorted({f"{one['manager']} {one['operation']}" for one in owners})
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from dynamo.cli.completion import PROGRAMS, completion
 from dynamo.cli.grammar import CommandError
+from dynamo.cli.main import main as dynamo_main
 from dynamo.cli.run import command, main, read, run
 from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
 from dynamo.cli.understood import Run
@@ -22,11 +25,12 @@ def understood(line: str) -> Run:
 def test_a_worker_is_told_what_the_line_says() -> None:
     """Model, name, endpoint and engine arguments reach the worker's own settings."""
     line = "in=dyn://ns.backend.generate out=mocker --model-name m --context-length 512 --extra-engine-args a.json dir"
-    asked = understood(f"{line} --migration-limit 2")
+    asked = understood(f"{line} --migration-limit 2 --chat-template t.jinja")
     worker = worker_settings(asked.roles, asked.settings, asked.model)
     assert (worker.engine, worker.model_path, worker.model_name) == ("mocker", "dir", "m")
     assert (worker.endpoint, worker.context_length) == ("dyn://ns.backend.generate", 512)
     assert (worker.engine_args, worker.kv_cache_block_size) == ("@a.json", 16)
+    assert worker.chat_template == "t.jinja"
     assert worker.migration_limit == 2, "stands in the model's card"
     asked = understood(line)
     assert worker_settings(asked.roles, asked.settings, "").migration_limit is None
@@ -53,12 +57,38 @@ def test_http_has_the_known_port() -> None:
     assert understood("in=http out=mocker").settings.http_port == 8080
 
 
-def test_old_flags_are_accepted_with_a_notice() -> None:
+def test_old_flags_are_accepted_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     """Flags of the original that change nothing are named, not silently dropped."""
-    asked = understood("in=http out=mocker --model-config x --base-gpu-id 1 --kv-waiting-requests-weight 1.0")
-    assert [sentence.split()[0] for sentence in notices(asked.settings)] == [
-        "--model-config", "--base-gpu-id", "--kv-waiting-requests-weight",
-    ]  # fmt: skip
+    asked = understood("in=http out=mocker --model-config x --kv-waiting-requests-weight 1.0 --request-plane tcp")
+    assert asked.settings.http_port == 8080
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in told] == ["--model-config", "--kv-waiting-requests-weight", "--request-plane"]
+
+
+def test_the_first_gpu_is_sglangs(tmp_path: Path) -> None:
+    """--base-gpu-id reaches SGLang beside the file's arguments; others are told what to set."""
+    file = tmp_path / "a.json"
+    file.write_text('{"page_size": 16}')
+    asked = understood(f"in=dyn://a.b.c out=sglang m --base-gpu-id 4 --extra-engine-args {file}")
+    assert worker_settings(asked.roles, asked.settings, "m").arguments() == {"base_gpu_id": 4, "page_size": 16}
+    assert notices(asked.roles, asked.settings) == []
+    asked = understood("in=http out=mocker --base-gpu-id 1")
+    assert "CUDA_VISIBLE_DEVICES" in notices(asked.roles, asked.settings)[0]
+
+
+def test_https_reaches_the_frontend() -> None:
+    """The certificate's flags are the frontend's own."""
+    asked = understood("in=http out=mocker --tls-cert-path a --tls-key-path b")
+    found = frontend_settings(asked.roles, asked.settings)
+    assert (found.tls_cert_path, found.tls_key_path) == ("a", "b")
+
+
+def test_a_worker_answers_for_its_load() -> None:
+    """in=dyn:// has load_metrics beside its endpoint, as in 2025; an engine in this process has not."""
+    asked = understood("in=dyn://a.b.c out=mocker")
+    assert worker_settings(asked.roles, asked.settings, "").load_metrics
+    asked = understood("in=http out=mocker")
+    assert not worker_settings(asked.roles, asked.settings, "").load_metrics
 
 
 def test_a_value_may_follow_an_equals_sign() -> None:
@@ -73,11 +103,16 @@ def test_a_value_may_follow_an_equals_sign() -> None:
     [
         ("m.gguf --model-path n.gguf", "two models"),
         ("in=http out=dyn --context-length 10", "should only be used on the worker node"),
+        ("in=http out=dyn --custom-jinja-template x", "should only be used on the worker node"),
         ("in=http out=dyn m.gguf", "belongs to in=dyn://"),
         ("in=http out=mocker --http-port 70000", "between 0 and 65535"),
-        ("in=http out=mocker --tls-cert-path a --tls-key-path b", "not there yet"),
-        ("in=http out=dyn --request-plane tcp", "over nats"),
+        ("in=http out=mocker --tls-cert-path a", "belong together"),
+        ("in=http out=echo --batch-ordered", "belongs to in=batch:FILE"),
+        ("in=batch:a.jsonl out=echo --batch-concurrency 0", "between 1 and 4096"),
         ("in=http out=mocker -- x", "pystr:"),
+        ("in=none out=mocker", "is for the nodes beside a leader"),
+        ("in=none out=mocker --num-nodes 2 --leader-addr a:1", "--node-rank from 1 on"),
+        ("in=http out=mocker --num-nodes 2", "are a worker's: in=dyn://N.C.E on the leader"),
         ("in=dyn://a.b.c out=echo --request-template t.json", "not to a worker"),
         ("out=echo --request-template missing.json", "missing.json"),
     ],
@@ -106,6 +141,8 @@ def test_a_request_template_is_checked(tmp_path: Path) -> None:
         ("out=echo --htp-port 1", 2, "No such option"),
         ("in=http out=mocker --http-port many", 2, "--http-port"),
         ("-vvv", 2, "-v (debug)"),
+        ("in=http out=dyn --router-mode direct", 2, "choose round-robin"),
+        ("in=http out=dyn --discovery-backend file", 2, "etcd"),
     ],
 )
 def test_a_mistake_is_one_sentence(line: str, code: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +172,31 @@ def test_every_flag_says_what_it_does() -> None:
     assert [flag.name for flag in command().params if isinstance(flag, click.Option) and not flag.help] == []
 
 
+def imported(code: str, typed: str = "") -> set[str]:
+    """The modules that a fresh interpreter has after `code`."""
+    told = f"import sys; {code}; sys.stdout.flush(); print(*sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", told], input=typed, capture_output=True, text=True, check=True, timeout=110
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_help_is_cheap() -> None:
+    """Time is counted in modules, which no busy machine changes: --help needs few, and of ours only the flags'."""
+    names = imported("from dynamo.cli.run import run; run(['--help'])")
+    assert len(names) < 230
+    assert not {"asyncio", "ssl", "rich", "xxhash", "importlib.metadata", "jinja2"} & names
+
+
+def test_no_engine_is_imported_that_is_not_used() -> None:
+    """out=echo_full answers without llama.cpp, the mocker, a tokenizer library, or any engine for GPUs."""
+    names = imported("from dynamo.cli.run import run; run(['out=echo_full'])", "hi\n")
+    assert "dynamo.worker.engines.echo" in names
+    engines = {name for name in names if name.startswith("dynamo.worker.engines.")}
+    assert engines == {"dynamo.worker.engines.echo"}
+    assert not {"xllamacpp", "mistralrs", "vllm", "sglang", "tensorrt_llm", "torch"} & names
+
+
 def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
     """The line is understood before anything heavy is loaded."""
     code = (
@@ -155,6 +217,7 @@ def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
         ("in=http out = ll", "plain,llamacpp"),
         ("m", "file,m"),
         ("--http-p", "plain,--http-port"),
+        ("in=b", "plain,in=batch:"),
     ],
 )
 def test_tab_completes(
@@ -184,3 +247,25 @@ def test_paths_without_an_endpoint_get_the_local_one() -> None:
     assert EndpointPath.parse(worker_settings(asked.roles, asked.settings, "").endpoint) == EndpointPath(
         "dynamo", "backend", "generate"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("out=mo", "plain,out=mocker"), ("--batch-ord", "plain,--batch-ordered")]
+)
+def test_tab_completes_after_dynamo_run(
+    typed: str, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dynamo run` knows the words and flags of dynamo-run."""
+    monkeypatch.setenv("_DYNAMO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"dynamo run {typed}")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        dynamo_main([])
+    assert capsys.readouterr().out.splitlines() == [offered]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_one_script_completes_all_programs(shell: str) -> None:
+    """`dynamo completion` covers the console scripts that have flags for people."""
+    told = CliRunner().invoke(completion, [shell]).output
+    assert all(f"_{program.upper().replace('-', '_')}_COMPLETE" in told for program in PROGRAMS)

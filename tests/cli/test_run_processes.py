@@ -112,7 +112,7 @@ def test_a_conversation_is_kept(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ("out=echo_core --model-path /does/not/exist", "/does/not/exist"),
-        ("out=sglang /does/not/exist", "not built yet"),
+        ("out=vllm /does/not/exist", "/does/not/exist"),
         ("out=mocker --extra-engine-args /does/not/exist", "/does/not/exist"),
         ("out=echo_full --model-name m --request-template {template}", "nobody serves other; served are m"),
     ],

@@ -23,18 +23,20 @@ import pytest
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.plan import Environment, plan
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+ENGINES = sorted((FOLDER / "engines").glob("*.yaml"))
 LOCAL = Environment(("http://127.0.0.1:2379",), "nats://127.0.0.1:4222", local=True, http_host="127.0.0.1")
 DEADLINE = 60.0
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.name)
+@pytest.mark.parametrize("file", [*EXAMPLES, *ENGINES], ids=lambda f: f.name)
 def test_it_loads_plans_and_says_what_it_shows(file: Path) -> None:
     """A header comment with the command, and a plan with workers and a frontend for every document."""
     text = file.read_text()
     header = text[: text.index("apiVersion")]
     assert header.startswith("# ")
-    assert f"dynamo up examples/{file.name}" in header
+    assert f"dynamo up examples/{file.relative_to(FOLDER)}" in header
     for pipeline in load_pipelines(text, str(file)):
         planned = plan(pipeline, LOCAL)
         assert planned.frontend.replicas
@@ -305,3 +307,22 @@ def test_a_model_that_can_t_be_loaded_is_one_sentence(tmp_path: Path, content: b
         up.close()
     assert "Traceback" not in written
     assert said in next(line for line in written.splitlines() if line.startswith("worker-0: will not start"))
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.parametrize("engine", ["echo_core", "echo_full", "llamacpp", "mistralrs", "mocker"])
+def test_each_engine_that_runs_here_serves(engine: str, tmp_path: Path) -> None:
+    """`examples/engines`: greeted, asked, counted; where there is a real model, it knows a capital."""
+    up = Served(FOLDER / "engines" / f"{engine}.yaml", tmp_path)
+    try:
+        model, url, curl = up.greeting()
+        assert paste(curl)
+        prompt = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
+        answer = post(f"{url}/completions", {"model": model, "prompt": prompt, "max_tokens": 3, "temperature": 0})
+        expected = {"echo_core": prompt[:3], "echo_full": prompt[:3], "llamacpp": " Berlin", "mistralrs": " Berlin"}
+        assert answer["choices"][0]["text"].startswith(expected.get(engine, ""))
+        assert answer["usage"]["completion_tokens"] == 3
+        assert up.stop() == 130
+    finally:
+        up.close()

@@ -129,9 +129,9 @@ class Site:
         self.url = url
         self._ready.set()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], within: float = 20) -> T:
         """Run on the site's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within)
 
     def call(self, function: Callable[[], Any]) -> None:
         self._loop.call_soon_threadsafe(function)
@@ -161,7 +161,7 @@ class Site:
         self.run(runtime.shutdown(grace))
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=20, **options)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **{"timeout": 20, **options})
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return httpx.post(f"{self.url}{path}", json=body, timeout=20, **options)

@@ -146,7 +146,7 @@ def test_what_was_sent_is_forgotten_after_a_while() -> None:
 def test_weight_0_takes_the_credit_for_caches_too() -> None:
     """As the original reads its older flag: load alone decides then."""
     assert KvOptions(overlap_score_weight=0.0).weights() == Weights(overlap_credit=0.0, prefill_load_scale=0.0)
-    assert KvOptions(overlap_score_weight=2.0).weights() == Weights(prefill_load_scale=2.0)
+    assert KvOptions(overlap_score_weight=2.0, overlap_score_credit=1.0).weights() == Weights(prefill_load_scale=2.0)
 
 
 def test_all_weights_of_the_flags_reach_the_cost(make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,15 @@ def test_models_in_several_namespaces(site: Any, echo: Any) -> None:
     assert [site.post(TEXT, {**HELLO, "model": "a"}).status_code for _ in range(4)] == [200] * 4
 
 
+def test_frontend_of_namespaces_that_begin_alike(make_site: Any, echo: Any) -> None:
+    """--namespace-prefix goes before --namespace; workers elsewhere are not waited for."""
+    site = make_site(namespace_prefix="a-", namespace="b")
+    site.worker(echo, "left", path="b.backend.generate", wait=False)
+    site.worker(echo, "one", path="a-1.backend.generate")
+    site.worker(echo, "two", path="a-2.backend.generate")
+    assert sorted(one["id"] for one in httpx.get(f"{site.url}/v1/models").json()["data"]) == ["one", "two"]
+
+
 def test_frontend_of_one_namespace(make_site: Any, echo: Any) -> None:
     """A frontend of one namespace knows nothing of others."""
     site = make_site(namespace="test")

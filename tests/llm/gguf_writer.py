@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -19,7 +20,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, list):
         if isinstance(value[0], str):
             return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
-        kind, code = _KINDS[type(value[0])]
+        kind, code = (5, "i") if type(value[0]) is int else _KINDS[type(value[0])]  # llama.cpp takes signed lists only
         return struct.pack("<IIQ", 9, kind, len(value)) + struct.pack(f"<{len(value)}{code}", *value)
     kind, code = _KINDS[type(value)]
     return struct.pack(f"<I{code}", kind, value)
@@ -33,6 +34,19 @@ def gguf_bytes(fields: dict[str, Any], tensor_values: int = 64, version: int = 3
     data += _string("weight") + struct.pack("<IQIQ", 1, tensor_values, 0, 0)
     data += b"\0" * (-len(data) % 32)
     return data + b"\0" * (4 * tensor_values)
+
+
+def model_bytes(fields: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> bytes:
+    """Return a file with `fields` and float32 tensors: by name their shape, outermost first, and their data."""
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(fields))
+    for key, value in fields.items():
+        data += _string(key) + _value(value)
+    at = 0
+    for name, (shape, content) in tensors.items():
+        data += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        data += struct.pack("<IQ", 0, at)
+        at += len(content)
+    return data + bytes(-len(data) % 32) + b"".join(content for _, content in tensors.values())
 
 
 def sentencepiece_fields(**more: Any) -> dict[str, Any]:
@@ -68,3 +82,31 @@ def byte_level_fields(data: dict[str, Any], pre: str, **more: Any) -> dict[str, 
         "tokenizer.ggml.eos_token_id": 2,
         **more,
     }
+
+
+def runnable_bytes(fields: dict[str, Any]) -> bytes:
+    """Return a file that llama.cpp loads: the fields of a tokenizer, and one layer with zeros for weights."""
+    width, inner, vocabulary = 32, 32, len(fields["tokenizer.ggml.tokens"])
+    about = {
+        "general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": width,
+        "llama.block_count": 1, "llama.feed_forward_length": inner, "llama.attention.head_count": 1,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": vocabulary,
+    }  # fmt: skip
+    shapes = {"token_embd.weight": (width, vocabulary), "output_norm.weight": (width,)}
+    block = {"attn_norm": (width,), "ffn_norm": (width,), "attn_q": (width, width), "attn_k": (width, width),
+             "attn_v": (width, width), "attn_output": (width, width), "ffn_gate": (width, inner),
+             "ffn_up": (width, inner), "ffn_down": (inner, width)}  # fmt: skip
+    shapes |= {f"blk.0.{name}.weight": shape for name, shape in block.items()}
+    return _with_tensors({**fields, **about}, shapes)
+
+
+def _with_tensors(fields: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> bytes:
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(fields))
+    for key, value in fields.items():
+        data += _string(key) + _value(value)
+    offset = 0
+    for name, shape in shapes.items():
+        data += _string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
+        size = 4 * math.prod(shape)
+        offset += size + -size % 32
+    return data + b"\0" * (-len(data) % 32) + b"\0" * offset

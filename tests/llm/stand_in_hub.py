@@ -1,34 +1,82 @@
 """A stand-in for huggingface.co that serves folders: `python stand_in_hub.py FOLDER PORT [TOKEN]`, nothing to install.
 
-FOLDER holds `org/repo/files`. With TOKEN, whoever has not got it is refused as the hub refuses for a gated model.
-`GET /requests` tells what was asked so far, so that a test can count downloads.
+FOLDER holds `org/repo/files`. It answers what the hub's library asks: about a model and its revisions, its tree
+(with git's and LFS' names of each file), searches, and files. Large files are sent by a second host name, to which no
+token may go, as the hub's content network does. With TOKEN, whoever has not got it is refused as for a gated model.
+`Fault`s break what it sends; `loads` counts the bytes that left. `GET /requests` tells what was asked so far.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote, unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PIECE = 1 << 16
+LARGE = (".safetensors", ".gguf", ".bin", ".model")
+"""What lies in LFS."""
+PAGE = 50
+"""Entries of a tree that one answer has."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong the next `times` times that a file is sent."""
+
+    name: str
+    """Of the file; `api`: of every question about a model."""
+    times: int = 1
+    status: int = 0
+    """An error instead of the file; 429 comes with `Retry-After: 1`."""
+    cut_at: int | None = None
+    """The connection ends after that many bytes of the file."""
+    hold_at: int | None = None
+    """Nothing more comes after that many bytes until `resume` is set."""
+    resume: threading.Event = field(default_factory=threading.Event)
+    longer_by: int = 0
+    """The file pretends to have another length."""
+    damage: bool = False
+    """One of its bytes is another."""
+    whole: bool = False
+    """It comes from its beginning, whatever was asked."""
+
+
+@dataclass
+class Load:
+    """One answer with (a part of) a file."""
+
+    name: str
+    start: int
+    sent: int = 0
+    ended: bool = False
 
 
 class Hub(ThreadingHTTPServer):
     """Serves until `shutdown`; `asked` has (method, path, whether a token came)."""
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, folder: Path, port: int = 0, token: str = "", host: str = "127.0.0.1", pause: float = 0) -> None:
         super().__init__((host, port), _Handler)
         self.folder, self.token, self.pause = folder, token, pause
+        self.gated = True
+        """With a token: whether the model's existence is told to whoever has not got it."""
         self.asked: list[tuple[str, str, bool]] = []
+        self.loads: list[Load] = []
+        self.faults: list[Fault] = []
         self.lock = threading.Lock()
+        self.digests: dict[tuple[Path, str], str] = {}
 
     @property
     def url(self) -> str:
@@ -36,9 +84,25 @@ class Hub(ThreadingHTTPServer):
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def downloads(self, name: str) -> int:
-        """How often a file was sent."""
+        """How often a file was sent, or a part of it."""
         with self.lock:
-            return sum(1 for method, path, _ in self.asked if method == "GET" and path.endswith(f"/{name}"))
+            return sum(load.name == name for load in self.loads)
+
+    def sent(self, name: str) -> int:
+        """How many bytes of a file left."""
+        with self.lock:
+            return sum(load.sent for load in self.loads if load.name == name)
+
+    def fault(self, name: str) -> Fault | None:
+        """The next thing to go wrong with a file, taken from the list."""
+        with self.lock:
+            found = next((fault for fault in self.faults if fault.name == name and fault.times > 0), None)
+            if found is not None:
+                found.times -= 1
+            return found
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that was killed is no error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,60 +123,145 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def _answer(self) -> None:
-        path = self.path.partition("?")[0].strip("/")
+        path, _, query = self.path.partition("?")
+        path = unquote(path).strip("/")
         if path == "requests":
             with self.server.lock:
                 self._send(200, self.server.asked)
             return
-        token = self.headers.get("Authorization", "") == f"Bearer {self.server.token}"
         with self.server.lock:
             self.server.asked.append((self.command, path, bool(self.headers.get("Authorization"))))
-        parts = path.split("/")
-        repo = "/".join(parts[2:4] if parts[:2] == ["api", "models"] else parts[:2])
-        folder = self.server.folder / repo
-        if not folder.is_dir() or folder == self.server.folder:
-            self._refuse(401, "RepoNotFound", "Repository not found")
-        elif self.server.token and not token:
-            self._refuse(401, "GatedRepo", f"Access to model {repo} is restricted")
-        elif parts[:2] == ["api", "models"]:
-            self._about(folder, repo, parts[4:])
+        if path == "api/models":
+            self._search(parse_qs(query))
+        elif path.startswith("cdn/"):
+            self._content(self.server.folder / path.removeprefix("cdn/"))
         else:
-            self._file(folder / "/".join(parts[4:]))
+            self._of_a_model(path.split("/"), parse_qs(query))
 
-    def _about(self, folder: Path, repo: str, rest: list[str]) -> None:
-        if rest and rest[-1] not in ("main", COMMIT):
-            self._refuse(404, "RevisionNotFound", "Invalid rev id")
-            return
-        names = sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.is_file())
-        if rest[:1] == ["tree"]:
-            self._send(200, [{"type": "file", "path": n, "size": (folder / n).stat().st_size, "oid": _oid(folder / n)}
-                             for n in names])  # fmt: skip
-            return
-        self._send(200, {"id": repo, "sha": COMMIT, "siblings": [{"rfilename": n} for n in names]})
+    def _of_a_model(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        about = parts[:2] == ["api", "models"]
+        repo, rest = "/".join(parts[2:4] if about else parts[:2]), parts[4:] if about else parts[2:]
+        folder = self.server.folder / repo
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        fault = self.server.fault("api") if about else None
+        if fault is not None:
+            self._refuse(fault.status, "", "Too bad", {"Retry-After": "1"} if fault.status == 429 else {})
+        elif not folder.is_dir() or folder == self.server.folder:
+            self._refuse(401 if not given else 404, "RepoNotFound", "Repository not found")
+        elif self.server.token and given and given != self.server.token:
+            self._refuse(*self._wrong_token(given, repo))
+        elif self.server.token and not given:
+            self._refuse(401, *(("GatedRepo", f"Access to model {repo} is restricted") if self.server.gated
+                                else ("RepoNotFound", "Repository not found")))  # fmt: skip
+        elif about:
+            self._about(folder, repo, rest, query)
+        elif rest[0] == "resolve":
+            self._file(folder / "/".join(rest[2:]), rest[1])
+        else:
+            self._refuse(404, "", "no such page")
 
-    def _file(self, file: Path) -> None:
+    def _wrong_token(self, given: str, repo: str) -> tuple[int, str, str]:
+        """One that is none, or one of somebody who was not let in."""
+        if given.endswith("_stranger"):
+            return 403, "GatedRepo", f"Access to model {repo} is restricted and you are not in the authorized list"
+        return 401, "", "Invalid credentials in Authorization header"
+
+    def _search(self, query: dict[str, list[str]]) -> None:
+        words = [word.lower() for key in ("search", "author") for word in query.get(key, [])]
+        repos = [str(found.relative_to(self.server.folder)) for found in sorted(self.server.folder.glob("*/*"))]
+        self._send(200, [{"id": repo} for repo in repos if all(word in repo.lower() for word in words)])
+
+    def _about(self, folder: Path, repo: str, rest: list[str], query: dict[str, list[str]]) -> None:
+        if rest == ["refs"]:
+            branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": COMMIT}
+            tag = {"name": "v1.0", "ref": "refs/tags/v1.0", "targetCommit": COMMIT}
+            self._send(200, {"branches": [branch], "tags": [tag], "converts": []})
+        elif rest and rest[1] not in ("main", "v1.0", COMMIT):
+            self._refuse(404, "RevisionNotFound", f"Invalid rev id: {rest[1]}")
+        elif rest[:1] == ["tree"]:
+            self._tree(folder, int(query.get("cursor", ["0"])[0]))
+        else:
+            names = [{"rfilename": entry["path"]} for entry in self._entries(folder)]
+            self._send(200, {"id": repo, "sha": COMMIT, "siblings": names})
+
+    def _tree(self, folder: Path, begin: int) -> None:
+        """A page of it, with a link to the next one."""
+        entries = self._entries(folder)
+        here = self.path.partition("?")[0]
+        more = f'<{self.server.url}{here}?recursive=True&cursor={begin + PAGE}>; rel="next"'
+        self._send(200, entries[begin : begin + PAGE], {"Link": more} if len(entries) > begin + PAGE else {})
+
+    def _entries(self, folder: Path) -> list[dict[str, Any]]:
+        found = []
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = {"type": "file", "path": str(file.relative_to(folder)), "size": file.stat().st_size,
+                     "oid": self._oid(file, "git")}  # fmt: skip
+            if file.suffix in LARGE:
+                entry["lfs"] = {"oid": self._oid(file, "sha256"), "size": entry["size"], "pointerSize": 134}
+            found.append(entry)
+        return found
+
+    def _file(self, file: Path, revision: str) -> None:
         if not file.is_file():
             self._refuse(404, "EntryNotFound", "Entry not found")
+        elif revision not in ("main", "v1.0", COMMIT):
+            self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        elif file.suffix in LARGE:
+            there = quote(str(file.relative_to(self.server.folder)))
+            host = self.headers.get("Host", "").replace("127.0.0.1", "localhost")
+            own = {"X-Repo-Commit": COMMIT, "X-Linked-Size": str(file.stat().st_size),
+                   "X-Linked-Etag": f'"{self._oid(file, "sha256")}"',
+                   "Location": f"http://{host}/cdn/{there}?signature=x"}  # fmt: skip
+            self._send(302, {}, own)
+        else:
+            self._content(file)
+
+    def _content(self, file: Path) -> None:
+        size, fault = file.stat().st_size, self.server.fault(file.name) if self.command == "GET" else None
+        if fault is not None and fault.status:
+            self._refuse(fault.status, "", "Too bad", {"Retry-After": "1"} if fault.status == 429 else {})
             return
-        data = file.read_bytes()
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        self.send_response(206 if start else 200)
-        headers = {"ETag": f'"{_oid(file)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        headers |= {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"} if start else {}
-        for name, value in {**headers, "Content-Length": str(len(data) - start)}.items():
+        fault = fault or Fault("")
+        begin, _, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, end = (0, size) if fault.whole else (int(begin), min(size, int(last or size) + 1))
+        partial = bool(self.headers.get("Range")) and not fault.whole
+        self.send_response(206 if partial else 200)
+        headers = {"ETag": f'"{self._oid(file, "git")}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes",
+                   "Content-Length": str(end - start + fault.longer_by)}  # fmt: skip
+        if partial:
+            headers["Content-Range"] = f"bytes {start}-{end - 1 + fault.longer_by}/{size + fault.longer_by}"
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            self._write(data[start:])
+            self._write(file, start, end, fault)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, file: Path, start: int, end: int, fault: Fault) -> None:
         """In pieces, with a pause between them where a slow line is wanted."""
-        for begin in range(0, len(data), PIECE):
-            self.wfile.write(data[begin : begin + PIECE])
-            time.sleep(self.server.pause)
+        load = Load(file.name, start)
+        with self.server.lock:
+            self.server.loads.append(load)
+        edges = sorted({at for at in (fault.cut_at, fault.hold_at) if at is not None and start <= at < end})
+        at = start
+        with file.open("rb") as source, contextlib.suppress(OSError):
+            source.seek(start)
+            while at < end:
+                if at == fault.cut_at:
+                    self.close_connection = True
+                    return
+                if at == fault.hold_at:
+                    fault.resume.wait(60)
+                stop = min([end, at + PIECE, *(edge for edge in edges if edge > at)])
+                piece = source.read(stop - at)
+                self.wfile.write(bytes([piece[0] ^ 1]) + piece[1:] if fault.damage and at == start else piece)
+                at = stop
+                load.sent += len(piece)
+                time.sleep(self.server.pause)
+            load.ended = True
 
-    def _refuse(self, code: int, kind: str, message: str) -> None:
-        self._send(code, {"error": message}, {"X-Error-Code": kind, "X-Error-Message": message})
+    def _refuse(self, code: int, kind: str, message: str, more: dict[str, str] | None = None) -> None:
+        own = {"X-Error-Message": message} | ({"X-Error-Code": kind} if kind else {})
+        self._send(code, {"error": message}, own | (more or {}))
 
     def _send(self, code: int, body: Any, headers: dict[str, str] | None = None) -> None:
         data = json.dumps(body).encode()
@@ -124,9 +273,22 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-
-def _oid(file: Path) -> str:
-    return hashlib.sha1(file.read_bytes()).hexdigest()
+    def _oid(self, file: Path, kind: str) -> str:
+        """Git's name of a file (sha1 of a header and its content), or LFS' (sha256)."""
+        with self.server.lock:
+            known = self.server.digests.get((file, kind))
+        if known is None:
+            make: Callable[[], Any] = hashlib.sha256 if kind == "sha256" else hashlib.sha1
+            state = make()
+            if kind == "git":
+                state.update(b"blob %d\0" % file.stat().st_size)
+            with file.open("rb") as source:
+                while piece := source.read(1 << 20):
+                    state.update(piece)
+            known = str(state.hexdigest())
+            with self.server.lock:
+                self.server.digests[file, kind] = known
+        return known
 
 
 if __name__ == "__main__":

@@ -104,6 +104,55 @@ def test_named_templates_of_the_configuration(checkout: Path) -> None:
     assert preprocessor.chat_prompt({"messages": messages, "tools": [{}]}) == "tools"
 
 
+def test_templates_from_every_place(checkout: Path, cache: FileCache) -> None:
+    """The configuration, `chat_template.json`, Jinja files beside the model, what is given: the later one wins."""
+    messages = [{"role": "user", "content": "x"}]
+
+    def prompts(template: str | None = None) -> tuple[str, str]:
+        model = open_model(checkout, cache=cache, chat_template=template)
+        ready = Preprocessor.load(model.card, model.files)
+        return ready.chat_prompt({"messages": messages}), ready.chat_prompt({"messages": messages, "tools": [{}]})
+
+    configuration = checkout / "tokenizer_config.json"
+    configuration.write_text(json.dumps({"chat_template": [{"name": "tool_use", "template": "tools"}]}))
+    assert prompts() == ("User: x\nAssistant:", "tools")
+    (checkout / "chat_template.json").write_text(json.dumps({"chat_template": "json"}))
+    assert prompts() == ("json", "tools")
+    (checkout / "additional_chat_templates").mkdir()
+    (checkout / "additional_chat_templates" / "tool_use.jinja").write_text("tools beside")
+    assert prompts() == ("json", "tools beside")
+    (checkout / "chat_template.jinja").write_text("beside")
+    assert prompts() == ("beside", "tools beside")
+    assert prompts("{{ messages[0].content }}!") == ("x!", "x!")
+    with pytest.raises(InvalidArgument, match="line 1"):
+        prompts("{% if %}")
+
+
+def test_the_context_can_only_be_lowered(checkout: Path) -> None:
+    """A model that runs has no more positions than it was made for; one that only pretends has as many as asked."""
+    assert open_model(checkout, context_length=32).card.context_length == 32
+    with pytest.raises(InvalidArgument, match="--context-length 65 is more than the 64 tokens"):
+        open_model(checkout, context_length=65)
+    assert open_model(checkout, context_length=65, weights="none").card.context_length == 65
+    assert open_model(None, context_length=1 << 20).card.context_length == 1 << 20
+
+
+def test_a_checkout_whose_weights_are_not_all_there(checkout: Path) -> None:
+    """A part that is missing, and a pointer that git-lfs left: both with what to do; no matter to those without."""
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (checkout / "model.safetensors.index.json").write_text(json.dumps(index))
+    (checkout / "model-00001-of-00002.safetensors").write_bytes(b"x")
+    with pytest.raises(InvalidArgument, match=r"1 of 2 parts .* missing \(model-00002-of-00002.safetensors\)"):
+        open_model(checkout)
+    assert open_model(checkout, weights="none").path == checkout
+    (checkout / "model-00002-of-00002.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
+    with pytest.raises(InvalidArgument, match="run `git lfs pull`"):
+        open_model(checkout)
+    (checkout / "tokenizer.json").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid x")
+    with pytest.raises(InvalidArgument, match=r"tokenizer in .* is a pointer of git-lfs"):
+        open_model(checkout, weights="none")
+
+
 @pytest.mark.parametrize(
     ("config", "settings", "length"),
     [
@@ -153,17 +202,18 @@ def test_file_urls_and_hub_names(checkout: Path, monkeypatch: pytest.MonkeyPatch
     assert open_model(f"hf://{checkout.parent.name}/tiny-chat").card.name == "tiny-chat"
     with pytest.raises(InvalidArgument, match="no model of the hub: use hf://org/repo"):
         open_model("hf://name")
-    with pytest.raises(InvalidArgument, match="if a Hugging Face model is meant, use hf://some-org/some-name"):
-        open_model("some-org/some-name")
+    assert open_model(f"{checkout.parent.name}/tiny-chat").path == Path(checkout.parent.name) / "tiny-chat"
+    with pytest.raises(InvalidArgument, match=r"no model at .*tiny-chta.*did you mean .*tiny-chat'"):
+        open_model(f"{checkout.parent.name}/tiny-chta")
 
 
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
         ([], "it is empty"),
-        (["readme.md"], r"no tokenizer\.json in it \(it has readme\.md\)"),
+        (["readme.md"], r"no tokenizer\.json, .* in it \(it has readme\.md\)"),
         (["model.gguf"], r"give the path of its file 'model\.gguf'"),
-        (["tokenizer.model"], "save_pretrained"),
+        (["tokenizer.model"], "SentencePiece model has no pieces"),
     ],
 )
 def test_a_folder_without_tokenizer_says_what_it_has(tmp_path: Path, names: list[str], sentence: str) -> None:

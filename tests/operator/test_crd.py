@@ -126,11 +126,12 @@ BAD: list[tuple[Spec, str, str]] = [
     ({**SMALLEST, "model": {"source": "s3://a/b"}}, "spec.model.source", "use hf://"),
     ({**SMALLEST, "model": {"source": "file://a"}}, "spec.model.source", "absolute path"),
     ({**SMALLEST, "model": {"source": "hf://llama"}}, "spec.model.source", "hf://org/repo"),
+    ({**SMALLEST, "model": {"source": "hf://org/repo/model.safetensors"}}, "spec.model.source", "file.gguf"),
     ({**SMALLEST, "model": {"source": "pvc://claim/"}}, "spec.model.source", "pvc://models/llama"),
     ({**SMALLEST, "model": {"source": "package://"}}, "spec.model.source", "a name after it"),
     (one(engine="vllm", role="prefill"), "spec.components", "role decode"),
     (one(engine="vllm", tensorParallelSize=3, nodes=2), "spec.components[0].nodes", "component worker: tensorPar"),
-    (one(engine="mocker", tensorParallelSize=2, nodes=2), "spec.components[0].nodes", "engine mocker runs on one"),
+    (one(engine="echo_core", tensorParallelSize=2, nodes=2), "spec.components[0].nodes", "engine echo_core runs on"),
     (
         {"components": [{"engine": "echo_core", "role": "prefill"}, {"name": "d", "engine": "vllm", "role": "decode"}],
          **MODEL},

@@ -117,7 +117,7 @@ CASES = [
     ("components: [{engine: vllm, role: prefill}]\nmodel: {source: x}", "spec.components[0].role", "role decode"),
     ("components: [{engine: vllm, role: decode}]\nmodel: {source: x}", "spec.components[0].role", "role prefill"),
     ("components: [{engine: vllm, tensorParallelSize: 3, nodes: 2}]\nmodel: {source: x}", "[0].nodes", "divisible"),
-    ("components: [{engine: mocker, nodes: 2, tensorParallelSize: 2}]", "[0].nodes", "use vllm, sglang, trtllm"),
+    ("components: [{engine: echo_core, nodes: 2, tensorParallelSize: 2}]", "[0].nodes", "use vllm, sglang, trtllm"),
     ("components: [{engine: python}]", "components[0].python: is required", "python.file"),
     ("components: [{engine: mocker, python: {file: a.py}}]", "components[0].python: is for engine python", "remove it"),
     ("components: [{engine: mocker, engineArgs: {--model: x}}]", "engineArgs.--model", "use spec.model.source"),

@@ -13,6 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.operator.api.frontend import RouterSpec
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.plan import GRACE_SECONDS, Environment, model_name, plan
@@ -96,6 +98,7 @@ def test_every_field_reaches_its_process() -> None:
     )
     assert (frontend.router_mode, frontend.migration_limit, frontend.hold_seconds) == ("kv", 3, 1.5)
     assert (frontend.overlap_score_weight, frontend.router_temperature) == (0.5, 0.1)
+    assert RouterSpec().overlap_score_weight == FrontendSettings().overlap_score_weight  # what isn't passed on
     assert (frontend.use_kv_events, frontend.active_decode_blocks_threshold) == (False, 0.8)
     big, small, code = map(settings_of, planned.workers)
     assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
@@ -190,6 +193,8 @@ def test_the_default_namespace(environment: Environment, expected: str) -> None:
     ("source", "name"),
     [
         ("hf://org/repo@rev", "org/repo"),
+        ("hf://org/repo:Q4_K_M", "org/repo"),
+        ("hf://org/repo/Q8/x.gguf@rev", "org/repo"),
         ("file:///models/a.gguf", "a"),
         ("models/llama/", "llama"),
         ("pvc://claim/x/y", "y"),

@@ -175,8 +175,12 @@ def test_no_mark_is_ever_lost(steps: list[tuple[str, Key]]) -> None:
             marked -= {taken} if taken else set()
         elif key in running:
             running.discard(key)
-            end = {"ok": queue.succeeded, "fail": queue.failed}.get(what)
-            end(key, now, 0.5) if end else queue.forget(key, now)
+            if what == "ok":
+                queue.succeeded(key, now, 0.5)
+            elif what == "fail":
+                queue.failed(key, now, 0.5)
+            else:
+                queue.forget(key, now)
     for key in running:
         queue.succeeded(key, now, 0.5)
     later = set()

@@ -13,6 +13,7 @@ from tests.operator.pipelines import SMALLEST, Spec, body, pipeline, specs, vali
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, PipelineStatus
 from dynamo.operator.conditions import Reason, Type
+from dynamo.operator.last_words import chosen, gist
 from dynamo.operator.observe import GIST_CHARACTERS, Observed, observe, why
 from dynamo.operator.resources import naming
 from dynamo.operator.status import Trouble, failed_status, first_status, status
@@ -396,3 +397,20 @@ def test_the_api_server_takes_every_status(spec: Spec) -> None:
     told.append(failed_status(found, Trouble(Reason.REFUSED, "no", True), told[-1], LATE))
     for each in told:
         assert admit({**body(spec), "status": each}) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["10:02:51 worker.main: leaving", "Error: mine.py:4: KeyError", "resource_tracker: leaked"],
+         "Error: mine.py:4: KeyError"),
+        (["10:02:51 ERROR worker.engines.python: no room", ""], "no room"),
+        (['{"time": "t", "level": "ERROR", "target": "a", "message": "no room"}'], "no room"),
+        (['{"half": '], '{"half":'),
+        (["a" * 400], "a" * 299 + "…"),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_last_words(lines: list[str], said: str) -> None:
+    """What our processes end with, whatever libraries say after it; without time, level and logger, also as JSON."""
+    assert gist(chosen(lines), 300) == said

@@ -8,15 +8,14 @@ import pytest
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, stop_reasons
 from dynamo.worker.engines.llamacpp_chunks import (
-    UNKNOWN_LOGPROB,
     ChunkReader,
     Phase,
     completion,
     error_of,
-    phases,
-    stop_reasons,
 )
+from dynamo.worker.engines.llamacpp_course import Course
 
 VOCABULARY = {1: b"\xf0", 2: b"\x93", 3: b"\x80", 9: b" Berlin"}
 BYTE_IDS = {0xF0: 1, 0x93: 2, 0x80: 3}
@@ -67,13 +66,43 @@ def test_the_last_chunk(said: str, reason: str) -> None:
     assert reader().read(last) == ([], {"cached_tokens": 7}, reason)
 
 
-def test_min_tokens_is_a_phase_without_eos() -> None:
+def calls(room: int = 100, **stop: Any) -> list[Phase]:
+    """The calls of a request that gets a token for each that it may have."""
+    course = Course(request(**stop), room, reader())
+    made = []
+    while phase := course.next_call():
+        made.append(phase)
+        for _ in range(phase.max_tokens):
+            course.hear(chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}]), phase)
+        course.hear(chunk([], "length"), phase)
+    assert course.end is not None
+    assert course.end.reason == LENGTH
+    return made
+
+
+def test_min_tokens_is_a_call_without_eos() -> None:
     """`min_tokens` runs first with EOS off; without it there is one call."""
-    assert phases(request(max_tokens=10), 100) == [Phase(10, False)]
-    assert phases(request(max_tokens=10, min_tokens=4), 100) == [Phase(4, True), Phase(6, False)]
-    assert phases(request(max_tokens=3, min_tokens=4), 100) == [Phase(3, True)]
-    assert phases(request(max_tokens=10, min_tokens=4, ignore_eos=True), 100) == [Phase(10, True)]
-    assert phases(request(), 100) == [Phase(100, False)]
+    assert calls(max_tokens=10) == [Phase(10, False)]
+    assert calls(max_tokens=10, min_tokens=4) == [Phase(4, True, last=False), Phase(6, False)]
+    assert calls(max_tokens=3, min_tokens=4) == [Phase(3, True, last=False)]
+    assert calls(max_tokens=10, min_tokens=4, ignore_eos=True) == [Phase(10, True)]
+    assert calls() == [Phase(100, False)]
+
+
+def test_a_tail_that_was_held_back_is_asked_for_again() -> None:
+    """llama.cpp names no tokens of a character that its last one leaves unfinished: then a few more are asked for."""
+    course = Course(request(max_tokens=3), 100, reader())
+    first = course.next_call()
+    assert first == Phase(3, False)
+    token = {"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}
+    assert course.hear(chunk([token]), first) == ([9], None)
+    assert course.hear(chunk([], "length"), first) == ([], None)
+    again = course.next_call()
+    assert (again, course.tokens) == (Phase(5, False), [1, 2, 9])
+    assert again is not None
+    whole = {"id": 3, "bytes": [0xF0, 0x93, 0x80, 0x80], "logprob": -0.5}
+    assert course.hear(chunk([whole]), again) == ([1, 2], None)
+    assert course.end == (LENGTH, None)
 
 
 def test_sampling_is_passed_under_their_names() -> None:

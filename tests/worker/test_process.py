@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fixtures_etcd import EtcdServer, etcd_server
+from tests.worker.engine_rigs import RIGS, TOKENS
 
 from dynamo.llm import open_model
 from dynamo.llm.protocols import read_delta
@@ -104,12 +105,14 @@ def rig(tmp_path: Path, etcd_server: EtcdServer, nats_url: str) -> Iterator[Rig]
 class Stream:
     """One request as its client sees it."""
 
-    def __init__(self, runtime: DistributedRuntime, key: InstanceKey, max_tokens: int) -> None:
+    def __init__(
+        self, runtime: DistributedRuntime, key: InstanceKey, max_tokens: int, token_ids: Sequence[int] = (5, 6, 7)
+    ) -> None:
         self.tokens: list[int] = []
         self.first = asyncio.Event()
         self.ended: asyncio.Future[DynamoException | None] = asyncio.get_running_loop().create_future()
         stop = {"max_tokens": max_tokens, "ignore_eos": True}
-        request = {"model": "m", "token_ids": [5, 6, 7], "stop_conditions": stop}
+        request = {"model": "m", "token_ids": list(token_ids), "stop_conditions": stop}
         runtime.caller.open(key, request, context=Context(), on_item=self._item, on_end=self.ended.set_result)
 
     def _item(self, data: Any, last: bool) -> None:
@@ -264,3 +267,29 @@ def test_a_taken_system_port(rig: Rig) -> None:
         assert worker.process.wait(60) == 1
     assert f"127.0.0.1:{port}" in worker.said().splitlines()[-1]
     assert "Traceback" not in worker.said()
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig, tmp_path: Path, name: str) -> None:
+    """Whatever an engine's crash takes down with it, it is the worker's process: callers hear of it, once."""
+    kind = RIGS[name]
+    source = kind.source(tmp_path)
+    flags = ["--engine", kind.engine, *(["--model-path", str(source)] if source else [])]
+    if name == "mocker":
+        flags += ["--engine-args", '{"speedup_ratio": 1}']
+
+    async def main() -> None:
+        worker = rig.start(*flags)
+        ready = await worker.ready()
+        async with rig.client() as (runtime, client):
+            await client.wait_for_instances()
+            key = InstanceKey(rig.path, ready["instance"])
+            streams = [Stream(runtime, key, 300, list(range(5, 105))) for _ in range(3)]
+            await streams[0].begun()
+            worker.process.kill()
+            for stream in streams:
+                error = await asyncio.wait_for(stream.ended, 30)
+                assert error is not None
+                assert error.retryable
+
+    asyncio.run(main())

@@ -25,6 +25,10 @@ from dynamo.worker.settings import WorkerSettings
         ({"grace_seconds": -1.0}, "--grace-seconds"),
         ({"grace_seconds": float("nan")}, "--grace-seconds"),
         ({"num_nodes": 2, "node_rank": 2}, "--node-rank 2 is not below --num-nodes 2"),
+        ({"num_nodes": 2}, "needs --leader-addr HOST:PORT"),
+        ({"num_nodes": 2, "leader_addr": "here"}, "must be HOST:PORT of the node of rank 0, got 'here'"),
+        ({"num_nodes": 2, "leader_addr": "a:1", "num_workers": 2}, "a group of nodes is one worker"),
+        ({"num_nodes": 2, "leader_addr": "a:1", "discovery_backend": "mem"}, "needs --discovery-backend etcd"),
         ({"endpoint": "dyn://a.b"}, "namespace.component.endpoint"),
         ({"engine_args": "{x"}, "--engine-args is no JSON"),
         ({"engine_args": "[1]"}, "neither a JSON object nor a file"),
@@ -58,7 +62,7 @@ def test_the_environment_is_below_the_flag(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_node_engines_refuse_groups() -> None:
     """An engine that can't span nodes says so, instead of serving once per node."""
     with pytest.raises(InvalidArgument, match="runs on one node"):
-        create_engine(WorkerSettings(engine="mocker", num_nodes=2), open_model(None))
+        create_engine(WorkerSettings(engine="echo_core", num_nodes=2, leader_addr="a:1"), open_model(None))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_one_node_engines_refuse_groups() -> None:
     [
         ([], 2, "choose one of"),
         (["--engine", "mokker"], 2, "did you mean 'mocker'?"),
-        (["--engine", "sglang"], 2, "not built yet"),
+        (["--engine", "vllm", "--model-path", "/m/x.gguf"], 2, "not .gguf files"),
         (["--engine", "mocker", "--system-port", "70000"], 2, "--system-port"),
         (["--engine", "mocker", "--model-path", "/no/such/model"], 1, "/no/such/model"),
         (["--engine", "mocker", "--engine-args", '{"num_gpu_blocks": 1}'], 1, "too small"),

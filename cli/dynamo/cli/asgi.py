@@ -85,6 +85,11 @@ class Client:
         async with aclosing(self._request("GET", path, b"")) as parts:
             return json.loads(b"".join([part async for part in parts]))
 
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to a POST."""
+        async with aclosing(self._request("POST", path, json.dumps(body).encode())) as parts:
+            return json.loads(b"".join([part async for part in parts]))
+
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer to a POST, without the final `[DONE]`."""
         rest = b""

@@ -1,4 +1,4 @@
-"""`dynamo completion bash|zsh|fish`: the script that makes Tab work."""
+"""`dynamo completion bash|zsh|fish`: the script that makes Tab work, for every program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ Examples:
   eval "$(dynamo completion bash)"                                        now; or in ~/.bashrc
   dynamo completion zsh > "${fpath[1]}/_dynamo"
   dynamo completion fish > ~/.config/fish/completions/dynamo.fish
+
+\b
+It completes dynamo, dynamo-run, dynamo-frontend and dynamo-worker: commands, flags, the words of in= and out=,
+and files.
 """
+PROGRAMS = ("dynamo", "dynamo-run", "dynamo-frontend", "dynamo-worker")
 
 
 @click.command("completion", epilog=EPILOG)
@@ -22,4 +27,6 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise click.ClickException(f"{shell} is not supported")
-    click.echo(kind(dynamo, {}, "dynamo", "_DYNAMO_COMPLETE").source())
+    for program in PROGRAMS:
+        variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
+        click.echo(kind(dynamo, {}, program, variable).source())

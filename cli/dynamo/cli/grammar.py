@@ -11,18 +11,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 
 USAGE: Final = (
-    "dynamo-run [in=text|stdin|http|dyn://NAMESPACE.COMPONENT.ENDPOINT] "
-    "[out=echo_core|echo_full|mocker|llamacpp|vllm|dyn] [MODEL] [flags]"
+    "dynamo-run [in=text|stdin|http|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
+    "[out=echo_core|echo_full|mocker|llamacpp|mistralrs|vllm|sglang|trtllm|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"
+BATCH: Final = "batch"
+NONE: Final = "none"
+"""Nobody asks: `in=none`, or `in=none:dyn://N.C.E` where the leader serves something else than the default."""
 ENGINES: Final = (
     "echo_core", "echo_full", "mocker", "llamacpp", "mistralrs", "vllm", "sglang", "trtllm",
 )  # fmt: skip
@@ -30,8 +33,6 @@ _ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
 _INPUTS: Final = ("text", "stdin", "http")
 _LATER_INPUTS: Final = {
     "grpc": "the KServe gRPC server is not there yet; in=http serves the OpenAI API",
-    "none": "followers of an engine over several nodes are not there yet",
-    "batch": "batch files are not there yet; `in=stdin` answers one prompt from a pipe",
 }
 _SIDE: Final = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
 _DEFAULT_PATH: Final = EndpointPath("NS", "C", "E")
@@ -59,13 +60,17 @@ class Roles:
     """Who asks and who answers."""
 
     input: str
-    """`text`, `stdin`, `http`, or `worker` (requests come from other processes)."""
+    """`text`, `stdin`, `http`, `batch`, or `worker` (requests come from other processes)."""
     output: str
     """An engine's name, `python`, or `dyn` (other processes answer)."""
     path: EndpointPath | None = None
     """What a worker serves, or the only endpoint that a `dyn` frontend uses."""
     python_file: str = ""
     python_mode: str = ""
+    python_arguments: tuple[str, ...] = ()
+    batch_file: str = ""
+    follower: bool = False
+    """A worker that takes no requests: a node of a group beside its leader."""
 
     @property
     def process_local(self) -> bool:
@@ -115,13 +120,15 @@ def _refuse_late_sides(words: list[str]) -> None:
 def decide(words: Words, *, model: str, terminal: bool, llamacpp: bool) -> Roles:
     """Say who asks and who answers; `terminal`: standard input is one; `llamacpp`: that engine is installed."""
     asker, serves = _input(words.input, terminal)
+    file = _batch_file(words.input) if asker == BATCH else ""
+    follower = (words.input or "").split(":")[0] == NONE
     output = words.output if words.output is not None else _default_output(model, llamacpp)
     if output.startswith(("pystr:", "pytok:")):
-        return _python(asker, serves, output)
+        return replace(_python(asker, serves, output, words.engine_arguments), batch_file=file)
     engine, uses = _output(output)
     if asker == WORKER and engine == DYN:
-        raise CommandError("in=dyn:// is a worker and needs an engine: give out=ENGINE, not out=dyn")
-    return Roles(asker, engine, serves or uses)
+        raise CommandError(f"in={words.input} is a worker and needs an engine: give out=ENGINE, not out=dyn")
+    return Roles(asker, engine, serves or uses, batch_file=file, follower=follower)
 
 
 def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
@@ -129,12 +136,24 @@ def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
         return ("text" if terminal else "stdin"), None
     if word == DYN or word.startswith("dyn://"):
         return WORKER, read_path("" if word == DYN else word)
+    if word.split(":")[0] == NONE:
+        path = word.removeprefix(NONE).removeprefix(":")
+        return WORKER, read_path(path) if path else None
     kind = word.split(":")[0]
+    if kind == BATCH:
+        return BATCH, None
     if kind in _LATER_INPUTS:
         raise CommandError(f"in={word}: {_LATER_INPUTS[kind]}")
     if word not in _INPUTS:
-        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'dyn://'])}")
+        raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'batch:', NONE, 'dyn://'])}")
     return word, None
+
+
+def _batch_file(word: str | None) -> str:
+    file = (word or "").removeprefix(BATCH).removeprefix(":")
+    if not file:
+        raise CommandError("in=batch needs a file: in=batch:PROMPTS.jsonl")
+    return file
 
 
 def _output(word: str) -> tuple[str, EndpointPath | None]:
@@ -146,11 +165,11 @@ def _output(word: str) -> tuple[str, EndpointPath | None]:
     return name, None
 
 
-def _python(asker: str, serves: EndpointPath | None, word: str) -> Roles:
+def _python(asker: str, serves: EndpointPath | None, word: str, arguments: tuple[str, ...]) -> Roles:
     kind, _, file = word.partition(":")
     if not file:
         raise CommandError(f"out={word} needs a file: out={kind}:ENGINE.py")
-    return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens")
+    return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens", arguments)
 
 
 def _default_output(model: str, llamacpp: bool) -> str:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
 
@@ -22,6 +22,7 @@ _COMMANDS = {
     "ps": "dynamo.cli.ps:ps",
     "logs": "dynamo.cli.logs:logs",
     "validate": "dynamo.cli.validate:validate",
+    "console": "dynamo.cli.console:console",
     "simulate": "dynamo.cli.simulate:simulate",
     "install": "dynamo.cli.cluster.install:install",
     "uninstall": "dynamo.cli.cluster.uninstall:uninstall",
@@ -92,12 +93,26 @@ def dynamo() -> None:
     """LLM serving from a pipeline file."""
 
 
+def _complete_run(ctx: click.Context, _param: click.Parameter | None, incomplete: str) -> Any:
+    from dynamo.cli.run_completion import flags_and_words
+
+    return flags_and_words(ctx, incomplete)
+
+
+class _Passing(click.Command):
+    """Its flags are those of another parser."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
+        return _complete_run(ctx, None, incomplete)
+
+
 @click.command(
     "run",
+    cls=_Passing,
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete_run)
 def run(words: tuple[str, ...]) -> None:
     """Chat with or serve one model: the same as dynamo-run."""
     from dynamo.cli.run import main as run_main
@@ -120,6 +135,8 @@ def _version(context: click.Context, given: bool) -> None:
 
 def installed_version() -> str:
     """The distribution's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("dynamo-pipelines")
     except PackageNotFoundError:

@@ -11,16 +11,17 @@ from typing import Any
 import click
 import msgspec
 
-from dynamo.cli.local.state import RunState, running, state_home
+from dynamo.cli.local.state import PartState, RunState, running, state_home
 
 EPILOG = """\b
 Examples:
   dynamo ps
-  dynamo ps -o wide
+  dynamo ps -o wide        with components, ports, logs and whole reasons
   dynamo ps -o json | jq -r '.[].url'
 """
 
 Row = Sequence[str]
+_REASON_CHARACTERS = 120
 
 
 @click.command("ps", epilog=EPILOG)
@@ -53,19 +54,33 @@ def _structured(found: Iterable[tuple[RunState, bool]], output: str) -> str:
 
 def rows(found: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> list[Row]:
     """The table's cells, its head first."""
+    found = list(found)
     more = ("COMPONENT", "REVISION", "PORTS", "LOG") if wide else ()
+    tells = wide or any(_reason(part) for state, _ in found for part in state.parts)
+    more = (*more, "REASON") if tells else more
     result: list[Row] = [("PIPELINE", "PART", "STATE", "SINCE", "RESTARTS", "PID", "MODEL", "URL", *more)]
     for state, alive in found:
         for part in state.parts:
             first = part is state.parts[0]
             ports = ",".join(f"{name}:{number}" for name, number in part.ports.items())
-            extra = (part.component, part.revision or "-", ports or "-", part.log) if wide else ()
+            extra: Row = (part.component, part.revision or "-", ports or "-", part.log) if wide else ()
+            if tells:
+                extra = (*extra, _reason(part) if wide else _short(_reason(part)))
             result.append((
                 state.pipeline, part.name, part.state if alive else "dead (dynamo up was killed)",
                 age(now - part.since), str(part.restarts), str(part.pid or "-"),
                 state.model if first else "", state.url if first else "", *extra,
             ))  # fmt: skip
     return result
+
+
+def _reason(part: PartState) -> str:
+    """Why it doesn't serve, or why it had to start again."""
+    return part.reason or (f"started again: {part.ended}" if part.ended else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"
 
 
 def age(seconds: float) -> str:

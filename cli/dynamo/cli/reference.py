@@ -15,6 +15,8 @@ from typing import Any, Final
 from dynamo.cli.run_settings import RunSettings
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.router.settings import RouterSettings
+from dynamo.worker.programs.engines import EngineProgramSettings
+from dynamo.worker.programs.mocker import MockerSettings
 from dynamo.worker.settings import WorkerSettings
 
 TITLE: Final = """# Configuration
@@ -29,6 +31,12 @@ PROGRAMS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("dynamo-frontend", "The OpenAI HTTP server.", FrontendSettings),
     ("dynamo-worker", "One engine, served.", WorkerSettings),
     ("python -m dynamo.router", "KV-aware routing for programs that are no frontend of ours.", RouterSettings),
+    ("python -m dynamo.mocker", "Simulated engines, by the original's flags.", MockerSettings),
+    (
+        "python -m dynamo.vllm, dynamo.sglang, dynamo.trtllm",
+        "A worker with that engine; other flags are the engine's own.",
+        EngineProgramSettings,
+    ),
     ("dynamo-run", "`dynamo-run [in=X] [out=Y] [MODEL] [flags]`; its `--help` explains in= and out=.", RunSettings),
 )  # fmt: skip
 CONNECTIONS: Final = {
@@ -64,6 +72,7 @@ OTHERS: Final = {
         "Files with clusters and credentials, joined by `:`; for the commands of a cluster.",
     ),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
+    "DYN_CONSOLE": ("", "1: `dynamo console` can show which task of the process waits for what."),
     "DYN_NODE_RANK": ("", "Set in the pods of a group of several nodes; not for users."),
     "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
     "DYN_FRONTEND_CHILD_PORT": ("", "Set by `dynamo-frontend --workers` for its processes; not for users."),

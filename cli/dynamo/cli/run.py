@@ -17,9 +17,11 @@ import click
 
 from dynamo.cli.grammar import CommandError, Words, decide, split
 from dynamo.cli.main import installed_version
+from dynamo.cli.run_former import FORMER, GROUPS
 from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
 from dynamo.cli.understood import Run
 from dynamo.runtime import settings as flags
+from dynamo.runtime.flags import FlagCommand
 
 HELP: Final = """Chat with a model, serve it over HTTP, or make it a worker of a larger system.
 
@@ -28,15 +30,19 @@ in=   who asks
   text       a chat in this terminal (default on a terminal)
   stdin      one prompt from a pipe, the answer on standard output (default otherwise)
   http       an OpenAI-compatible server
+  batch:FILE  each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
+  none       nobody: a node beside the leader of an engine that runs over several
 
 \b
 out=  who answers
   llamacpp   llama.cpp, for a .gguf file (default for one)
+  mistralrs  mistral.rs, for a .gguf file or a folder of safetensors
   vllm       vLLM, for a folder of safetensors
   echo_core  the prompt's own tokens, after the chat template
-  echo_full  the prompt's own text (default without a model)
+  echo_full  the prompt's own text (also: echo; default without a model)
   mocker     a simulated engine with real scheduling and timing
+  pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
   dyn        workers found in etcd (also: auto, dyn://N.C.E)
 
 Where neither side is dyn, everything happens in this process: no etcd, no NATS.
@@ -46,20 +52,30 @@ Examples:
   dynamo-run model.gguf                                chat
   echo hi | dynamo-run out=echo_full                   one answer
   dynamo-run in=http out=mocker --http-port 0          a server on a free port
+  dynamo-run in=batch:prompts.jsonl model.gguf         answers in output.jsonl; again after a crash: goes on
   dynamo-run in=dyn://ns.backend.generate model.gguf   a worker ...
   dynamo-run in=http out=dyn                           ... and its frontend
 
 \b
-Connections (only with dyn): ETCD_ENDPOINTS, NATS_SERVER. Logging: -v, -vv, or DYN_LOG.
+Variables: a flag goes before its variable, that before the default.
+  ETCD_ENDPOINTS, NATS_SERVER     connections (only with dyn)
+  DYN_LOG                         what is logged; -v is debug, -vv trace
+  DYN_TOKEN_ECHO_DELAY_MS         pause of the echo engines between tokens (10)
+  HF_TOKEN, HF_HOME               models from Hugging Face
+  DYN_CONSOLE=1                   `dynamo console` shows which task waits for what
+
+\b
+Exit codes: 0, 1 failed (in=batch: also where a line failed), 2 usage, 130 interrupted.
+Flags of 2025 and 2026 are understood: docs/compatibility.md.
 """
 
 
-def command() -> click.Command:
+def command() -> FlagCommand:
     """The flag parser, also for docs/configuration.md."""
-    return click.Command(
+    return FlagCommand(
         "dynamo-run",
         params=[click.Argument(["model"], required=False, default=""), *flags.options(RunSettings)],
-        callback=_collect, help=HELP, epilog=EPILOG,
+        callback=_collect, help=HELP, epilog=EPILOG, former=FORMER, groups=GROUPS,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
         options_metavar="[FLAGS]",
     )  # fmt: skip
@@ -126,7 +142,7 @@ def _start(understood: Run) -> int:
     except ModuleNotFoundError as error:  # installed without what it composes
         print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
         return 1
-    for sentence in notices(understood.settings):
+    for sentence in notices(understood.roles, understood.settings):
         print(f"note: {sentence}", file=sys.stderr)
     try:
         return session.start(understood)

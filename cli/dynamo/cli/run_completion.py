@@ -18,12 +18,12 @@ from dynamo.runtime.settings import options
 
 VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
 WORDS: Final = (
-    *(f"in={name}" for name in ("text", "stdin", "http", "dyn://")),
-    *(f"out={name}" for name in (*ENGINES, DYN)),
+    *(f"in={name}" for name in ("text", "stdin", "http", "batch:", "dyn://", "none")),
+    *(f"out={name}" for name in (*ENGINES, "echo", "pystr:", "pytok:", DYN)),
 )
 
 
-class _Word(click.types.StringParamType):
+class Word(click.types.StringParamType):
     """in=, out=, or the model."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -38,8 +38,17 @@ def offers(before: Sequence[str], incomplete: str) -> list[str]:
     return [word.removeprefix(side) for word in WORDS if word.startswith(side + incomplete)]
 
 
+def flags_and_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The same for the words of `dynamo run`, which takes them unparsed."""
+    if incomplete.startswith("-"):
+        names = (name for option in options(RunSettings) for name in option.opts)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    offered = offers(ctx.params.get("words") or (), incomplete)
+    return [CompletionItem(word) for word in offered] or [CompletionItem(incomplete, type="file")]
+
+
 def complete() -> None:
     """Answer the shell and leave."""
-    words = click.Argument(["words"], nargs=-1, type=_Word())
+    words = click.Argument(["words"], nargs=-1, type=Word())
     command = click.Command("dynamo-run", params=[words, *options(RunSettings)])
     command.main(prog_name="dynamo-run", complete_var=VARIABLE)

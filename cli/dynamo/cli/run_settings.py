@@ -1,8 +1,7 @@
 """The flags of `dynamo-run` and what they mean to a frontend and to a worker.
 
 Pure: translates one `RunSettings` into the settings of the two deployables, whose own
-code then does the work. Flags of the original that mean nothing here yet are taken with
-a notice (`notices`) where ignoring them does no harm, and refused where it would.
+code then does the work. Flags of the original that are none of these stand in `run_former.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli.grammar import DYN, WORKER, CommandError, Roles
-from dynamo.frontend.settings import ROUTER_MODES, FrontendSettings
+from dynamo.cli.grammar import BATCH, DYN, WORKER, CommandError, Roles
+from dynamo.frontend.settings import OVERLAP_WEIGHT, ROUTER_MODES, FrontendSettings
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
 from dynamo.worker.settings import WorkerSettings
 
 LOCAL_ENDPOINT: Final = EndpointPath("dynamo", "backend", "generate")
+SGLANG: Final = "sglang"
 TRUE_FALSE: Final = ("true", "false")
 
 
@@ -38,15 +38,23 @@ class RunSettings:
     )
     context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
     kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template (worker side).",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with defaults for requests: model, temperature, max_completion_tokens."
     )
+    batch_output: str = setting("", "File for the answers of in=batch; default: output.jsonl beside the input.")
+    batch_concurrency: int = setting(32, "Lines of in=batch that are asked at once.", env="DYN_BATCH_CONCURRENCY")
+    batch_ordered: bool = setting(False, "Write answers of in=batch in the order of the input, not as they come.")
+    batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = setting(1, "GPUs per worker.")
-    num_nodes: int = setting(1, "Machines per engine.")
-    node_rank: int = setting(0, "Which of them this is.")
-    leader_addr: str = setting("", "HOST:PORT of rank 0.")
-    kv_overlap_score_weight: float = setting(1.0, "Weight of cached prefix blocks (kv router).")
+    num_nodes: int = setting(1, "Machines per engine; the same on each.")
+    node_rank: int = setting(0, "Which of them this is: 0 leads (in=dyn://N.C.E), the others follow (in=none).")
+    leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
+    kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
     router_replica_sync: str = setting(
         "true", "Tell other frontends what was sent, and count what they send (kv router).", choices=TRUE_FALSE
@@ -55,43 +63,55 @@ class RunSettings:
     discovery_backend: str = setting(
         "etcd", "Where other processes are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
-    request_plane: str = setting("nats", "How requests reach other processes.", choices=("nats", "tcp", "http"))
-    model_config: str = setting("", "Taken for old scripts, not needed: a GGUF holds its own.", hidden=True)
-    base_gpu_id: int = setting(0, "Taken for old scripts; set CUDA_VISIBLE_DEVICES.", hidden=True)
-    max_num_batched_tokens: int | None = setting(None, "Taken for old scripts, never used.", hidden=True)
-    kv_gpu_cache_usage_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
-    kv_waiting_requests_weight: float | None = setting(None, "Taken for old scripts.", hidden=True)
-    router_track_active_blocks: str = setting("", "Taken for old scripts.", choices=("", *TRUE_FALSE), hidden=True)
-    tls_cert_path: str = setting("", "Not there yet.", hidden=True)
-    tls_key_path: str = setting("", "Not there yet.", hidden=True)
+    tls_cert_path: str = setting("", "Serve HTTPS with this certificate (PEM).", env="DYN_TLS_CERT_PATH")
+    tls_key_path: str = setting("", "The certificate's key (PEM).", env="DYN_TLS_KEY_PATH")
+    base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
 
 
-_NEEDLESS: Final = (
-    "model_config", "base_gpu_id", "max_num_batched_tokens", "kv_gpu_cache_usage_weight",
-    "kv_waiting_requests_weight", "router_track_active_blocks",
-)  # fmt: skip
-_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args")
+_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template")
 
 
-def notices(settings: RunSettings) -> list[str]:
-    """One sentence per flag that was given but changes nothing."""
-    plain = RunSettings()
-    given = [name for name in _NEEDLESS if getattr(settings, name) != getattr(plain, name)]
-    return [f"{flag(name)} is accepted for old scripts and changes nothing" for name in given]
+def notices(roles: Roles, settings: RunSettings) -> list[str]:
+    """One sentence per flag that was given but changes nothing for this engine."""
+    if settings.base_gpu_id and roles.output != SGLANG:
+        return [f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES"]
+    return []
 
 
 def check(roles: Roles, settings: RunSettings, model: str) -> None:
     """Refuse what would be silently wrong, with a `CommandError`."""
-    if settings.tls_cert_path or settings.tls_key_path:
-        raise CommandError("--tls-cert-path is not there yet: put a proxy that ends TLS in front of --http-port")
-    if settings.request_plane != "nats":
-        raise CommandError(f"--request-plane {settings.request_plane} is not there; requests travel over nats")
+    if bool(settings.tls_cert_path) != bool(settings.tls_key_path):
+        raise CommandError("--tls-cert-path and --tls-key-path belong together")
     if not 0 <= settings.http_port <= 65535:
         raise CommandError("--http-port must be between 0 and 65535")
     if roles.output == DYN:
         _check_frontend_only(settings, model)
+    _check_batch(roles, settings)
+    _check_nodes(roles, settings)
     if roles.input == WORKER and settings.request_template:
         raise CommandError("--request-template belongs to in=text, in=stdin and in=http, not to a worker")
+
+
+def _check_batch(roles: Roles, settings: RunSettings) -> None:
+    if not 1 <= settings.batch_concurrency <= 4096:
+        raise CommandError("--batch-concurrency must be between 1 and 4096")
+    plain = RunSettings()
+    for name in ("batch_output", "batch_ordered", "batch_restart"):
+        if roles.input != BATCH and getattr(settings, name) != getattr(plain, name):
+            raise CommandError(f"{flag(name)} belongs to in=batch:FILE")
+
+
+def _check_nodes(roles: Roles, settings: RunSettings) -> None:
+    """The rest of it is the worker's own check."""
+    if roles.follower and (settings.num_nodes < 2 or settings.node_rank < 1):
+        raise CommandError(
+            "in=none is for the nodes beside a leader: give --num-nodes and --leader-addr as the leader has them, "
+            "and --node-rank from 1 on"
+        )
+    if roles.input != WORKER and (settings.num_nodes, settings.node_rank, settings.leader_addr) != (1, 0, ""):
+        raise CommandError(
+            "--num-nodes, --node-rank and --leader-addr are a worker's: in=dyn://N.C.E on the leader, in=none elsewhere"
+        )
 
 
 def _check_frontend_only(settings: RunSettings, model: str) -> None:
@@ -120,6 +140,8 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         use_kv_events=settings.use_kv_events == "true",
         router_replica_sync=settings.router_replica_sync == "true",
         discovery_backend=settings.discovery_backend,
+        tls_cert_path=settings.tls_cert_path,
+        tls_key_path=settings.tls_key_path,
         drain_seconds=0.0,
         grace_seconds=5.0,
     )
@@ -133,8 +155,9 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "model_name": settings.model_name,
         "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
         "context_length": settings.context_length,
+        "chat_template": settings.chat_template,
         "kv_cache_block_size": settings.kv_cache_block_size,
-        "engine_args": f"@{settings.extra_engine_args}" if settings.extra_engine_args else None,
+        "engine_args": _engine_args(roles, settings),
         "tensor_parallel_size": settings.tensor_parallel_size,
         "num_nodes": settings.num_nodes,
         "node_rank": settings.node_rank,
@@ -142,9 +165,19 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "migration_limit": settings.migration_limit,
         "python_file": roles.python_file,
         "python_mode": roles.python_mode,
+        "python_arg": list(roles.python_arguments),
         "discovery_backend": settings.discovery_backend,
+        "load_metrics": roles.input == WORKER,
     }
     return WorkerSettings(**{name: value for name, value in chosen.items() if value not in (None, "")})
+
+
+def _engine_args(roles: Roles, settings: RunSettings) -> str:
+    given = f"@{settings.extra_engine_args}" if settings.extra_engine_args else ""
+    if not settings.base_gpu_id or roles.output != SGLANG:
+        return given
+    arguments = WorkerSettings(engine=SGLANG, engine_args=given).arguments()
+    return json.dumps({"base_gpu_id": settings.base_gpu_id, **arguments})
 
 
 def request_defaults(settings: RunSettings) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from typing import Any, Final, TypeVar
 import click
 
 from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.batch.ledger import BatchError
+from dynamo.cli.batch.work import Batch, prepared, work
 from dynamo.cli.chat import answer_pipe, chat, first_model
 from dynamo.cli.conversation import Conversation
-from dynamo.cli.grammar import DYN, WORKER
+from dynamo.cli.grammar import BATCH, DYN, WORKER
 from dynamo.cli.run_settings import frontend_settings, worker_settings
 from dynamo.cli.understood import Run
 from dynamo.frontend import process as frontend_process
@@ -35,7 +37,7 @@ from dynamo.worker.engine import Engine
 from dynamo.worker.engines import create_engine
 from dynamo.worker.serve import serve_engine
 
-USER_ERRORS: Final = (DynamoException, RequestError, OSError)
+USER_ERRORS: Final = (DynamoException, RequestError, BatchError, OSError)
 """What ends a run with one sentence and exit code 1."""
 CLOSE_SECONDS: Final = 3.0
 HOLD_SECONDS: Final = 10.0
@@ -54,7 +56,11 @@ def start(run: Run) -> int:
         raise click.UsageError(reason)
     if run.roles.input != "http":
         _quiet_logging(verbosity)
-        return asyncio.run(_talk(run, settings))
+        if run.roles.input != BATCH:
+            # Not on uvloop: a terminal's prompt wants the standard loop's signals.
+            return asyncio.run(loops.watched(_talk(run, settings)))
+        with prepared(run) as batch:
+            return loops.run(_talk(run, replace(settings, hold_seconds=HOLD_SECONDS), batch))
     if run.roles.output == DYN:
         frontend_process.run(settings)
         return 0
@@ -90,21 +96,25 @@ def _say_ready(url: str) -> None:
     _say(f"serving on {url}/v1 (Ctrl-C ends)")
 
 
-async def _talk(run: Run, settings: FrontendSettings) -> int:
-    """in=text and in=stdin, with an engine in this process or with workers elsewhere."""
+async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None) -> int:
+    """in=text, in=stdin and in=batch, with an engine in this process or with workers elsewhere."""
     if run.roles.output == DYN:
         config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
         async with await DistributedRuntime.create(config) as runtime:
-            return await _converse(run, runtime, settings)
+            return await _converse(run, runtime, settings, batch)
     async with _local(run) as (runtime, engine):
-        return await _while_alive(engine, _converse(run, runtime, settings))
+        return await _while_alive(engine, _converse(run, runtime, settings, batch))
 
 
-async def _converse(run: Run, runtime: DistributedRuntime, settings: FrontendSettings) -> int:
+async def _converse(
+    run: Run, runtime: DistributedRuntime, settings: FrontendSettings, batch: Batch | None = None
+) -> int:
     async with frontend(runtime, settings) as services:
         client = Client(Application(services), CONNECTION)
         wanted = run.template.get("model") or run.settings.model_name
         model = await first_model(client, wanted, _say, more_may_come=run.roles.output == DYN)
+        if batch is not None:
+            return await work(batch, client, model, run.template, ignore_eos=run.roles.output == "echo_core")
         talk = Conversation(model, run.template, ignore_eos=run.roles.output == "echo_core")
         return await (chat if run.roles.input == "text" else answer_pipe)(client, talk)
 
@@ -115,7 +125,7 @@ async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], 
     settings = worker_settings(run.roles, run.settings, run.model)
     if run.model and sys.stderr.isatty():
         _say(f"loading {run.model} ...")
-    model = await asyncio.to_thread(worker_process.load_model, settings)
+    model = await worker_process.loaded_model(settings)
     engine = create_engine(settings, model)
     async with await DistributedRuntime.in_memory() as runtime:
         serving = await serve_engine(runtime, engine, model, settings)

@@ -33,6 +33,8 @@ from dynamo.llm.protocols import (
     TextRequest,
     read_delta,
 )  # fmt: skip
+from dynamo.llm.request_options import field, stop_strings
+from dynamo.llm.stopping import StopMatcher
 from dynamo.runtime.errors import DynamoException, EngineError, NoInstances
 from dynamo.runtime.names import InstanceKey
 
@@ -59,8 +61,8 @@ class Choice:
 
     __slots__ = (
         "_attempts", "_before", "_call", "_closed", "_counted", "_desk", "_detokenizer", "_emit", "_failing_since",
-        "_keep", "_kept", "_listener", "_logprobs", "_plain", "_request", "_seat", "_stop_reason", "_ticket", "_timer",
-        "_tried", "cached", "finish_reason", "index", "prompt_tokens",
+        "_floor", "_keep", "_kept", "_listener", "_logprobs", "_plain", "_request", "_seat", "_stop_reason", "_stops",
+        "_ticket", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
@@ -84,6 +86,8 @@ class Choice:
         self._counted = self._before = self.cached = self.prompt_tokens = 0
         self.finish_reason: str | None = None
         self._stop_reason: str | int | None = None
+        self._stops: StopMatcher | None = None
+        self._floor = 0
         if isinstance(request, PreprocessedRequest):
             model = desk.models.model
             assert model is not None
@@ -91,6 +95,14 @@ class Choice:
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
+        else:
+            self._watch_for_stops(request.body)
+
+    def _watch_for_stops(self, body: dict[str, Any]) -> None:
+        """Stop strings are the same work for engines of either kind."""
+        if stops := stop_strings(body.get("stop")):
+            self._stops = StopMatcher(stops, bool(field(body, "include_stop_str_in_output")))
+            self._floor = int(field(body, "min_tokens") or 0)
 
     @property
     def tokens(self) -> int:
@@ -249,10 +261,19 @@ class Choice:
             self.prompt_tokens = extras.get(PROMPT_TOKENS, self.prompt_tokens)
             self._counted = extras.get(COMPLETION_TOKENS, self._counted)
             self._stop_reason = extras.get(STOP_REASON)
+        if self._stops is not None:
+            text = self._up_to_a_stop(self._stops, text, finish)
         if text:
             self._emit(self, text)
-        if finish is not None:
+        if finish is not None and self.finish_reason is None:
             self.finish_reason = "length" if finish == "length" else "stop"
+
+    def _up_to_a_stop(self, stops: StopMatcher, text: str, finish: str | None) -> str:
+        text = stops.feed(text, self._counted > self._floor)
+        if stops.matched is not None:
+            self.finish_reason, self._stop_reason = "stop", stops.matched
+            return text
+        return text if finish is None else text + stops.flush()
 
     def _finish(self, *, abandon: bool) -> None:
         call, self._call = self._call, None

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -205,7 +206,8 @@ class Connection(HttpToolsProtocol):
         self._lingering = True
         self._unwatch()
         self.flow.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # not on TLS, which has no half of a connection
+            self.transport.write_eof()
         self._timer = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _watch(self) -> None:
@@ -295,17 +297,20 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
     """The address of a bound socket as a URL that can be pasted."""
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class HttpServer:
-    """Serves one ASGI app on already bound sockets."""
+    """Serves one ASGI app on already bound sockets; with `tls`, HTTPS on those of the network."""
 
-    def __init__(self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._tls = tls
         self._config = Config(
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
@@ -325,7 +330,7 @@ class HttpServer:
                 server = await loop.create_unix_server(self._connection, sock=sock)
             else:
                 _notice_silence(sock, self._state.limits.silence)
-                server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
+                server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG, ssl=self._tls)
             self._servers.append(server)
 
     def drain(self) -> None:

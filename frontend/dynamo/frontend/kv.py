@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from dynamo.frontend.nvext import RouterConfigOverride
+from dynamo.frontend.settings import OVERLAP_CREDIT, OVERLAP_WEIGHT
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.predicted import SECONDS
@@ -29,10 +30,10 @@ OUTPUTS_EVERY: Final = 0.1
 class KvOptions(msgspec.Struct, frozen=True):
     """How a frontend routes in kv mode."""
 
-    overlap_score_weight: float = 1.0
+    overlap_score_weight: float = OVERLAP_WEIGHT
     temperature: float = 0.0
     predict_seconds: float = SECONDS
-    overlap_score_credit: float = 1.0
+    overlap_score_credit: float = OVERLAP_CREDIT
     overlap_score_credit_decay: float = 0.0
     decode_request_weight: float = 0.0
     track_output_blocks: bool = False

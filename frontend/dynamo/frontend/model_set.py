@@ -234,7 +234,7 @@ class ModelSet:
             if self._several:
                 return [seat for seat in seats if any(self._fits(seat, rank) for rank in range(seat.ranks))]
             router = self.kv.router
-            tokens, blocks, _ = router.activity.loads(router.ranks([seat.id for seat in seats]), ())
+            tokens, blocks, *_ = router.activity.loads(router.ranks([seat.id for seat in seats]), ())
             each = zip(seats, tokens, blocks, strict=True)
             return [seat for seat, more, used in each if used <= seat.max_blocks and more <= seat.max_tokens]
         if self.card.model_input == "tokens":

@@ -48,8 +48,9 @@ class ModelPool:
         self, view: View, loader: Loader, metrics: Metrics, *, mode: str, random: Random,
         kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
         gates: Gates | None = None, sessions: Sessions | None = None, migration_limit: int = 0,
-        disagg: Rules | None = None,
+        disagg: Rules | None = None, namespace_prefix: str = "",
     ) -> None:  # fmt: skip
+        self._namespace_prefix = namespace_prefix
         self._view, self._loader, self._metrics = view, loader, metrics
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
@@ -68,8 +69,8 @@ class ModelPool:
     # What the registry says.
 
     def joined(self, instance: Any) -> None:
-        """A new instance; those without a card are no models."""
-        if not instance.card:
+        """A new instance; those without a card are no models, those of other namespaces not ours."""
+        if not instance.card or not instance.key.path.namespace.startswith(self._namespace_prefix):
             return
         try:
             card = card_from_dict(instance.card)

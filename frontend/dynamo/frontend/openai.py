@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.guided import check_guided
 from dynamo.frontend.nvext import Nvext
 
 Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
@@ -74,9 +75,9 @@ class _Sampling(Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     guided_json: Any = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     nvext: Nvext | None = None
 
 
@@ -141,7 +142,6 @@ _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL
 _MISSING = re.compile(r"missing required field `(\w+)`")
 NVEXT_FIELDS: Final = frozenset({"ignore_eos", "top_k", "min_p", "repetition_penalty", "min_tokens"})
 """What older clients put into `nvext`; the top level wins."""
-GUIDED: Final = frozenset({"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
 _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 
@@ -193,6 +193,7 @@ def read_chat(body: dict[str, Any]) -> ChatRequest:
     _hoist(body)
     request: ChatRequest = convert(body, ChatRequest)
     _check_sampling(request)
+    check_guided(body)
     _check_chat(request)
     return request
 
@@ -202,6 +203,7 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     _hoist(body)
     request: CompletionRequest = convert(body, CompletionRequest)
     _check_sampling(request)
+    check_guided(body)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise bad_request("best_of: only the value of n is supported.", "best_of", "unsupported_value")
     if request.suffix:
@@ -237,21 +239,12 @@ def _invalid(text: str) -> ApiError:
 
 
 def _hoist(body: dict[str, Any]) -> None:
-    """Move what `nvext` says of sampling to the top level, and refuse what can't be done yet in both places."""
+    """Move what `nvext` says of sampling to the top level."""
     nvext = body.get("nvext")
-    _refuse_guided(body)
     if isinstance(nvext, dict):
-        _refuse_guided(nvext)
         for name in NVEXT_FIELDS & nvext.keys():
             if body.get(name) is None:
                 body[name] = nvext[name]
-
-
-def _refuse_guided(fields: dict[str, Any]) -> None:
-    if not GUIDED.isdisjoint(fields):
-        for name in sorted(GUIDED & fields.keys()):
-            if fields[name] is not None:
-                raise bad_request(f"{name}: constrained output is not supported yet.", name, "unsupported_parameter")
 
 
 def _check_sampling(request: _Sampling) -> None:
@@ -276,10 +269,6 @@ def _check_chat(request: ChatRequest) -> None:
     for index, message in enumerate(request.messages):
         if isinstance(message.content, list):
             _check_parts(message.content, f"messages[{index}].content")
-    form = (request.response_format or {}).get("type", "text")
-    if form != "text":
-        text = f"response_format: type {form!r} is not supported yet; use text."
-        raise bad_request(text, "response_format", "unsupported_value")
     if request.tool_choice not in (None, "auto", "none"):
         text = "tool_choice: only auto and none are supported yet."
         raise bad_request(text, "tool_choice", "unsupported_value")

@@ -13,6 +13,7 @@ from typing import Final
 
 import click
 
+from dynamo.frontend.former import FORMER, GROUPS
 from dynamo.frontend.server import Leaving, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
@@ -24,10 +25,16 @@ from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
 
 _HELP: Final = "Serve the OpenAI API in front of the workers that registered."
-_EPILOG: Final = (
-    "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). "
-    "When it serves, one line 'ready {\"url\": …}' is printed."
-)
+_EPILOG: Final = """\b
+Examples:
+  dynamo-frontend                                          all models of all namespaces, on port 8000
+  dynamo-frontend --http-port 0 --router-mode kv           a free port, routing by KV caches
+  dynamo-frontend --workers 4 --system-port 9090           four processes that share the port
+  dynamo-frontend --tls-cert-path tls.crt --tls-key-path tls.key
+
+etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). When it
+serves, one line 'ready {"url": …}' is printed. Flags of older ages are understood: docs/compatibility.md.
+"""
 _CLOSE_SECONDS: Final = 5.0
 _OPEN_FILES: Final = 65_536
 _COLLECT_EVERY: Final = 10_000
@@ -36,7 +43,9 @@ _COLLECT_EVERY: Final = 10_000
 
 def make_command() -> click.Command:
     """The click command; `-v` is added here since it is counted."""
-    made = command(FrontendSettings, run, name="dynamo-frontend", help=_HELP, epilog=_EPILOG)
+    made = command(
+        FrontendSettings, run, name="dynamo-frontend", help=_HELP, epilog=_EPILOG, former=FORMER, groups=GROUPS
+    )
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
 

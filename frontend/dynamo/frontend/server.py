@@ -13,6 +13,7 @@ import logging
 import random
 import signal
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
@@ -32,9 +33,11 @@ from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
-from dynamo.frontend.settings import KV_MODE, FrontendSettings, disagg_rules, problem
+from dynamo.frontend.settings import KV_MODE, FrontendSettings, disagg_rules, problem, watched
 from dynamo.frontend.stream import BatchWriter
 from dynamo.frontend.time_limits import TokenLimits, TokenWatch
+from dynamo.frontend.tls import context as tls_context
+from dynamo.frontend.tls import scheme
 from dynamo.llm.files import FileCache
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
@@ -98,16 +101,17 @@ async def serve_http(
     with contextlib.ExitStack() as stack:
         for sock in own:
             stack.callback(sock.close)
+        tls = tls_context(settings)
         if leaving is None:
             stack.enter_context(leaving_.handling())
         async with frontend(runtime, settings) as services:
-            await _serve(services, settings, own, on_ready, leaving_)
+            await _serve(services, settings, own, on_ready, leaving_, tls)
 
 
 @contextlib.asynccontextmanager
 async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> AsyncIterator[Services]:
     """The parts of a frontend over a runtime, listening to its registry."""
-    view = await runtime.registry.watch(settings.namespace or None, "frontend")
+    view = await runtime.registry.watch(watched(settings), "frontend")
     metrics = Metrics()
     mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
     loader = Loader(runtime.caller, FileCache(), mode)
@@ -115,6 +119,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
         sessions=_sessions(settings), migration_limit=settings.migration_limit,
         **_kv_routing(runtime, settings), disagg=disagg_rules(settings),
+        namespace_prefix=settings.namespace_prefix,
     )  # fmt: skip
     watch = _watch(settings, metrics)
     services = Services(
@@ -134,8 +139,8 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
     )  # fmt: skip
     stop_listening = view.listen(pool)
     try:
-        if settings.namespace:
-            await runtime.caller.listen(settings.namespace)
+        if namespace := watched(settings):
+            await runtime.caller.listen(namespace)
         await view.wait_synced()
         yield services
     finally:
@@ -213,6 +218,7 @@ async def _serve(
     sockets: list[socket.socket],
     on_ready: Callable[[str], None],
     leaving: Leaving,
+    tls: ssl.SSLContext | None,
 ) -> None:
     limits = Limits(
         settings.header_timeout,
@@ -221,12 +227,12 @@ async def _serve(
         settings.stall_seconds,
         settings.max_connections or most_connections(),
     )
-    server = HttpServer(Application(services), limits, services.metrics)
+    server = HttpServer(Application(services), limits, services.metrics, tls)
     services.metrics.active = lambda: float(server.running)
     try:
         await server.start(sockets)
         await _unless(leaving.asked, services.pool.opened(OPEN_SECONDS))
-        on_ready(url_of(sockets[0]))
+        on_ready(url_of(sockets[0], scheme(settings)))
         await leaving.asked.wait()
         # After Ctrl-C there is no proxy that would go on sending requests here.
         accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds

@@ -17,6 +17,11 @@ from dynamo.runtime.settings import setting
 
 ROUTER_MODES: Final = ("round-robin", "random", "least-loaded", "power-of-two", "kv")
 KV_MODE: Final = "kv"
+OVERLAP_WEIGHT: Final = 2.0
+"""What prefill weighs against decoding. The original's 1 gave later first tokens, and later next ones, in every trace
+that was simulated (docs/design/kv.md, "The weight")."""
+OVERLAP_CREDIT: Final = 1.1
+"""A bit more than a block's computation: of two workers that would answer at the same time, the one that has it."""
 _YEAR: Final = 31_536_000
 _BOUNDS: Final = (
     "max_concurrent_requests", "max_requests_per_model", "max_requests_per_client", "max_connections",
@@ -37,7 +42,17 @@ class FrontendSettings:
 
     http_host: str = setting("0.0.0.0", "Address to listen on.", env="DYN_HTTP_HOST")
     http_port: int = setting(8000, "Port to listen on; 0 picks a free one.", env="DYN_HTTP_PORT")
+    tls_cert_path: str = setting(
+        "", "Serve HTTPS with this certificate (PEM, with its chain).", env="DYN_TLS_CERT_PATH"
+    )
+    tls_key_path: str = setting("", "The certificate's key (PEM).", env="DYN_TLS_KEY_PATH")
+    tls_client_ca_cert_path: str = setting(
+        "", "Take only clients with a certificate of this authority (PEM).", env="DYN_TLS_CLIENT_CA_CERT_PATH"
+    )
     namespace: str = setting("", "Dynamo namespace to serve; empty: all of them.", env="DYN_NAMESPACE")
+    namespace_prefix: str = setting(
+        "", "Serve the namespaces that begin so; it goes before --namespace.", env="DYN_NAMESPACE_PREFIX"
+    )
     router_mode: str = setting(
         "round-robin", "How a worker is chosen for a request.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
@@ -68,7 +83,7 @@ class FrontendSettings:
         False, "Refuse request fields that nothing knows, instead of ignoring them.", env="DYN_STRICT_FIELDS"
     )
     overlap_score_weight: float = setting(
-        1.0, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
+        OVERLAP_WEIGHT, "Weight of prompt blocks that a worker would have to compute (kv router); 0 ignores caches.",
         env=(
             "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
             "DYN_OVERLAP_SCORE_WEIGHT",
@@ -76,8 +91,9 @@ class FrontendSettings:
         flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
     )  # fmt: skip
     router_kv_overlap_score_credit: float = setting(
-        1.0, "How much of a cached block counts as computed (kv router).", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
-    )
+        OVERLAP_CREDIT, "What a cached block is worth, of its computation (kv router).",
+        env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+    )  # fmt: skip
     router_kv_overlap_score_credit_decay: float = setting(
         0.0, "How fast that fades on workers with more to prefill than the least busy one (kv router).",
         env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
@@ -238,7 +254,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    problems = (_cost_problem, _overload_problem, _bounds_problem, _session_problem, _disagg_problem)
+    problems = (_tls_problem, _cost_problem, _overload_problem, _bounds_problem, _session_problem, _disagg_problem)
     for reason in (check(settings) for check in problems):
         if reason is not None:
             return reason
@@ -254,6 +270,14 @@ def problem(settings: FrontendSettings) -> str | None:
         return "--body-limit-mb must be more than 0"
     if not 0 <= settings.http_port <= 65535:
         return "--http-port must be between 0 and 65535"
+    return None
+
+
+def _tls_problem(settings: FrontendSettings) -> str | None:
+    if bool(settings.tls_cert_path) != bool(settings.tls_key_path):
+        return "--tls-cert-path and --tls-key-path belong together"
+    if settings.tls_client_ca_cert_path and not settings.tls_cert_path:
+        return "--tls-client-ca-cert-path needs --tls-cert-path and --tls-key-path"
     return None
 
 
@@ -297,6 +321,11 @@ def _session_problem(settings: FrontendSettings) -> str | None:
     if settings.router_session_affinity_limit < 1:
         return "--router-session-affinity-limit must be at least 1"
     return None
+
+
+def watched(settings: FrontendSettings) -> str | None:
+    """The only namespace to look at; None: all of them."""
+    return None if settings.namespace_prefix else settings.namespace or None
 
 
 def disagg_rules(settings: FrontendSettings) -> Rules:

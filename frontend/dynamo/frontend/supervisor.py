@@ -26,6 +26,7 @@ from dynamo.frontend.merging import merge_health, merge_metrics
 from dynamo.frontend.server import Leaving, open_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
 from dynamo.frontend.stream import Send
+from dynamo.frontend.tls import scheme
 from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | N
         children = [Child(index, argv, port, folder) for index in range(settings.workers)]
         leaving = Leaving()
         with leaving.handling():
-            await _run(settings, children, leaving, lambda system: on_ready(url_of(reserved), system))
+            await _run(settings, children, leaving, lambda system: on_ready(url_of(reserved, scheme(settings)), system))
 
 
 async def _run(

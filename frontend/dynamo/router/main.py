@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from dynamo.llm.kv.booking import FollowCounts
 from dynamo.llm.kv.service import KvRouter
 from dynamo.router.endpoints import RouterEndpoints
+from dynamo.router.former import FORMER
 from dynamo.router.settings import RouterSettings
 from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
@@ -31,15 +32,20 @@ from dynamo.runtime.system import SystemServer, runtime_health
 
 ENDPOINTS: Final = ("generate", "best_worker_id", "get_overlap_scores")
 _HELP: Final = "Route requests to the workers of one endpoint by what their KV caches hold."
-_EPILOG: Final = (
-    "It serves NAMESPACE.router.generate, .best_worker_id and .get_overlap_scores. etcd and NATS are found by "
-    "ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed."
-)
+_EPILOG: Final = """\b
+Examples:
+  python -m dynamo.router --endpoint dynamo.backend.generate --router-block-size 64
+  python -m dynamo.router --endpoint dynamo.prefill.generate --no-kv-events --system-port 9090
+
+It serves NAMESPACE.router.generate, .best_worker_id and .get_overlap_scores. etcd and NATS are found by
+ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed. Flags of older ages are understood:
+docs/compatibility.md.
+"""
 
 
 def make_command() -> click.Command:
     """The click command; `-v` is added here since it is counted."""
-    made = command(RouterSettings, run, name="dynamo.router", help=_HELP, epilog=_EPILOG)
+    made = command(RouterSettings, run, name="dynamo.router", help=_HELP, epilog=_EPILOG, former=FORMER)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
 

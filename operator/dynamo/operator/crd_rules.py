@@ -142,8 +142,9 @@ _SOURCE_RULES = (
         "source with pvc:// needs a claim and a path: pvc://models/llama",
     ),
     _source(
-        "!self.startsWith('hf://') || self.matches('^hf:///*[^/@]+/+[^/@]+/*(@|$)')",
-        "source with hf:// needs an organisation and a repository: hf://org/repo or hf://org/repo@rev",
+        "!self.startsWith('hf://') || self.matches('^hf:///*[^/@]+/+[^/@]+(/+[^@]*[.]gguf)?/*(@|$)')",
+        "source with hf:// needs an organisation and a repository: hf://org/repo, hf://org/repo@rev or "
+        "hf://org/repo/file.gguf",
     ),
     _source("self != 'package://'", "source with package:// needs a name after it"),
 )

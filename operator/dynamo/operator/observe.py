@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dynamo.operator.conditions import LOADING, NODE_LOST
 from dynamo.operator.converge import RevisionSet
+from dynamo.operator.last_words import chosen, gist
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.loading import CONTAINER as LOADER
 
@@ -232,11 +233,9 @@ def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
 
 
 def _last_words(ended: Mapping[str, Any]) -> str:
-    lines = [line.strip() for line in str(ended.get("message", "")).splitlines() if line.strip()]
     code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
-    last = lines[-1] if lines else ""
-    gist = last if len(last) <= GIST_CHARACTERS else last[: GIST_CHARACTERS - 1] + "…"
-    return ": ".join(part for part in (code, gist) if part)
+    said = gist(chosen(str(ended.get("message", "")).splitlines()), GIST_CHARACTERS)
+    return ": ".join(part for part in (code, said) if part)
 
 
 def _overdue(pod: Live, now: datetime) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dynamo.operator.api.frontend import FrontendSpec
+from dynamo.operator.api.frontend import FrontendSpec, RouterSpec
 from dynamo.operator.api.rules import CPU_ENGINES
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, ModelSpec
 from dynamo.operator.api.v1alpha1 import Rollout as RolloutSpec
@@ -88,7 +88,8 @@ def model_name(pipeline: DynamoPipeline) -> str:
         return model.name or pipeline.name
     scheme, separator, rest = model.source.partition("://")
     if separator and scheme == "hf":
-        return rest.partition("@")[0]
+        repository = [part for part in rest.partition("@")[0].split("/") if part][:2]
+        return "/".join(repository).partition(":")[0]
     last = (rest if separator else model.source).rstrip("/").rpartition("/")[2]
     return last.removesuffix(".gguf") or pipeline.name
 
@@ -130,7 +131,7 @@ def _frontend(
 def _kv_routing(spec: FrontendSpec) -> Iterator[str]:
     """Only what differs from the frontend's own defaults."""
     router = spec.router
-    if router.overlap_score_weight != 1.0:
+    if router.overlap_score_weight != RouterSpec().overlap_score_weight:
         yield from ("--overlap-score-weight", _number(router.overlap_score_weight))
     if router.temperature:
         yield from ("--router-temperature", _number(router.temperature))

@@ -22,6 +22,8 @@ CONFIG: Final = "config"
 GENERATION_CONFIG: Final = "generation_config"
 CHAT_TEMPLATE: Final = "chat_template"
 """Role of a Jinja file; named templates beside the default have the role `chat_template.<name>`."""
+CHAT_TEMPLATE_JSON: Final = "chat_template_json"
+"""Role of a file that holds templates as a tokenizer's configuration does."""
 
 CHAT: Final = "chat"
 COMPLETIONS: Final = "completions"

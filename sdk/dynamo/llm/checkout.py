@@ -11,6 +11,7 @@ import msgspec
 
 from dynamo.llm.card import (
     CHAT_TEMPLATE,
+    CHAT_TEMPLATE_JSON,
     CONFIG,
     GENERATION_CONFIG,
     TOKENIZER,
@@ -18,17 +19,19 @@ from dynamo.llm.card import (
     FileRef,
     ModelCard,
 )
-from dynamo.llm.files import file_ref
+from dynamo.llm.files import FileCache, file_ref
+from dynamo.llm.hub_names import Weights
 from dynamo.llm.segments import Layout
 from dynamo.llm.sources import LocalModel
+from dynamo.llm.tokenizer_files import find_tokenizer, is_pointer
 from dynamo.runtime.errors import InvalidArgument
 
 _FILES: Final = {
-    TOKENIZER: "tokenizer.json",
     TOKENIZER_CONFIG: "tokenizer_config.json",
     CONFIG: "config.json",
     GENERATION_CONFIG: "generation_config.json",
     CHAT_TEMPLATE: "chat_template.jinja",
+    CHAT_TEMPLATE_JSON: "chat_template.json",
 }
 _NAMED_TEMPLATES: Final = "additional_chat_templates"
 _SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -36,18 +39,22 @@ _UNLIMITED: Final = 10**9
 """transformers writes 1e30 as `model_max_length` where nobody set one."""
 
 
-def open_checkout(folder: Path) -> LocalModel:
-    """Describe the model in `folder`."""
+def open_checkout(folder: Path, cache: FileCache, weights: Weights = "any") -> LocalModel:
+    """Describe the model in `folder`; a tokenizer of another form than `tokenizer.json` is converted into `cache`."""
     paths = {role: folder / name for role, name in _FILES.items() if (folder / name).is_file()}
-    if TOKENIZER not in paths:
-        raise InvalidArgument(_no_tokenizer(folder))
     paths |= {f"{CHAT_TEMPLATE}.{path.stem}": path for path in sorted((folder / _NAMED_TEMPLATES).glob("*.jinja"))}
     config, settings, generation = (
         read_json(paths[role]) if role in paths else {} for role in (CONFIG, TOKENIZER_CONFIG, GENERATION_CONFIG)
     )
+    found = find_tokenizer(folder, settings, cache)
+    if found is None:
+        raise InvalidArgument(_no_tokenizer(folder))
+    if weights != "none":
+        check_weights(folder)
+    refs: dict[str, FileRef] = {role: file_ref(path) for role, path in paths.items()}
+    refs[TOKENIZER], paths[TOKENIZER] = found
     tokens = read_tokens(paths[TOKENIZER])
     special = special_tokens(settings)
-    refs: dict[str, FileRef] = {role: file_ref(path) for role, path in paths.items()}
     card = ModelCard(
         name=folder.resolve().name,
         tokenizer="hf",
@@ -59,6 +66,25 @@ def open_checkout(folder: Path) -> LocalModel:
         files=refs,
     )
     return LocalModel(card, {refs[role].digest: path for role, path in paths.items()}, folder)
+
+
+def check_weights(folder: Path) -> None:
+    """Refuse a folder whose weights are not all there; one without any is nobody's mistake yet."""
+    for index in sorted(folder.glob("*.index.json")):
+        shards = read_json(index).get("weight_map")
+        names = sorted({str(name) for name in shards.values()}) if isinstance(shards, dict) else []
+        missing = [name for name in names if not (folder / name).exists()]
+        # Where none of them is there, the weights lie in another form beside.
+        if missing and len(missing) < len(names):
+            raise InvalidArgument(
+                f"{len(missing)} of {len(names)} parts of the model in {str(folder)!r} are missing "
+                f"({missing[0]}): load it again"
+            )
+    for path in sorted(folder.glob("*.safetensors")):
+        if is_pointer(path):
+            raise InvalidArgument(
+                f"{str(path)!r} is a pointer of git-lfs and not the file itself: run `git lfs pull` in its folder"
+            )
 
 
 def _id_of(tokens: list[str | None], content: str | None) -> int | None:
@@ -140,16 +166,15 @@ def read_tokens(path: Path) -> list[str | None]:
 
 def _no_tokenizer(folder: Path) -> str:
     try:
+        if any(is_pointer(path) for path in folder.glob("*token*")):
+            return f"the tokenizer in {str(folder)!r} is a pointer of git-lfs: run `git lfs pull` in that folder"
         weights = sorted(path.name for path in folder.glob("*.gguf"))
         known = sorted(path.name for path in folder.iterdir())[:5]
     except OSError as error:
         return f"no permission to read the folder {str(folder)!r}: {error.strerror}"
     if weights:
         return f"the folder {str(folder)!r} has no tokenizer.json: give the path of its file {weights[0]!r} instead"
-    if "tokenizer.model" in known or (folder / "tokenizer.model").exists():
-        return (
-            f"the folder {str(folder)!r} has a tokenizer.model but no tokenizer.json, which is needed here; "
-            "convert it with AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
     has = f"it has {', '.join(known)}" if known else "it is empty"
-    return f"the folder {str(folder)!r} is no model folder: no tokenizer.json in it ({has})"
+    return (
+        f"the folder {str(folder)!r} is no model folder: no tokenizer.json, tokenizer.model or *.tiktoken in it ({has})"
+    )

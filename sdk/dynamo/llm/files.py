@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from dynamo.llm.card import FileRef
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, InvalidArgument
 
@@ -89,6 +91,30 @@ class FileCache:
         path = self._path(ref)
         self.write(path, data)
         return path
+
+    def keep(self, data: bytes, name: str) -> FileRef:
+        """Keep `data` unless it is there already, and return how cards name it."""
+        ref = FileRef(digest=digest_of([data]), size=len(data), name=name)
+        if self.find(ref) is None:
+            self.store(ref, data)
+        return ref
+
+    def made(self, key: str, name: str, make: Callable[[], bytes]) -> FileRef:
+        """Return what `make` gives, which takes seconds, made once for `key`: a record of it is kept."""
+        record = self.root / "made" / f"{key}.json"
+        try:
+            ref = msgspec.json.decode(record.read_bytes(), type=FileRef)
+            if self.find(ref) is not None:
+                return ref
+        except FileNotFoundError:
+            pass
+        except msgspec.DecodeError:
+            pass  # a damaged record is as good as none
+        except OSError as error:
+            self.refuse(error)
+        ref = self.keep(make(), name)
+        self.write(record, msgspec.json.encode(ref))
+        return ref
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file below the root at once or not at all."""

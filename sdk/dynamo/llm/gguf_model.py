@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER, FileRef, ModelCard
-from dynamo.llm.files import FileCache, digest_of
+from dynamo.llm.files import FileCache
 from dynamo.llm.gguf import Header, read_header
 from dynamo.llm.gguf_tokenizer import CONVERSION, adds_bos, build_tokenizer, token_list, token_types
 from dynamo.llm.sources import LocalModel
@@ -40,7 +40,7 @@ def open_gguf(path: Path, cache: FileCache) -> LocalModel:
     tokens = token_list(header)
     files = {TOKENIZER: _tokenizer(header, cache)}
     for role, source in _templates(header).items():
-        files[role] = _keep(cache, source.encode(), f"{role}.jinja")
+        files[role] = cache.keep(source.encode(), f"{role}.jinja")
     eos, bos = (_known(header.number(f"tokenizer.ggml.{name}_token_id"), tokens) for name in ("eos", "bos"))
     architecture = header.text("general.architecture") or ""
     card = ModelCard(
@@ -80,29 +80,13 @@ def _templates(header: Header) -> dict[str, str]:
     for key, value in header.fields.items():
         if isinstance(value, str) and (key == _TEMPLATE or key.startswith(f"{_TEMPLATE}.")):
             found[CHAT_TEMPLATE + key.removeprefix(_TEMPLATE)] = value
-    return found if CHAT_TEMPLATE in found else {}
+    return found
 
 
 def _tokenizer(header: Header, cache: FileCache) -> FileRef:
     """Return the converted tokenizer, made now where the cache has none for this header."""
-    record = cache.root / "gguf" / f"{header.digest[:32]}-{CONVERSION}.json"
-    try:
-        ref = msgspec.json.decode(record.read_bytes(), type=FileRef)
-        if cache.find(ref) is not None:
-            return ref
-    except FileNotFoundError:
-        pass
-    except msgspec.DecodeError:
-        pass  # a damaged record is as good as none
-    except OSError as error:
-        cache.refuse(error)
-    ref = _keep(cache, msgspec.json.encode(build_tokenizer(header)), "tokenizer.json")
-    cache.write(record, msgspec.json.encode(ref))
-    return ref
 
+    def make() -> bytes:
+        return msgspec.json.encode(build_tokenizer(header))
 
-def _keep(cache: FileCache, data: bytes, name: str) -> FileRef:
-    ref = FileRef(digest=digest_of([data]), size=len(data), name=name)
-    if cache.find(ref) is None:
-        cache.store(ref, data)
-    return ref
+    return cache.made(f"gguf-{header.digest[:32]}-{CONVERSION}", "tokenizer.json", make)

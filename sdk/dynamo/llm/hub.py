@@ -1,124 +1,241 @@
-"""Models from the Hugging Face Hub: `fetch("hf://org/repo@rev") -> folder`.
+"""Models from the Hugging Face Hub: `fetch("hf://org/repo@rev") -> folder or GGUF file`.
 
-Everything that the hub's own library knows counts: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE. A file that
-is in its cache is not loaded again, and of several processes that share a cache (pods with one volume, say) one
-loads a file while the others wait for its lock. While the hub can't be reached, a model that is whole there serves.
+Everything that the hub's own library knows counts: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; its cache is
+shared with other tools. Of its steps only the transfer of a file is ours (`download.py` says why). While the hub
+can't be reached, a model that is whole in the cache serves.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import re
-from collections.abc import Iterable
-from fnmatch import fnmatch
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
+from dynamo.llm.download import Answer, Errand, Interrupted, Line, Patience, Place, RemoteFile, load
+from dynamo.llm.hub_names import Choice, HubModel, Weights, choose, parse
+from dynamo.llm.progress import Progress, Teller, duration_text, size_text, terminal_of
+from dynamo.runtime.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from huggingface_hub.utils import httpx
 
 log = logging.getLogger(__name__)
 
-SCHEME: Final = "hf://"
-DESCRIPTION: Final = ("*.json", "*.jinja", "*.model", "*.txt")
-"""What tells how a model is talked to; the rest is weights and pictures."""
-OTHERS: Final = ("*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.ot", "*.tflite", "*.mlmodel", "original/*", "*.pth")
-"""The same weights for other programs."""
-LEFT_OUT: Final = (".*", "*.md", "*.png", "*.jpg")
-TORCH: Final = ("*.bin", "*.pt")
-"""The same weights once more where there are safetensors."""
-_SOURCE: Final = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?")
+PARALLEL: Final = 4
+"""Files that are loaded at once."""
+_ABOUT_SECONDS: Final = 30.0
+_ABOUT_TRIES: Final = 4
 
 
-def wanted(names: Iterable[str], weights: bool) -> list[str]:
-    """The files of a repository to load: those that an engine reads, or only the model's description."""
-    found = [n for n in names if not _any(n, LEFT_OUT)]
-    if not weights:
-        return [n for n in found if "/" not in n and _any(n, DESCRIPTION)]
-    other = OTHERS + (TORCH if any(n.endswith(".safetensors") for n in found) else ())
-    return [n for n in found if not _any(n, other)]
+def fetch(source: str, *, weights: Weights = "any", stop: threading.Event | None = None) -> Path:
+    """Return the folder with the model's files, or its GGUF file, loaded if need be; blocks, perhaps for an hour.
 
-
-def fetch(source: str, *, weights: bool = True) -> Path:
-    """The folder with the model's files, loaded if need be; blocks, perhaps for an hour.
-
-    `InvalidArgument` where the name, the revision or the right is wrong; `CannotConnect` where the hub can't
-    be reached.
+    `InvalidArgument` where the name, the revision or the right is wrong or the disk is full; `CannotConnect` where
+    the hub can't be reached; `Cancelled` soon after `stop` is set.
     """
-    parsed = _SOURCE.fullmatch(source)
-    if parsed is None:
-        raise InvalidArgument(f"{source!r} is no model of the hub: use hf://org/repo or hf://org/repo@revision")
-    from huggingface_hub import errors
-
-    try:
-        return _loaded(parsed["repo"], parsed["revision"], weights)
-    except errors.GatedRepoError as error:
+    model = parse(source)
+    if model is None:
         raise InvalidArgument(
-            f"{source} is gated: ask for access on its page and set HF_TOKEN (spec.model.tokenSecret)"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise InvalidArgument(
-            f"{source}: the hub has no such model, or it is private: check the name, or set HF_TOKEN "
-            "(spec.model.tokenSecret)"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise InvalidArgument(f"{source}: the model has no such revision") from error
-    except (errors.LocalEntryNotFoundError, _transport_error()) as error:
-        raise _unreachable(source, error) from error
-    except OSError as error:
-        raise _unwritable(source, error) from error
+            f"{source!r} is no model of the hub: use hf://org/repo, hf://org/repo@revision or hf://org/repo/file.gguf"
+        )
+    from huggingface_hub import constants
+    from huggingface_hub.utils import httpx
+
+    from dynamo.llm.hub_errors import explained, may_pass, retry_after
+
+    errand = Errand(HubLine(), Progress({}), stop or threading.Event())
+    with explained(model):
+        if constants.HF_HUB_OFFLINE:
+            return _cached(model, weights, "HF_HUB_OFFLINE is set")
+        patience = Patience(_ABOUT_TRIES)
+        while True:
+            try:
+                return _loaded(model, weights, errand)
+            except httpx.HTTPError as error:
+                if not may_pass(error):
+                    raise
+                if found := _whole_in_cache(model, weights, error):
+                    return found
+                seconds = patience.wait(retry_after(error))
+                if seconds is None:
+                    raise
+                errand.pause(seconds)
 
 
-def _loaded(repo: str, revision: str | None, weights: bool) -> Path:
-    from huggingface_hub import HfApi, constants, errors, snapshot_download
-
-    if constants.HF_HUB_OFFLINE:
-        return _cached(repo, revision, weights)
+def _whole_in_cache(model: HubModel, weights: Weights, error: Exception) -> Path | None:
     try:
-        names = wanted(HfApi().list_repo_files(repo, revision=revision), weights)
-    except _transport_error() as error:
-        if isinstance(error, errors.HfHubHTTPError) and error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise
-        found = _cached(repo, revision, weights)
-        log.warning("the hub can't be reached (%s); %s is whole in the cache and serves", error, repo)
-        return found
-    log.info("%s: %d files, into %s", repo, len(names), constants.HF_HUB_CACHE)
-    # Patterns: a name with brackets means itself.
-    patterns = [re.sub(r"([*?\[])", r"[\1]", name) for name in names]
-    return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
-
-
-def _cached(repo: str, revision: str | None, weights: bool) -> Path:
-    """What is there already; refused where a file of it is missing."""
-    from huggingface_hub import snapshot_download
-
-    only = None if weights else list(DESCRIPTION)
-    others = [*OTHERS, *TORCH, *LEFT_OUT]
-    return Path(
-        snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=only, ignore_patterns=others)
-    )
-
-
-def _transport_error() -> type[Exception]:
-    """Of the client that the hub's library uses: every answer of 400 and more, and none at all."""
-    from huggingface_hub import errors
-
-    found: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # there, but not listed
+        found = _cached(model, weights, "")
+    except InvalidArgument:
+        return None
+    log.warning("the hub can't be reached (%s); %s is whole in the cache and serves", error, model)
     return found
 
 
-def _unreachable(source: str, error: Exception) -> DynamoException:
-    return CannotConnect(f"{source} can't be loaded: {error}; check the way to the hub (HF_ENDPOINT, proxies)")
+def _loaded(model: HubModel, weights: Weights, errand: Errand) -> Path:
+    from huggingface_hub import HfApi, constants
+
+    about = HfApi().model_info(model.repo, revision=model.revision, timeout=_ABOUT_SECONDS)
+    files = _tree(model.repo, about.sha or model.revision or "main")
+    choice = choose(model, files, weights)
+    _load_all(model, [files[name] for name in choice.names], Path(constants.HF_HUB_CACHE).expanduser(), errand)
+    return _entry(_linked(model, choice), choice)
 
 
-def _unwritable(source: str, error: OSError) -> DynamoException:
-    from huggingface_hub import constants
+def _tree(repo: str, revision: str) -> dict[str, RemoteFile]:
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.hf_api import RepoFile
 
-    return InvalidArgument(
-        f"{source} can't be stored in {constants.HF_HUB_CACHE}: {error.strerror or error}; "
-        "free space there (a pipeline's spec.model.cache.size), or set HF_HOME"
-    )
+    return {
+        entry.path: RemoteFile(
+            name=entry.path,
+            url=hf_hub_url(repo, entry.path, revision=revision),
+            size=entry.lfs.size if entry.lfs else entry.size,
+            sha256=entry.lfs.sha256 if entry.lfs else None,
+            git_id=entry.blob_id,
+        )
+        for entry in HfApi().list_repo_tree(repo, recursive=True, revision=revision)
+        if isinstance(entry, RepoFile)
+    }
 
 
-def _any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+def _load_all(model: HubModel, files: Sequence[RemoteFile], cache: Path, errand: Errand) -> None:
+    """Bring the files into the cache, several at once; say how far it is."""
+    places = {file: _place(model, file, cache) for file in dict.fromkeys(files)}
+    missing = [file for file, place in places.items() if not place.blob.exists()]
+    if not missing:
+        return
+    _check_room(model, {file: places[file] for file in missing}, cache)
+    progress = errand.progress = Progress({file.name: file.size for file in missing})
+    for file in missing:
+        progress.at(file.name, places[file].have())
+    begun = time.monotonic()
+    log.info("%s: loading %d files, %s, into %s", model, len(missing), progress.state(begun), cache)
+    with ThreadPoolExecutor(PARALLEL, "download") as pool:
+        largest_first = sorted(missing, key=lambda file: -file.size)
+        tasks = [pool.submit(load, file, places[file], errand) for file in largest_first]
+        try:
+            _watch(tasks, progress, Teller(str(model), terminal_of(sys.stderr)))
+        except BaseException:  # Ctrl-C above all: the threads end at their next chunk
+            errand.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    seconds = time.monotonic() - begun
+    log.info("%s: loaded %s in %s", model, size_text(progress.loaded), duration_text(seconds))
+
+
+def _watch(tasks: Sequence[Future[None]], progress: Progress, teller: Teller) -> None:
+    """Say how far it is until all is there; raise what goes wrong first."""
+    try:
+        left: set[Future[None]] = set(tasks)
+        while left:
+            done, left = wait(left, teller.seconds, FIRST_EXCEPTION)
+            teller.tell(progress.state(time.monotonic()))
+            for task in done:
+                task.result()
+    finally:
+        teller.end()
+
+
+def _place(model: HubModel, file: RemoteFile, cache: Path) -> Place:
+    """Where the hub's library keeps a file and its lock."""
+    folder = f"models--{model.repo.replace('/', '--')}"
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", file.blob):  # it becomes a file name
+        raise InvalidArgument(f"the hub names {file.name} by {file.blob[:80]!r}, which is no checksum")
+    return Place(cache / folder / "blobs" / file.blob, cache / ".locks" / folder / f"{file.blob}.lock")
+
+
+def _check_room(model: HubModel, places: Mapping[RemoteFile, Place], cache: Path) -> None:
+    """Refuse before the first byte what can't fit."""
+    needed = sum(max(0, file.size - place.have()) for file, place in places.items())
+    cache.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(cache).free
+    if needed > free:
+        raise InvalidArgument(
+            f"{model} needs {size_text(needed)} more but {cache} has {size_text(free)} free: free space there "
+            "(a pipeline's spec.model.cache.size), or set HF_HOME to a larger disk"
+        )
+
+
+def _linked(model: HubModel, choice: Choice) -> Path:
+    """Let the hub's library name the files that are there: it makes the links and notes the revision."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import tqdm
+
+    class Silent(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+
+    # Patterns: a name with brackets means itself.
+    patterns = [re.sub(r"([*?\[])", r"[\1]", name) for name in choice.names]
+    return Path(snapshot_download(model.repo, revision=model.revision, allow_patterns=patterns, tqdm_class=Silent))
+
+
+def _cached(model: HubModel, weights: Weights, why: str) -> Path:
+    """What is there already; `InvalidArgument` where a file of it is missing."""
+    from huggingface_hub import errors, snapshot_download
+
+    remedy = f"{why}: load it once where the hub can be reached (python -m dynamo.worker.fetch --model-path {model})"
+    try:
+        # No pattern: the folder alone, whether or not files that nobody asked for are missing.
+        folder = Path(snapshot_download(model.repo, revision=model.revision, local_files_only=True, allow_patterns=[]))
+    except errors.LocalEntryNotFoundError as error:
+        raise InvalidArgument(f"{model} is not in the cache, and {remedy}") from error
+    choice = choose(model, _names_in(folder), weights)
+    missing = [name for name in choice.names if not (folder / name).exists()]
+    if missing or not choice.names:
+        what = f"{missing[0]}" + (f" and {len(missing) - 1} more files" if missing[1:] else "") if missing else "all"
+        raise InvalidArgument(f"of {model} {what} is not in the cache, and {remedy}")
+    return _entry(folder, choice)
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The names of a snapshot's files: those of the whole tree where the hub's library noted it, else what is there."""
+    noted = folder.parent.parent / "trees" / f"{folder.name}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return [str(name) for name in json.loads(noted.read_bytes())["files"]]
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()]
+
+
+def _entry(folder: Path, choice: Choice) -> Path:
+    return folder / choice.gguf if choice.gguf else folder
+
+
+class HubLine(Line):
+    """Files over the hub library's own client: its proxies and hooks, and the token, but never to another host."""
+
+    @contextlib.contextmanager
+    def open(self, url: str, start: int, end: int) -> Iterator[Answer]:
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, httpx
+
+        from dynamo.llm.hub_errors import BUSY, seconds_of
+
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
+        try:
+            with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as found:
+                if found.status_code in BUSY or found.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise Interrupted(f"the hub answers {found.status_code}", seconds_of(found.headers))
+                hf_raise_for_status(found)
+                yield _HubAnswer(found)
+        except httpx.TransportError as error:
+            raise Interrupted(f"the line broke ({error or type(error).__name__})") from error
+
+
+class _HubAnswer:
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self.status = response.status_code
+        self.headers = response.headers
+
+    def chunks(self) -> Iterator[bytes]:
+        return self._response.iter_raw()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.llm.byte_alphabet import byte_characters
 from dynamo.llm.pieces import FallbackStream, Piece, StrippedStream, Utf8Stream, as_piece
 from dynamo.llm.segments import Layout
 
@@ -84,11 +85,9 @@ def decoder_kind(decoder: Any) -> str | None:
 
 def _byte_alphabet() -> dict[int, str]:
     """Map the printable stand-ins of byte-level tokens to the bytes (as characters), all else out of reach."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in set(printable)]
-    alphabet = dict.fromkeys(others, "\uffff")
-    alphabet |= {value: chr(value) for value in printable}
-    return alphabet | {256 + number: chr(value) for number, value in enumerate(others)}
+    characters = byte_characters()
+    hidden = [value for value in range(256) if characters[value] != chr(value)]
+    return dict.fromkeys(hidden, "\uffff") | {ord(shown): chr(value) for value, shown in characters.items()}
 
 
 def _byte_level_piece(token: str, byte_of: dict[int, str]) -> Piece:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynamo.llm import request_options as options
-from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER_CONFIG, ModelCard
+from dynamo.llm.card import CHAT_TEMPLATE, CHAT_TEMPLATE_JSON, TOKENIZER_CONFIG, ModelCard
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.llm.template import ChatTemplate, flatten_message
 from dynamo.llm.tokenizer import Mode, Tokenizer, card_file, load_tokenizer
@@ -68,6 +68,14 @@ class Preprocessor:
         prompts = read_prompts(body.get("prompt"))
         ids = [await self._prompt_ids(prompt) for prompt in prompts]
         return self._requests(body, ids, chat=False)
+
+    def text_request(self, kind: str, body: Mapping[str, Any]) -> PreprocessedRequest:
+        """Read one request to a text engine, `chat` or `completions`, of one prompt: for such an engine, which ends
+        and counts as those do that take tokens. Blocks while a long prompt is read."""
+        chat = kind == "chat"
+        text = self.chat_prompt(body) if chat else read_prompts(body.get("prompt"))[0]
+        ids = self.tokenizer.encode(text, not chat) if isinstance(text, str) else list(text)
+        return self._requests({**body, "n": 1}, [ids], chat=chat)[0]
 
     def chat_prompt(self, body: Mapping[str, Any]) -> str:
         """Render the messages of a chat body."""
@@ -181,21 +189,21 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
 
 
 def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
-    """Open the card's template: its own files, else what the tokenizer's configuration holds, else the plain one."""
-    path = card_file(card, files, CHAT_TEMPLATE)
-    if path is not None:
-        default: str | None = _read(path)
-        named = {
-            role.removeprefix(f"{CHAT_TEMPLATE}."): _read(found)
-            for role in card.files
-            if role.startswith(f"{CHAT_TEMPLATE}.") and (found := card_file(card, files, role))
-        }
-    elif path := card_file(card, files, TOKENIZER_CONFIG):
-        from dynamo.llm.checkout import read_json, templates_of
+    """Open the card's templates: Jinja files before `chat_template.json` before the tokenizer's configuration."""
+    from dynamo.llm.checkout import read_json, templates_of
 
-        default, named = templates_of(read_json(path))
-    else:
-        default, named = None, {}
+    default: str | None = None
+    named: dict[str, str] = {}
+    for role in (TOKENIZER_CONFIG, CHAT_TEMPLATE_JSON):  # the later one wins
+        if path := card_file(card, files, role):
+            own, more = templates_of(read_json(path))
+            default, named = own or default, {**named, **more}
+    if path := card_file(card, files, CHAT_TEMPLATE):
+        # A template of its own replaces all that the configuration says, for tools too.
+        default, named = _read(path), {}
+    for role in card.files:
+        if role.startswith(f"{CHAT_TEMPLATE}.") and (path := card_file(card, files, role)):
+            named[role.removeprefix(f"{CHAT_TEMPLATE}.")] = _read(path)
     return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
 
 

@@ -15,31 +15,53 @@ from dynamo.runtime.errors import InvalidArgument
 _TAIL: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TAIL_SLASH: Final = _TAIL.replace(r"[\r\n]*", r"[\r\n/]*", 1)
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_LLAMA3: Final = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL
-_QWEN2: Final = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL
+LLAMA3: Final = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL
+QWEN2: Final = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL
 _CASED: Final = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
 )
 _TEKKEN: Final = _CASED % ("", "") + r"|\p{N}" + _TAIL_SLASH
 _GPT4O: Final = _CASED % (_CONTRACTIONS + "?", _CONTRACTIONS + "?") + r"|\p{N}{1,3}" + _TAIL_SLASH
+_UPPER: Final = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+KIMI: Final = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}"
+) + _TAIL
+_DEEPSEEK3: Final = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+"""One after the other, each within what the one before left."""
+_QWEN35: Final = (
+    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 _GPT2: Final = "gpt2"
 _DIGITS: Final = "digits"
-_KINDS: Final = {
+NAMES: Final[dict[str, str | tuple[str, ...]]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "jina-es", "jina-de", "mpt", "olmo", "gigachat"), _GPT2),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "dbrx", "smaug-bpe"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _QWEN2),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "dbrx", "smaug-bpe"), LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), QWEN2),
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    **dict.fromkeys(("glm4", "chatglm-bpe"), LLAMA3),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    "kimi-k2": KIMI,
+    "qwen35": _QWEN35,
 }
-_NFC: Final = ("qwen2", "deepseek-r1-qwen")
+_NFC: Final = ("qwen2", "deepseek-r1-qwen", "qwen35")
+"""These models' own files compose characters first; llama.cpp leaves that out."""
 
 
 def pre_tokenizer(name: str | None) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return `(normalizer, pre_tokenizer)` in the form of a `tokenizer.json`."""
-    kind = _KINDS.get(name or "")
+    kind = NAMES.get(name or "")
     if kind is None:
         raise InvalidArgument(_unknown(name))
     normalizer = {"type": "NFC"} if name in _NFC else None
@@ -47,8 +69,13 @@ def pre_tokenizer(name: str | None) -> tuple[dict[str, Any] | None, dict[str, An
         return normalizer, _bytes(use_regex=True)
     if kind == _DIGITS:
         return normalizer, _sequence({"type": "Digits", "individual_digits": True}, _bytes(use_regex=True))
-    split = {"type": "Split", "pattern": {"Regex": kind}, "behavior": "Isolated", "invert": False}
-    return normalizer, _sequence(split, _bytes(use_regex=False))
+    return normalizer, _sequence(
+        *(
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+            for pattern in ((kind,) if isinstance(kind, str) else kind)
+        ),
+        _bytes(use_regex=False),
+    )
 
 
 def _bytes(*, use_regex: bool) -> dict[str, Any]:
@@ -62,7 +89,7 @@ def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 def _unknown(name: str | None) -> str:
     what = "does not name its pre-tokenizer (tokenizer.ggml.pre)"
     if name:
-        close = difflib.get_close_matches(name, _KINDS, n=1)
+        close = difflib.get_close_matches(name, NAMES, n=1)
         what = f"names the pre-tokenizer {name!r}, which is not known here" + (
             f" (the nearest known one is {close[0]!r})" if close else ""
         )

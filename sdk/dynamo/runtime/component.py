@@ -31,7 +31,8 @@ class Served:
     def __init__(self, registration: Registration, server: RequestServer, forget: Callable[[Served], None]) -> None:
         self._registration, self._server, self._forget = registration, server, forget
         self._drained = False
-        self._left_because = ""
+        self._left: dict[str, str] = {}
+        self._held: dict[str, str] = {}
         self.graceful = True
         """False: a shutdown does not wait for its streams."""
 
@@ -54,23 +55,36 @@ class Served:
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here, and if not, why?"""
-        if self._left_because:
-            return Readiness(False, [self._left_because])
-        return self._registration.readiness()
+        found = self._registration.readiness()
+        if reasons := [why for why in (*self._left.values(), *self._held.values()) if why]:
+            return Readiness(False, reasons)
+        return found
 
     async def update(self, *, figures: Mapping[str, Any] | None = None, card: Mapping[str, Any] | None = None) -> bool:
         """Publish new figures or another card. False: the store is away, it is written later."""
         return await self._registration.update(figures=figures, card=card)
 
-    async def leave(self, because: str = "") -> None:
-        """Leave routing without ending; what still arrives is served. `/health` says `because` what."""
-        self._left_because = because
+    def hold(self, by: str, because: str) -> None:
+        """Be not Ready on `by`'s account until `because` is empty; routing stays as it is."""
+        self._held[by] = because
+
+    async def leave(self, because: str = "", *, by: str = "") -> None:
+        """Leave routing without ending; what still arrives is served. `/health` says `because` what.
+
+        Each of several who have it leave (`by`) has to let it `rejoin`.
+        """
+        self._left[by] = because
         await self._registration.update(draining=True)
 
-    async def rejoin(self) -> None:
+    async def rejoin(self, *, by: str = "") -> None:
         """Undo `leave`."""
-        self._left_because = ""
-        await self._registration.update(draining=False)
+        self._left.pop(by, None)
+        if not self._left and not self._drained:
+            await self._registration.update(draining=False)
+
+    async def known_to_all(self, timeout: float) -> bool:
+        """Wait until all clients have applied the last change; False where some have not within `timeout` seconds."""
+        return await self._registration.known_to_all(timeout)
 
     async def drain(self, grace: float) -> bool:
         """Leave routing, refuse what still arrives, wait for running streams. False: some still ran after `grace`."""
@@ -78,7 +92,7 @@ class Served:
         if not self._drained:
             self._drained = True
             # Requests are refused only when nobody sends any more, or after a moment; a refusal is retryable.
-            await self._registration.known_to_all(min(LEAVE_LIMIT, grace))
+            await self.known_to_all(min(LEAVE_LIMIT, grace))
             await self._server.drain(self.path)
         return await self._server.finished(grace)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,9 +21,22 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, as `asyncio.run` does."""
+    """Run `work` to its end, as `asyncio.run` does; with the task console where the environment wants it."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work)
+        return runner.run(watched(work))
+
+
+async def watched(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` with the task console where the environment wants it, on whatever loop runs."""
+    if "DYN_CONSOLE" not in os.environ:
+        return await work
+    from dynamo.runtime.console import console
+
+    try:
+        async with console(os.environ):
+            return await work
+    finally:
+        work.close()  # where the console could not start
 
 
 def task_count() -> float:

@@ -16,6 +16,7 @@ from dynamo.runtime.calling import Caller
 from dynamo.runtime.client import Client
 from dynamo.runtime.component import Endpoint, Namespace, Served
 from dynamo.runtime.config import MEMORY, RuntimeConfig
+from dynamo.runtime.engine_routes import Callback, EngineRoutes
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.memory import MemoryWorld
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
@@ -53,6 +54,8 @@ class DistributedRuntime:
         """Set when the shutdown begins."""
         self.health: bool | None = None
         """What `set_health_status` said; None: nothing, readiness decides."""
+        self.engine_routes = EngineRoutes()
+        """What a system server of this process answers under `/engine/`."""
         self._served: list[Served] = []
         self._figures: dict[EndpointPath, dict[str, Any]] = {}
         """What was announced of endpoints, served already or not."""
@@ -105,6 +108,10 @@ class DistributedRuntime:
     def set_health_status(self, ready: bool) -> None:
         """What `/health` says from now on, whatever the endpoints say."""
         self.health = ready
+
+    def register_engine_route(self, route_name: str, callback: Callback) -> None:
+        """Have `POST /engine/<route_name>` of the system server call `callback(dict) -> dict`, async or not."""
+        self.engine_routes.register(route_name, callback)
 
     def announce(self, path: EndpointPath, figures: Mapping[str, Any]) -> None:
         """Publish these figures beside those that the endpoint was or will be served with."""

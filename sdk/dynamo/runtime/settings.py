@@ -9,10 +9,12 @@ with exit code 2 and the name of the flag or variable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
+
+from dynamo.runtime.flags import FlagCommand, Former
 
 T = TypeVar("T")
 
@@ -77,17 +79,41 @@ def command(
     name: str,
     help: str,  # noqa: A002
     epilog: str = "",
-) -> click.Command:
-    """A click command that builds `settings` from flags and environment and calls `run` with it."""
+    former: Sequence[Former] = (),
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> FlagCommand:
+    """A click command that builds `settings` from flags and environment and calls `run` with it.
+
+    `former` flags of older ages are understood; `groups` order its `--help`.
+    """
 
     def callback(**values: Any) -> Any:
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return run(settings(**plain))
 
-    return click.Command(
-        name, params=options(settings), callback=callback, help=help, epilog=epilog,
-        context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    return FlagCommand(
+        name, params=[*options(settings), version_option()], callback=callback, help=help, epilog=epilog,
+        former=former, groups=groups,
+        context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110},
     )  # fmt: skip
+
+
+def version_option() -> click.Option:
+    """`--version`, as all programs have it."""
+
+    def tell(context: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                click.echo(version("dynamo-pipelines"))
+            except PackageNotFoundError:
+                click.echo("unknown (not installed as a package)")
+            context.exit()
+
+    return click.Option(
+        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=tell, help="Print the version."
+    )
 
 
 def parse(settings: type[T], argv: Sequence[str]) -> T:

@@ -1,4 +1,4 @@
-"""The system server of a process: `/live`, `/health` and `/metrics` on a port of its own.
+"""The system server of a process: `/live`, `/health`, `/metrics` and what else it is given, on a port of its own.
 
 A bare ASGI application on uvicorn, in the process's own event loop, so that it answers
 exactly as long as that loop turns. The worker's and the supervisor's probes ask it.
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 START_LIMIT: Final = 10.0
 STOP_LIMIT: Final = 3
+BODY_LIMIT: Final = 1 << 20
 _JSON: Final = "application/json"
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Tree = Callable[[str, str, Mapping[bytes, bytes], bytes], Awaitable[tuple[int, str, bytes]]]
+"""Method, path, headers and body to status, content type and body."""
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +74,12 @@ class SystemServer:
         host: str = "127.0.0.1",
         port: int = 0,
         routes: Mapping[str, Callable[[], tuple[int, str, bytes]]] | None = None,
+        trees: Mapping[str, Tree] | None = None,
     ) -> None:
+        """`trees`: what answers everything whose path begins so, with the body of the request."""
         self._health, self._metrics = health, metrics
         self._host, self._wanted = host, port
+        self._trees = dict(trees or {})
         self._started = time.monotonic()
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/live": self._live,
@@ -105,10 +112,15 @@ class SystemServer:
         except TimeoutError:
             log.warning("the system server did not close in time")
 
-    async def _app(self, scope: Mapping[str, Any], _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+    async def _app(self, scope: Mapping[str, Any], receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
         if scope["type"] != "http":
             return
-        status, kind, body = self._answer(scope["method"], scope["path"])
+        path = scope["path"]
+        tree = None if path in self._routes else next((t for p, t in self._trees.items() if path.startswith(p)), None)
+        if tree is None:
+            status, kind, body = self._answer(scope["method"], path)
+        else:
+            status, kind, body = await _ask(tree, scope, receive)
         headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
@@ -148,6 +160,18 @@ class SystemServer:
     def _uptime(self) -> dict[str, int]:
         secs, rest = divmod(time.monotonic() - self._started, 1)
         return {"secs": int(secs), "nanos": int(rest * 1e9)}
+
+
+async def _ask(tree: Tree, scope: Mapping[str, Any], receive: Receive) -> tuple[int, str, bytes]:
+    """What a tree answers, with the whole body."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > BODY_LIMIT:
+            return _json(413, {"error": "Too large", "message": f"the body is larger than {BODY_LIMIT} bytes"})
+    return await tree(scope["method"], scope["path"], dict(scope["headers"]), body)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -69,7 +69,8 @@ def test_parts_of_groups_and_frontends() -> None:
     parts = parts_of(planned, Ground((8000, 0), Path("/files"), lambda: next(picked)))
     assert [p.name for p in parts] == ["frontend-0", "frontend-1", "worker-0-0", "worker-0-1"]
     assert parts[0].argv[0] == sys.executable
-    leaders = {p.argv[p.argv.index("--leader-addr") + 1] for p in parts if p.kind == "worker"}
+    assert [p.kind for p in parts[2:]] == ["worker", "node"], "a worker counts when its leader does"
+    leaders = {p.argv[p.argv.index("--leader-addr") + 1] for p in parts[2:]}
     assert leaders == {"127.0.0.1:20002"}
     assert [dict(p.ports)["http"] for p in parts[:2]] == [8000, 0]
 
@@ -184,6 +185,12 @@ def test_ps_tables() -> None:
     plain = table(rows([(state_of(7), True)], 90.0, wide=False))
     assert plain[1].split() == ["p", "worker-0", "ready", "1m", "0", "7", "model", "http://u"]
     assert "dead" in table(rows([(state_of(7), False)], 90.0, wide=True))[1]
+    crashed = state_of(7)
+    crashed.parts[0].ended = "killed by signal 11 (SIGSEGV): " + "x" * 400
+    told = table(rows([(crashed, True)], 90.0, wide=False))
+    assert told[0].endswith("REASON")
+    assert "started again: killed by signal 11 (SIGSEGV): x" in told[1]
+    assert (len(told[1]) < 250, len(table(rows([(crashed, True)], 90.0, wide=True))[1]) > 400) == (True, True)
     assert [age(s) for s in (5, 300, 7300, 200_000)] == ["5s", "5m", "2h", "2d"]
 
 

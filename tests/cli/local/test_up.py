@@ -94,7 +94,10 @@ def test_a_crashed_worker_is_started_again(place: Workplace) -> None:
     up.wait_for("worker-0: ready")
     place.wait_until(lambda: place.part_pid("worker-0") != before, "the state names the new process")
     listed = json.loads(place.run("ps", "-o", "json").stdout)
-    assert next(p for p in listed[0]["parts"] if p["name"] == "worker-0")["restarts"] == 1
+    worker = next(p for p in listed[0]["parts"] if p["name"] == "worker-0")
+    assert (worker["restarts"], worker["reason"]) == (1, "")
+    assert worker["ended"].startswith("killed by signal 9 (SIGKILL): ")
+    assert "started again: killed by signal 9 (SIGKILL)" in place.run("ps").stdout
 
 
 @pytest.mark.parametrize("part", ["etcd", "nats"])
@@ -117,6 +120,7 @@ def test_a_worker_that_will_not_start_says_why_and_the_rest_serves(place: Workpl
     up = place.up(place.write(text=text))
     assert "no such model: /nowhere" in up.wait_for("bad-0: will not start")
     assert "(1 of 2 workers so far)" in up.wait_for("model ")
+    assert "exited with code 2: ERROR no such model: /nowhere" in place.run("ps").stdout
     assert up.process.poll() is None
 
 

@@ -19,8 +19,8 @@ def test_shared_blocks_count_once() -> None:
     activity.add("y", A, [1, 2, 9], 16)
     assert activity.load(A) == Load(64, 4, 2)
     assert activity.shared([1, 2, 9, 5]) == {A: 3}
-    assert activity.loads([B, A], []) == ([0, 64], [0, 4], [0, 2])
-    assert activity.loads([B, A], [1, 2, 9, 5]) == ([0, 64], [0, 1], [0, 2])
+    assert activity.loads([B, A], []) == ([0, 64], [0, 4], [0, 2], None)
+    assert activity.loads([B, A], [1, 2, 9, 5]) == ([0, 64], [0, 1], [0, 2], [0, 3])
     activity.prefilled("x")
     activity.grew("x")
     assert activity.load(A) == Load(16, 5, 2)

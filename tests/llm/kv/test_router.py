@@ -67,12 +67,26 @@ def test_the_cost_is_that_of_its_parts() -> None:
         for rank in ranks:
             load, both = made.activity.load(rank), shared.get(rank, 0)
             decode = load.blocks + len(names) - both
-            candidates.append(Candidate(rank, load.prefill_tokens, decode, load.requests, depths.get(rank, 0)))
+            cached = max(depths.get(rank, 0), both)
+            candidates.append(Candidate(rank, load.prefill_tokens, decode, load.requests, cached))
         expected = costs(candidates, prompt.tokens, SIZE, Weights())
         decision = made.query(prompt, ranks)
         assert decision.cost == min(expected)
         assert expected[decision.position] == decision.cost
-        assert decision.overlap_blocks == depths.get(decision.rank, 0)
+        assert decision.overlap_blocks == max(depths.get(decision.rank, 0), shared.get(decision.rank, 0))
+
+
+def test_a_prompt_on_its_way_is_as_good_as_cached() -> None:
+    """What is computed there for somebody else needn't be computed again, here or elsewhere."""
+    made = router()
+    ranks = made.ranks(range(2))
+    for rank in ranks:
+        made.follow(rank.instance)
+    first = made.place("a", made.prompt(range(40)), ranks, 0.0)
+    other = made.place("b", made.prompt(range(100, 140)), ranks, 0.0)
+    again = made.place("c", made.prompt([*range(40), 7]), ranks, 0.0)
+    assert other.rank != first.rank
+    assert (again.rank, again.overlap_blocks, again.to_prefill) == (first.rank, 40 // SIZE, 41 - 40 // SIZE * SIZE)
 
 
 def test_ranks_are_candidates_of_their_own() -> None:

@@ -22,12 +22,15 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import Abort
+from dynamo.worker.engines import PYTHON
 from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 MARK: Final = "_HEALTH_CHECK"
 """In the payload of such a request, for engines that want to know."""
 _SLOWEST_TICK: Final = 1.0
+_OWNER: Final = "canary"
+"""Who has the endpoint leave."""
 
 
 class Canary:
@@ -154,10 +157,10 @@ class EngineWatch:
         self._left = broken
         if broken:
             log.warning("%s; it gets no requests until it answers", self._canary.failure)
-            await served.leave(self._canary.failure)
+            await served.leave(self._canary.failure, by=_OWNER)
         else:
             log.warning("the engine answers again")
-            await served.rejoin()
+            await served.rejoin(by=_OWNER)
 
 
 class _Question:
@@ -198,7 +201,10 @@ def health_check(card: ModelCard, settings: WorkerSettings) -> PreprocessedReque
         return None
     text = card.model_input == "text"
     plain: dict[str, Any] = {"model": card.name, MARK: True}
-    if text:
+    if text and settings.engine == PYTHON:  # such files are written for chats
+        body = {"model": card.name, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1, MARK: True}
+        plain |= {"kind": "chat", "body": body}
+    elif text:
         plain |= {"kind": "completions", "body": {"model": card.name, "prompt": "1", "max_tokens": 1}}
     else:
         first = card.bos_token_id if card.bos_token_id is not None else 1

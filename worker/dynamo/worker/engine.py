@@ -17,18 +17,24 @@ Contract (tests/worker/test_engine_contract.py runs it over every engine):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from prometheus_client import Metric
 
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
+from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import DynamoException
 
 Abort = Callable[[], None]
 """Ends a request early; may be called any number of times, also after its end."""
+
+
+GUIDED: Final = ("json", "regex", "choice", "grammar")
+"""What an answer can be constrained by: the names in `guided_decoding` that `EngineFacts.guided` chooses from."""
 
 
 class Sink(Protocol):
@@ -42,6 +48,20 @@ class Sink(Protocol):
 
     def fail(self, error: Exception) -> None:
         """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
+
+
+@runtime_checkable
+class OfRequest(Protocol):
+    """What a sink has beside the rest that belongs to a request of a client."""
+
+    @property
+    def context(self) -> Context:
+        """Its id, its time limit, what travels with it."""
+
+
+def context_of(sink: Sink) -> Context:
+    """The context of the request that a sink belongs to; of nobody's request a new one."""
+    return sink.context if isinstance(sink, OfRequest) else Context()
 
 
 def nothing_wanted(sink: Sink) -> Abort:
@@ -66,6 +86,9 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Where decode engines find a prefill engine; empty: by its instance."""
     bootstrap_port: int | None = None
     """There where a prefill engine meets decode engines, which then get requests before their prompts are computed."""
+    guided: tuple[str, ...] = ()
+    """What it can constrain its output by, of `guided_decoding`'s names (`json`, `regex`, …); requests with another
+    are refused before it sees them."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 
@@ -119,6 +142,14 @@ class KvCaching(Protocol):
         """
 
 
+@runtime_checkable
+class Routed(Protocol):
+    """What an engine has beside the rest that can be told things over HTTP."""
+
+    def routes(self) -> Mapping[str, Callback]:
+        """What answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
+
+
 class Fetched(Protocol):
     """Who waits for a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
 
@@ -162,6 +193,39 @@ class KvHanding(Protocol):
 
     async def all_taken(self) -> None:
         """Wait until no prompt is kept for anybody."""
+
+
+class Nodes(NamedTuple):
+    """A group of nodes that is whole: what each of its engines is told before it starts."""
+
+    leader: tuple[str, int]
+    """Host and port at which the node of rank 0 is found, as all were told."""
+    hosts: Sequence[str]
+    """Of the leader only: where each node runs, by rank."""
+
+
+@runtime_checkable
+class OverNodes(Protocol):
+    """What an engine has beside the rest that survives the loss of a node of its group; others end with it."""
+
+    def broken(self, why: str) -> None:
+        """A node was lost: what runs fails with `EngineShutdown`, what is submitted too, and nothing is cached."""
+
+    def whole(self) -> None:
+        """The group is whole again; may be called when it always was."""
+
+
+class Node(Protocol):
+    """An engine's part on a node that isn't the leader; it takes no requests. May be `OverNodes`."""
+
+    async def start(self, nodes: Nodes) -> None:
+        """Join; raises with one clear sentence where the model or an argument is bad."""
+
+    async def stop(self) -> None:
+        """Free everything."""
+
+    async def failed(self) -> BaseException:
+        """As an `Engine`'s."""
 
 
 class TokenEngine(Engine, Protocol):

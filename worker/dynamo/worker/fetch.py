@@ -1,7 +1,7 @@
 """`python -m dynamo.worker.fetch`: load a worker's model into the cache and end.
 
 Run before a worker starts, where that has a time limit and a download has none (an init container). The worker finds
-the files; workers that share a cache load each file once, since the hub's library locks it.
+the files; workers that share a cache load each file once, since who loads it holds a lock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from dynamo.llm.hub import fetch
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.settings import command, setting
-from dynamo.worker.engines import WITHOUT_WEIGHTS
+from dynamo.worker.engines import weights_of
 
 
 @dataclass(frozen=True)
 class FetchSettings:
     """What to load."""
 
-    model_path: str = setting("", "hf://ORG/REPO or hf://ORG/REPO@REVISION; required.", env="DYN_MODEL_PATH")
+    model_path: str = setting(
+        "", "hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf; required.", env="DYN_MODEL_PATH"
+    )
     engine: str = setting("", "The engine that it is for: simulated ones need no weights.", env="DYN_ENGINE")
 
 
@@ -31,9 +33,11 @@ def run(settings: FetchSettings) -> None:
     """Block until everything is there; what goes wrong is one line on stderr and exit code 1."""
     try:
         configure_logging(0)
-        folder = fetch(settings.model_path, weights=settings.engine not in WITHOUT_WEIGHTS)
+        folder = fetch(settings.model_path, weights=weights_of(settings.engine))
     except DynamoException as error:
         raise click.ClickException(error.message) from error
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.stdout.write(f"{settings.model_path} is in {folder}\n")
 
 

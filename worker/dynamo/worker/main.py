@@ -8,8 +8,10 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -19,27 +21,52 @@ from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.planes import PLANES
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
-from dynamo.worker.engines import BUILT, WITHOUT_WEIGHTS, check_engine, create_engine
-from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
+from dynamo.worker.engines import (
+    BUILT,
+    PYTHON,
+    WITHOUT_WEIGHTS,
+    check_engine,
+    check_nodes,
+    check_source,
+    create_engine,
+    create_node,
+    takes_text,
+    weights_of,
+)
+from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine, serve_node
 from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _HELP: Final = "Serve one engine as an instance of an endpoint."
-_EPILOG: Final = (
-    f"Engines: {', '.join(BUILT)}. Example: dynamo-worker --engine mocker --model-name demo. "
-    "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. "
-    "When every live frontend can route here, one line 'ready {…}' is printed."
-)
+_EPILOG: Final = f"""\b
+Engines: {", ".join(BUILT)}.
+
+\b
+Examples:
+  dynamo-worker --engine mocker --model-name demo
+  dynamo-worker --engine llamacpp --model-path model.gguf --endpoint dyn://chat.backend.generate
+  dynamo-worker --engine mocker --role prefill --endpoint dyn://chat.prefill.generate --system-port 9090
+
+etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When every live frontend can route here, one line
+'ready {{…}}' is printed.
+"""
+_GROUPS: Final = {
+    "Engine and model": ("engine", "model_", "context_", "kv_cache", "chat_template", "python_"),
+    "Where it serves": ("endpoint", "role", "load_metrics", "num_workers", "migration_", "discovery_"),
+    "Several GPUs and nodes": ("tensor_", "num_nodes", "node_rank", "leader_"),
+    "Health and leaving": ("system_", "health_", "canary_", "grace_"),
+}
 _READY_POLL: Final = 0.05
 _READY_LIMIT: Final = 120.0
 
 
 def make_command() -> click.Command:
     """The click command; `-v` is added here since it is counted."""
-    made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG)
+    made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG, former=PLANES, groups=_GROUPS)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
 
@@ -55,6 +82,8 @@ def run(settings: WorkerSettings) -> None:
         configure_logging(settings.verbose)
         settings.check()
         check_engine(settings.engine)
+        check_nodes(settings)
+        check_source(settings)
         _check_several(settings)
     except DynamoException as error:
         raise click.UsageError(error.message) from error
@@ -70,16 +99,33 @@ def run(settings: WorkerSettings) -> None:
         raise click.ClickException(f"unexpected {type(error).__name__}: {error} (-vv shows where)") from error
 
 
-def load_model(settings: WorkerSettings) -> LocalModel:
+async def loaded_model(settings: WorkerSettings) -> LocalModel:
+    """`load_model` in a thread; whoever stops waiting (Ctrl-C) ends a download too, and what has come stays."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(load_model, settings, stop)
+    finally:
+        stop.set()
+
+
+def load_model(settings: WorkerSettings, stop: threading.Event | None = None) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
+    check_source(settings)
     settings.check()
+    name, source = settings.model_name, settings.model_path
+    if settings.engine == PYTHON:
+        if not source or takes_text(settings):
+            name = name or Path(source or settings.python_file).stem
+        if takes_text(settings):
+            source = ""  # what the file does with its model, where it has one, is its own affair
     return open_model(
-        settings.model_path or None,
-        name=settings.model_name or None,
+        source or None,
+        name=name or None,
         context_length=settings.context_length,
         chat_template=settings.chat_template or None,
-        weights=settings.engine not in WITHOUT_WEIGHTS,
+        weights=weights_of(settings.engine),
+        stop=stop,
     )
 
 
@@ -99,10 +145,30 @@ class _Instance(NamedTuple):
 
 
 async def _work(settings: WorkerSettings) -> None:
-    model = await asyncio.to_thread(load_model, settings)
+    model = await loaded_model(settings)
     async with contextlib.AsyncExitStack() as ends:
-        started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
-        await _until_told(started, settings)
+        if settings.num_nodes == 1:
+            started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
+        else:
+            started = await _meeting(_start(settings, model, 0, ends))
+        if started:
+            await _until_told(started, settings)
+
+
+async def _meeting(start: Coroutine[Any, Any, _Instance]) -> list[_Instance]:
+    """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with contextlib.AsyncExitStack() as stack:
+        starting = stack.enter_context(_task(start))
+        ending = stack.enter_context(_task(told.wait()))
+        await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return [starting.result()]
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return []
 
 
 async def _start(
@@ -110,11 +176,20 @@ async def _start(
 ) -> _Instance:
     if settings.system_port > 0:
         settings = replace(settings, system_port=settings.system_port + number)
-    engine = create_engine(settings, model)
+    serve = _server_of(settings, model)
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
     runtime = await DistributedRuntime.create(config)
     ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)
-    return _Instance(runtime, await serve_engine(runtime, engine, model, settings))
+    return _Instance(runtime, await serve(runtime))
+
+
+def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[DistributedRuntime], Awaitable[Serving]]:
+    """Serves an engine, or the part of one that a node has; made before anything is connected."""
+    if settings.node_rank:
+        node = create_node(settings, model)
+        return lambda runtime: serve_node(runtime, node, model, settings)
+    engine = create_engine(settings, model)
+    return lambda runtime: serve_engine(runtime, engine, model, settings)
 
 
 async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) -> None:
@@ -145,13 +220,17 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) ->
         leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
         await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
-            raise EngineError(f"the engine died: {tasks['dead'].result()!r}")
+            raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
 
 
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:
     """Wait until one of the engines dies; why it did."""
     async with contextlib.AsyncExitStack() as stack:
-        tasks = [stack.enter_context(_task(one.serving.engine.failed())) for one in started]
+        tasks = [stack.enter_context(_task(one.serving.failed())) for one in started]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         reason: BaseException = done.pop().result()
         return reason

@@ -6,6 +6,7 @@ of its process. Per token the way is `Sink.push` -> `Incoming.send`, one append.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
@@ -18,15 +19,20 @@ from dynamo.llm.files import OPERATION
 from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
+from dynamo.runtime.context import Context
+from dynamo.runtime.engine_routes import PREFIX
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding
-from dynamo.worker.engines import TEXT_ENGINES
+from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
+from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
+from dynamo.worker.load_metrics import serve_load
+from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
+from dynamo.worker.nodes import NodeGroup
 from dynamo.worker.settings import WorkerSettings
 
 CLOSE_SECONDS: Final = 5.0
@@ -45,6 +51,11 @@ class RequestSink:
         metrics.began()
         if watch is not None:
             watch.speakers.add(self)
+
+    @property
+    def context(self) -> Context:
+        """The request's."""
+        return self._incoming.context
 
     def listen(self) -> None:
         """Tell the watch of the next output."""
@@ -92,19 +103,32 @@ class RequestSink:
 
 
 class Serving:
-    """One engine, served. `stop` leaves in order; it may be called twice."""
+    """One engine, served, or one node of a group. `stop` leaves in order; it may be called twice."""
 
     def __init__(
-        self, engine: Engine, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
-        transfers: KvTransfers | None = None, watch: EngineWatch | None = None,
+        self, engine: Engine | Node, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
+        transfers: KvTransfers | None = None, watch: EngineWatch | None = None, beside: Served | None = None,
+        group: NodeGroup | None = None,
     ) -> None:  # fmt: skip
-        self.engine, self.served, self.system, self.kv, self.transfers = engine, served, system, kv, transfers
-        self.watch = watch
+        self.engine: Any = engine
+        self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
+        self.watch, self.beside, self.group = watch, beside, group
         self._stopped = False
 
     @property
     def system_port(self) -> int | None:
         return self.system.port if self.system is not None else None
+
+    async def failed(self) -> BaseException:
+        """Wait until the engine dies by itself, or a node that it can't do without is lost; why."""
+        waits = [asyncio.ensure_future(one.failed()) for one in (self.engine, self.group) if one is not None]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            reason: BaseException = done.pop().result()
+            return reason
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def stop(self, grace: float) -> None:
         """Leave routing, let streams end within `grace` seconds, withdraw, stop the engine."""
@@ -112,13 +136,19 @@ class Serving:
             return
         self._stopped, began = True, time.monotonic()
         try:
+            if self.group is not None:
+                await self.group.leave(grace)
             if self.watch is not None:
                 await self.watch.stop()
             await self.served.drain(grace)
             if self.transfers is not None:
                 await self.transfers.leave(grace - (time.monotonic() - began))
             await self.served.stop()
+            if self.beside is not None:
+                await self.beside.stop()
         finally:
+            if self.group is not None:
+                await self.group.stop()
             await self.engine.stop()
             if self.kv is not None:
                 self.kv.stop()
@@ -138,12 +168,21 @@ async def serve_engine(
     path = settings.path()
     async with contextlib.AsyncExitStack() as undo:
         metrics = WorkerMetrics(path, runtime.id, model.card.name)
-        system = await _system(runtime, metrics, settings)  # probes are answered while a large model loads
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)  # probes are answered while a large model loads
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
-        facts = await engine.start()
+        group = None
+        if settings.num_nodes > 1:
+            group = await _joined(runtime, settings, undo)
+            facts = await group.start_engine(engine, lambda _: engine.start())
+        else:
+            facts = await engine.start()
         metrics.watch(engine)
+        if isinstance(engine, Routed):
+            for name, callback in engine.routes().items():
+                runtime.register_engine_route(name, callback)
         kv = None
         if facts.kv_events and isinstance(engine, KvCaching):
             kv = KvPublisher.serve(runtime, path)
@@ -158,12 +197,45 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
         watch = watch_engine(submit, card, settings)
-        handler = _handler(submit, metrics, settings.engine in TEXT_ENGINES, watch)
+        if not takes_text(settings):
+            submit = refusing_unguided(submit, settings.engine, facts.guided)
+        handler = _handler(submit, metrics, takes_text(settings), watch)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
+        metadata.serves(served, card)
+        undo.push_async_callback(served.stop)
+        beside = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
+        if group is not None:
+            group.route(served)
         if watch is not None:
             watch.start(served)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers, watch)
+    return Serving(engine, served, system, kv, transfers, watch, beside, group)
+
+
+async def serve_node(runtime: DistributedRuntime, node: Node, model: LocalModel, settings: WorkerSettings) -> Serving:
+    """Be a node of a group that isn't its leader; it serves no requests, so its `served` is the node's record.
+
+    Returns when the group is whole; raises as `serve_engine`.
+    """
+    async with contextlib.AsyncExitStack() as undo:
+        metrics = WorkerMetrics(settings.path(), runtime.id, model.card.name)
+        metadata = Metadata(model, lambda: runtime.engine_routes.names)
+        system = await _system(runtime, metrics, settings, metadata)
+        if system is not None:
+            undo.push_async_callback(system.stop)
+        undo.push_async_callback(node.stop)
+        group = await _joined(runtime, settings, undo)
+        await group.start_engine(node, node.start)
+        undo.pop_all()
+    assert group.record is not None, "it has started"
+    return Serving(node, group.record, system, group=group)
+
+
+async def _joined(runtime: DistributedRuntime, settings: WorkerSettings, undo: contextlib.AsyncExitStack) -> NodeGroup:
+    group = NodeGroup(runtime, settings)
+    undo.push_async_callback(group.stop)
+    await group.start()
+    return group
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
@@ -175,7 +247,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
-    if settings.engine in TEXT_ENGINES:
+    if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
 
@@ -206,11 +278,29 @@ def _handler(
     return handle
 
 
-async def _system(runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings) -> SystemServer | None:
-    if settings.system_port < 0:
+def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> Submit:
+    """`submit`, but for requests whose output is to be constrained by what the engine can't: an answer that doesn't
+    keep to a schema is worse than none."""
+
+    def checked(request: PreprocessedRequest, sink: RequestSink) -> Abort:
+        wanted = request.sampling_options.guided_decoding
+        if wanted and not wanted.keys() & set(guided):
+            kinds = ", ".join(sorted(wanted))
+            takes = f"takes {', '.join(guided)} only" if guided else "can't constrain its output"
+            raise InvalidArgument(f"guided decoding ({kinds}): engine {engine} {takes}")
+        return submit(request, sink)
+
+    return checked
+
+
+async def _system(
+    runtime: DistributedRuntime, metrics: WorkerMetrics, settings: WorkerSettings, metadata: Metadata
+) -> SystemServer | None:
+    if (port := settings.wanted_system_port) < 0:
         return None
     server = SystemServer(
-        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=settings.system_port
-    )
+        lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=port,
+        trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer},
+    )  # fmt: skip
     await server.start()
     return server

@@ -40,31 +40,47 @@ class WorkerSettings:
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
         "",
-        "Folder, GGUF file, hf://ORG/REPO or package://NAME; empty: the built-in byte-level model.",
+        "Folder, GGUF file, ORG/REPO of the hub (or hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf) or "
+        "package://NAME; empty: the built-in byte-level model.",
         env="DYN_MODEL_PATH",
     )
     model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
     role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
-    context_length: int | None = setting(None, "Longest prompt plus answer in tokens; default: the model's.")
+    context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
     num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
     num_nodes: int = setting(1, "Nodes that share one replica.")
     node_rank: int = setting(0, "Which of them this one is.")
     leader_addr: str = setting("", "host:port of the node of rank 0.")
-    chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
+    chat_template: str = setting(
+        "", "Jinja file, or the template itself, that replaces the model's chat template.",
+        flags=["--custom-jinja-template"],
+    )  # fmt: skip
     engine_args: str = setting(
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )
     python_file: str = setting("", "File with an async generate(request) (engine python).")
     python_mode: str = setting("tokens", "What generate is given (engine python).", choices=MODES)
-    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
+    python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
+        [], "One word of the file's sys.argv; may be repeated (engine python)."
+    )
+    system_host: str = setting(
+        "127.0.0.1", "Address of /health, /live, /metrics, /v1/metadata and /engine.", env="DYN_SYSTEM_HOST"
+    )
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    system_enabled: bool | None = setting(
+        None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
+    )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     migration_limit: int | None = setting(
         None, "How often a request for this model goes on elsewhere; default: as its frontend says."
     )
+    load_metrics: bool = setting(
+        False, "Answer at the endpoint load_metrics, beside the one served, what the engine does now.",
+        env="DYN_LOAD_METRICS",
+    )  # fmt: skip
     health_check_enabled: bool = setting(
         False, "Ask the engine when it has been silent; leave routing while it doesn't answer.",
         env="DYN_HEALTH_CHECK_ENABLED",
@@ -91,9 +107,28 @@ class WorkerSettings:
                 raise InvalidArgument(f"--{name.replace('_', '-')} must be from {low} to {high}, got {value}")
         if self.node_rank >= self.num_nodes:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
+        self._check_group()
         self.path()
         self.arguments()
         self.payload()
+
+    def _check_group(self) -> None:
+        if self.num_nodes == 1:
+            return
+        if not self.leader_addr:
+            raise InvalidArgument("--num-nodes needs --leader-addr HOST:PORT of the node of rank 0, the same on each")
+        leader_address(self.leader_addr)
+        if self.num_workers > 1:
+            raise InvalidArgument("--num-workers and --num-nodes are both above 1: a group of nodes is one worker")
+        if self.discovery_backend == "mem":
+            raise InvalidArgument("--num-nodes needs --discovery-backend etcd: nodes find each other there")
+
+    @property
+    def wanted_system_port(self) -> int:
+        """Of the system server; 0: any, negative: none."""
+        if self.system_enabled is False:
+            return -1
+        return 0 if self.system_enabled and self.system_port < 0 else self.system_port
 
     def path(self) -> EndpointPath:
         """The endpoint to serve; `InvalidArgument` where it is none."""
@@ -116,13 +151,31 @@ def _object(text: str, source: str) -> dict[str, Any]:
     if file:
         source = f"{source} {file}"
         text = _read(Path(file), source)
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+    found = _yaml(text, source) if file.endswith((".yaml", ".yml")) else _json(text, source)
     if not isinstance(found, dict):
         raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
     return found
+
+
+def _json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{source} is no JSON: {error}") from error
+
+
+def _yaml(text: str, source: str) -> Any:
+    """As TensorRT-LLM's users keep its arguments."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(
+            f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
+        ) from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{source} is no YAML: {' '.join(str(error).split())}") from error
 
 
 def _read(path: Path, source: str) -> str:
@@ -130,6 +183,38 @@ def _read(path: Path, source: str) -> str:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{source}: neither a JSON object nor a file that can be read ({error})") from error
+
+
+def checked_arguments(
+    engine: str, given: dict[str, Any], defaults: dict[str, Any], lowest: dict[str, int]
+) -> dict[str, Any]:
+    """An engine's own arguments over its defaults, whose types they must have; numbers are at least `lowest`, or 0.
+
+    `InvalidArgument` names the first that is unknown (with the nearest known one) or of another kind.
+    """
+    for name, value in given.items():
+        if name not in defaults:
+            raise unknown_name(f"{engine} argument", name, list(defaults))
+        kind = type(defaults[name])
+        if kind is int:
+            low = lowest.get(name, 0)
+            if type(value) is not int or value < low:
+                raise InvalidArgument(
+                    f"{engine} argument {name!r} must be a whole number of at least {low}, got {value!r}"
+                )
+        elif type(value) is not kind:
+            word = {str: "a text", bool: "true or false", list: "a list"}[kind]
+            raise InvalidArgument(f"{engine} argument {name!r} must be {word}, got {value!r}")
+    return {**defaults, **given}
+
+
+def leader_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[v6]:PORT`; raises `InvalidArgument` where that is none."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and host == bare):
+        raise InvalidArgument(f"--leader-addr must be HOST:PORT of the node of rank 0, got {text!r}")
+    return bare, int(port)
 
 
 def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:

@@ -18,6 +18,8 @@ from dynamo.operator.workload import Argument, Placement, Plan, PortOf, Workload
 INFRA = "infra"
 FRONTEND = "frontend"
 WORKER = "worker"
+NODE = "node"
+"""Of a worker that is a group of nodes: one beside its leader, which is the worker."""
 DRAIN_VARIABLE = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
 
 
@@ -60,7 +62,7 @@ def _parts(plan: Plan, workload: Workload, replicas: int, ground: Ground) -> Ite
             placement = Placement(ports, _paths(workload, ground.files), str(rank), leader)
             yield PartSpec(
                 name=_name(workload, replica, rank),
-                kind=FRONTEND if workload.is_frontend else WORKER,
+                kind=FRONTEND if workload.is_frontend else NODE if rank else WORKER,
                 pipeline=plan.pipeline,
                 component=workload.component,
                 argv=_argv(workload.argv, placement),

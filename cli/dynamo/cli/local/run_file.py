@@ -25,6 +25,7 @@ from dynamo.cli.local.logs import LogFile, Severity
 from dynamo.cli.local.parts import (
     FRONTEND,
     INFRA,
+    NODE,
     WORKER,
     Ground,
     PartSpec,
@@ -45,7 +46,8 @@ from dynamo.operator.workload import Plan
 
 INFRA_READY_WITHIN = 30.0
 _REFRESH_EVERY, _REST_EVERY = 0.1, 0.5
-_SHOW_ORDER = (INFRA, FRONTEND, WORKER)
+_SHOW_ORDER = (INFRA, FRONTEND, WORKER, NODE)
+_STOP_ORDER = ((FRONTEND,), (WORKER, NODE), (INFRA,))
 
 
 @dataclass(frozen=True)
@@ -292,8 +294,8 @@ class FileRun:
     async def _stop_in_order(self) -> None:
         """Frontends first, so that no request meets a missing worker; the servers last."""
         parts = self._supervisor.parts
-        for kind in (FRONTEND, WORKER, INFRA):
-            ending = [p for p in reversed(parts) if p.spec.kind == kind and not p.life.over]
+        for kinds in _STOP_ORDER:
+            ending = [p for p in reversed(parts) if p.spec.kind in kinds and not p.life.over]
             if ending:
                 names = ", ".join(part.label for part in reversed(ending))
                 self._display.say(f"stopping: waiting for {names} (Ctrl-C again ends everything now)")
@@ -370,5 +372,5 @@ def _part_state(part: Part) -> PartState:
         ports["http"] = http
     return PartState(
         part.spec.name, part.spec.kind, part.spec.component, part.state.value, since, part.life.pid,
-        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports,
+        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports, part.life.ended,
     )  # fmt: skip

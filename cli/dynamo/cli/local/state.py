@@ -36,6 +36,8 @@ class PartState(msgspec.Struct):
     reason: str = ""
     log: str = ""
     ports: dict[str, int] = {}
+    ended: str = ""
+    """Why the process before this one ended, where there was one."""
 
 
 class RunState(msgspec.Struct):

@@ -9,6 +9,7 @@ and carries out what it answers. No process, clock or log in here: the time is a
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -125,6 +126,8 @@ class Life:
     delay: float = 0.0
     reason: str = ""
     """Why it isn't serving, for people."""
+    ended: str = ""
+    """Why the process before this one ended; stays when it serves again."""
     was_ready: bool = False
 
     @property
@@ -188,10 +191,10 @@ def _exited(life: Life, code: int, last_line: str, now: float) -> tuple[Life, li
     reason = describe_exit(code, last_line)
     barren = 0 if served else life.barren + 1
     if not life.was_ready and _hopeless(life, barren, code, last_line):
-        return _to(life, State.FAILED, now, pid=None, barren=barren, reason=reason), [WakeAt(None)]
+        return _to(life, State.FAILED, now, pid=None, barren=barren, reason=reason, ended=reason), [WakeAt(None)]
     stable = served and now - life.since >= life.policy.stable_after
     delay = _next_delay(0.0 if stable else life.delay, life.policy)
-    after = _to(life, State.BACKING_OFF, now, pid=None, barren=barren, delay=delay, reason=reason)
+    after = _to(life, State.BACKING_OFF, now, pid=None, barren=barren, delay=delay, reason=reason, ended=reason)
     return after, [WakeAt(now + delay)]
 
 
@@ -230,6 +233,13 @@ def _kill(life: Life, now: float) -> tuple[Life, list[Effect]]:
 
 
 def describe_exit(code: int, last_line: str) -> str:
-    """`exited with code 1: …`, `killed by signal 9`."""
-    how = f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+    """`exited with code 1: …`, `killed by signal 9 (SIGKILL)`."""
+    how = f"killed by signal {-code}{_signal_name(-code)}" if code < 0 else f"exited with code {code}"
     return f"{how}: {last_line}" if last_line else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f" ({signal.Signals(number).name})"
+    except ValueError:  # real-time signals have none
+        return ""

@@ -20,6 +20,7 @@ from dynamo.cli.local.logs import LogFile, Severity, message, severity
 from dynamo.cli.local.parts import PartSpec
 from dynamo.cli.local.processes import Child, Watchdog, spawn
 from dynamo.cli.local.supervise import Life, Policy, State
+from dynamo.operator.last_words import chosen, gist
 
 Probe = Callable[[], Awaitable[bool]]
 OnLog = Callable[["Part", str, Severity], None]
@@ -28,6 +29,7 @@ OnChange = Callable[["Part"], None]
 _PROBE_EVERY = 0.05
 _REMEMBERED_LINES = 30
 _DOING = 60
+_GIST_CHARACTERS = 300
 
 
 class Part:
@@ -68,8 +70,7 @@ class Part:
     def last_words(self) -> str:
         """The line that most likely says why it ended."""
         errors = [text for level, text in self.last if level is Severity.ERROR]
-        lines = errors or [text for _, text in self.last]
-        return lines[-1].strip() if lines else ""
+        return gist(chosen(errors or [text for _, text in self.last]), _GIST_CHARACTERS)
 
 
 class Supervisor:

@@ -86,6 +86,11 @@ class GenerateRoute:
             job.leave()
 
 
+def _seed(seed: int | None, choice: int) -> dict[str, int]:
+    """The seed of one choice: were it the same for all, they would be alike."""
+    return {} if seed is None else {"seed": seed + choice}
+
+
 def _level(error: ApiError) -> int:
     """How loud an answer is in the log: refusals under load are counted, a line for each would only add to it."""
     if error.code in OVERLOAD:
@@ -254,7 +259,9 @@ class _Job:
         each = shape.choices
         shape.choices = each * len(bodies)
         return [
-            TextRequest(model=request.model, kind=kind, body={**one, "n": 1}) for one in bodies for _ in range(each)
+            TextRequest(model=request.model, kind=kind, body={**one, "n": 1, **_seed(request.seed, index)})
+            for one in bodies
+            for index in range(each)
         ]
 
     def _start(

@@ -25,7 +25,7 @@ class RouterSpec(Fields):
 
     mode: RouterMode = Field(default=RouterMode.ROUND_ROBIN, description="How a frontend picks a worker.")
     overlap_score_weight: float = Field(
-        default=1.0, ge=0, description="Mode kv: weight of cached prompt blocks against load; 0 ignores the cache."
+        default=2.0, ge=0, description="Mode kv: weight of cached prompt blocks against load; 0 ignores the cache."
     )
     temperature: float = Field(
         default=0.0, ge=0, description="Mode kv: randomness of the choice; 0 always takes the cheapest worker."

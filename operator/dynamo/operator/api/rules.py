@@ -8,6 +8,7 @@ blocks label edits and `kubectl scale` of objects that exist), those over a comp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ CPU_ENGINES = frozenset({Engine.LLAMACPP, Engine.MISTRALRS, Engine.MOCKER, Engin
 """Engines whose workers ask for no GPU unless `accelerator` says so."""
 
 NEED_NO_MODEL = frozenset({Engine.ECHO_CORE, Engine.ECHO_FULL, Engine.MOCKER, Engine.PYTHON})
-MULTI_NODE = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM})
+MULTI_NODE = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER})
 DISAGGREGATED = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER, Engine.PYTHON})
 
 SCHEMES = ("hf", "pvc", "file", "package")
@@ -89,6 +90,9 @@ def model_is_known(pipeline: DynamoPipeline) -> Iterator[Problem]:
         )
 
 
+_HUB_NAME = re.compile(r"/*[^/@]+/+[^/@]+(/+[^@]*[.]gguf)?/*(@|\Z)")
+
+
 def source_is_readable(pipeline: DynamoPipeline) -> Iterator[Problem]:
     """A source without a scheme is a path; one with a scheme must be ours and complete."""
     source = pipeline.spec.model.source or ""
@@ -103,9 +107,10 @@ def source_is_readable(pipeline: DynamoPipeline) -> Iterator[Problem]:
         )
     elif scheme == "pvc" and not all(rest.partition("/")[::2]):
         yield Problem("spec.model.source", "pvc:// needs a claim and a path: pvc://models/llama")
-    elif scheme == "hf" and len([p for p in rest.partition("@")[0].split("/") if p]) != 2:
+    elif scheme == "hf" and not _HUB_NAME.match(rest):
         yield Problem(
-            "spec.model.source", "hf:// needs an organisation and a repository: hf://org/repo or hf://org/repo@rev"
+            "spec.model.source",
+            "hf:// needs an organisation and a repository: hf://org/repo, hf://org/repo@rev or hf://org/repo/file.gguf",
         )
     elif not rest:
         yield Problem("spec.model.source", f"{scheme}:// needs a name after it")

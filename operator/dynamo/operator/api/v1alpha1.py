@@ -69,8 +69,9 @@ class ModelSpec(Fields):
         default=None,
         min_length=1,
         max_length=1024,
-        description="Where the model comes from: hf://org/repo[@revision], pvc://claim/path, file:///path, "
-        "package://distribution or a path in the image. Not needed by echo_core, echo_full, mocker and python.",
+        description="Where the model comes from: hf://org/repo[/file.gguf][@revision], pvc://claim/path, "
+        "file:///path, package://distribution or a path in the image. Not needed by echo_core, echo_full, mocker and "
+        "python.",
     )
     name: str | None = Field(
         default=None,

@@ -24,6 +24,17 @@ class Load(NamedTuple):
 IDLE = Load()
 
 
+class Loads(NamedTuple):
+    """Of several ranks, for one prompt."""
+
+    prefill_tokens: list[int]
+    blocks: list[int]
+    """Less those that the prompt would share."""
+    requests: list[int]
+    shared: list[int] | None
+    """How much of the prompt's beginning is in use there anyway; None: nothing anywhere."""
+
+
 @dataclass(slots=True)
 class _Request:
     rank: Rank
@@ -123,15 +134,16 @@ class Activity:
             return IDLE
         return Load(busy.prefill_tokens, busy.blocks, busy.requests)
 
-    def loads(self, ranks: Sequence[Rank], names: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """`prefill_tokens`, `blocks` less those that `shared` tells, and `requests` of each rank, in their order."""
+    def loads(self, ranks: Sequence[Rank], names: Sequence[int]) -> Loads:
+        """Of each rank, in their order."""
         get = self._ranks.get
         found = [get(rank) or _NOTHING for rank in ranks]
-        blocks = [busy.blocks for busy in found]
+        blocks, depths = [busy.blocks for busy in found], None
         if shared := self.shared(names):
             known = {self._ranks[rank]: depth for rank, depth in shared.items()}
-            blocks = [count - known.get(busy, 0) for count, busy in zip(blocks, found, strict=True)]
-        return [busy.prefill_tokens for busy in found], blocks, [busy.requests for busy in found]
+            depths = [known.get(busy, 0) for busy in found]
+            blocks = [count - depth for count, depth in zip(blocks, depths, strict=True)]
+        return Loads([busy.prefill_tokens for busy in found], blocks, [busy.requests for busy in found], depths)
 
     def shared(self, names: Sequence[int]) -> dict[Rank, int]:
         """How many of these blocks a rank has in use anyway; ranks with none aren't there."""

@@ -100,7 +100,10 @@ class KvRouter:
         weights, temperature = weighing or (self._weights, self._temperature)
         names = prompt.names
         overlaps = self.index.overlaps(names, ranks)
-        prefill, used, requests = self.activity.loads(ranks, names)
+        prefill, used, requests, shared = self.activity.loads(ranks, names)
+        if shared is not None:
+            # What is being computed there will be cached when this one's turn comes, though no event says so yet.
+            overlaps = [max(both) for both in zip(overlaps, shared, strict=True)]
         found = costs(
             zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, weights
         )

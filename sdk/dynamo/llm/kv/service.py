@@ -274,7 +274,7 @@ class KvRouter:
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         ranks, size = self._ranks(), self.router.block_size
-        prefill, blocks, requests = self.router.activity.loads(ranks, prompt.names)
+        prefill, blocks, requests, _ = self.router.activity.loads(ranks, prompt.names)
         overlaps = self.router.index.overlaps(prompt.names, ranks)
         return [
             {

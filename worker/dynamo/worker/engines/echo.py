@@ -2,20 +2,31 @@
 
 `echo_core` gets tokens and answers with the prompt's own tokens, so that the whole way
 through template, tokenizer, wire and detokenizer shows. `echo_full` gets text and answers
-with the last user message (or the prompt), character by character. One ticker drives all
-streams: what is due at one tick leaves in one message per client.
+with the last user message (or the prompt), token by token, which is character by character with
+the built-in tokenizer. One ticker drives all streams: what is due at one tick leaves in one
+message per client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest, TextRequest
+from dynamo.llm import Preprocessor, Tokenizer
+from dynamo.llm.protocols import (
+    COMPLETION_TOKENS,
+    LENGTH,
+    PROMPT_TOKENS,
+    STOP,
+    STOP_REASON,
+    PreprocessedRequest,
+    TextRequest,
+)  # fmt: skip
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import stop_reasons
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -127,15 +138,24 @@ class EchoCore:
         return self._ticker.add(_echo_tokens(request, sink), sink)
 
 
+def _ends(request: PreprocessedRequest) -> Callable[[int, int], str | None]:
+    """Why a stream ends with its so many-th token, if it does."""
+    conditions = request.stop_conditions
+    stops, floor = stop_reasons(request), conditions.min_tokens or 0
+    limit = conditions.max_tokens if conditions.max_tokens is not None else len(request.token_ids) + 1
+
+    def ends(count: int, token: int) -> str | None:
+        if count >= floor and token in stops:
+            return stops[token]
+        return LENGTH if count >= limit else None
+
+    return ends
+
+
 def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
     prompt = request.token_ids[: len(request.token_ids) - request.answered_tokens]
     ids = iter(prompt[request.answered_tokens :])
-    conditions = request.stop_conditions
-    stops = dict.fromkeys(() if conditions.ignore_eos else request.eos_token_ids, EOS)
-    stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
-    limit = conditions.max_tokens if conditions.max_tokens is not None else len(request.token_ids) + 1
-    floor = conditions.min_tokens or 0
-    count = 0
+    ends, count = _ends(request), 0
 
     def step() -> bool:
         nonlocal count
@@ -145,27 +165,60 @@ def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
             return False
         count += 1
         sink.push([token])
-        if count >= floor and token in stops:
-            sink.finish(stops[token], {STOP_REASON: token} if stops[token] == STOP else None)
-            return False
-        if count >= limit:
-            sink.finish(LENGTH)
-            return False
-        return True
+        if reason := ends(count, token):
+            sink.finish(reason, {STOP_REASON: token} if reason == STOP else None)
+        return reason is None
+
+    return step
+
+
+def _echo_text(text: str, request: PreprocessedRequest, tokenizer: Tokenizer, sink: Sink) -> Step:
+    """As `_echo_tokens`, with the tokens' text: nothing of one that ends the stream, no half characters."""
+    prompt, chosen = request.token_ids, request.sampling_options.include_stop_str_in_output
+    ids = iter(tokenizer.encode(text, add_special=False))
+    stream = tokenizer.text_stream(prompt, request.output_options.skip_special_tokens)
+    ends, count, told = _ends(request), 0, 0
+
+    def end(reason: str, token: int | None = None) -> bool:
+        counts = {PROMPT_TOKENS: len(prompt), COMPLETION_TOKENS: count}
+        sink.finish(reason, counts if token is None else {**counts, STOP_REASON: token})
+        return False
+
+    def say(piece: str) -> None:
+        nonlocal told
+        extras = {} if told else {PROMPT_TOKENS: len(prompt)}
+        if told + 1 != count:  # else one text is one token, which is what it counts as
+            extras[COMPLETION_TOKENS] = count
+        told = count
+        sink.push(piece, extras or None)
+
+    def step() -> bool:
+        nonlocal count
+        token = next(ids, None)
+        if token is None:
+            return end(STOP)
+        count += 1
+        reason = ends(count, token)
+        shown = reason is None or reason == LENGTH or (reason == STOP and chosen)
+        if piece := stream.step(token) if shown else "":
+            say(piece)
+        return True if reason is None else end(reason, token if reason == STOP else None)
 
     return step
 
 
 class EchoFull:
-    """Text in, the last user message out, character by character, then `stop`."""
+    """Text in, the last user message out, then `stop`; it ends and counts as `echo_core` does."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         _no_arguments(settings)
+        self._model = model
         self._ticker = _Ticker(echo_delay())
 
     async def start(self) -> EngineFacts:
+        self._preprocessor = await asyncio.to_thread(Preprocessor.load, self._model.card, self._model.files)
         self._ticker.start()
-        return EngineFacts()
+        return EngineFacts(context_length=self._model.card.context_length)
 
     async def stop(self) -> None:
         await self._ticker.stop()
@@ -178,37 +231,21 @@ class EchoFull:
 
     def submit(self, request: TextRequest, sink: Sink) -> Abort:
         text = last_words(request)
-        limit = _limit(request.body)
-        if limit == 0:
+        _check_limits(request.body)
+        read = self._preprocessor.text_request(request.kind, request.body)
+        if wanted := read.sampling_options.guided_decoding:
+            raise InvalidArgument(f"guided decoding ({', '.join(wanted)}): engine echo_full can't constrain its output")
+        if read.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        characters: Iterator[str] = iter(text)
-        count = 0
-
-        def step() -> bool:
-            nonlocal count
-            character = next(characters, None)
-            if character is None:
-                sink.finish(STOP)
-                return False
-            count += 1
-            sink.push(character)
-            if limit is not None and count >= limit:
-                sink.finish(LENGTH)
-                return False
-            return True
-
-        return self._ticker.add(step, sink)
+        return self._ticker.add(_echo_text(text, read, self._preprocessor.tokenizer, sink), sink)
 
 
-def _limit(body: dict[str, Any]) -> int | None:
-    """How many characters are wanted: the body is the client's own, so it is checked here."""
-    for name in ("max_completion_tokens", "max_tokens"):
+def _check_limits(body: dict[str, Any]) -> None:
+    """The body is the client's own: where no frontend has looked at it, this is the first to."""
+    for name in ("max_completion_tokens", "max_tokens", "min_tokens"):
         value = body.get(name)
-        if value is not None:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise InvalidArgument(f"{name} must be a whole number of at least 0, got {value!r}")
-            return value
-    return None
+        if value is not None and (type(value) is not int or value < 0):
+            raise InvalidArgument(f"{name} must be a whole number of at least 0, got {value!r}")
 
 
 def last_words(request: TextRequest) -> str:

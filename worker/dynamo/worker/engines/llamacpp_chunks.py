@@ -15,15 +15,12 @@ from dynamo.llm.protocols import (
     EOS,
     LENGTH,
     LOG_PROBS,
-    STOP,
     TOP_LOGPROBS,
     PreprocessedRequest,
-    SamplingOptions,
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, logit_bias
 
-UNKNOWN_LOGPROB: Final = -9999.0
-"""OpenAI's value for a log probability that is not known."""
 _SAMPLING: Final = {
     "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
@@ -33,54 +30,34 @@ _REASONS: Final = {"stop": EOS, "length": LENGTH}
 
 
 class Phase(NamedTuple):
-    """One call of the server core. A request with `min_tokens` needs two: EOS is off in the first."""
+    """One call of the server core."""
 
     max_tokens: int
     ignore_eos: bool
+    last: bool = True
+    """Whether its EOS is the answer's."""
 
 
-def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
-    """How a request is cut; `room` is what the context leaves for the answer."""
-    conditions = request.stop_conditions
-    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
-    floor = min(conditions.min_tokens or 0, wanted)
-    if conditions.ignore_eos or floor == 0:
-        return [Phase(wanted, conditions.ignore_eos)]
-    return [Phase(floor, True)] + ([Phase(wanted - floor, False)] if wanted > floor else [])
-
-
-def completion(request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase) -> dict[str, Any]:
+def completion(
+    request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase, grammar: str | None = None
+) -> dict[str, Any]:
     """The body of one call."""
     logprobs = request.output_options.logprobs
     body = {
         "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
         "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0), "return_progress": True,
     }  # fmt: skip
-    return body | _sampling(request.sampling_options)
+    if grammar is not None:
+        body["grammar"] = grammar
+    return body | _sampling(request)
 
 
-def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
-    """Token ids that end the stream, with the reason each one gives."""
-    conditions = request.stop_conditions
-    ends = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
-    return ends | dict.fromkeys(conditions.stop_token_ids, STOP)
-
-
-def _sampling(options: SamplingOptions) -> dict[str, Any]:
-    given = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
+def _sampling(request: PreprocessedRequest) -> dict[str, Any]:
+    given = {theirs: getattr(request.sampling_options, ours) for ours, theirs in _SAMPLING.items()}
     body = {name: value for name, value in given.items() if value is not None}
-    if options.logit_bias:
-        body["logit_bias"] = [[_token_id(token), bias] for token, bias in options.logit_bias.items()]
-    if options.guided_decoding:
-        raise InvalidArgument("guided decoding is not there yet for llamacpp")
+    if bias := logit_bias(request):
+        body["logit_bias"] = [[token, value] for token, value in bias.items()]
     return body
-
-
-def _token_id(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
 
 
 def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
@@ -116,8 +93,11 @@ class ChunkReader:
         self._cached: int | None = None
         self._told = False
 
-    def read(self, chunk: Mapping[str, Any]) -> Piece:
-        """Return what `chunk` adds; `KeyError`, `IndexError` or `TypeError` where it has another shape."""
+    def read(self, chunk: Mapping[str, Any], most: int | None = None) -> Piece:
+        """Return what `chunk` adds, of its tokens `most` at most.
+
+        `KeyError`, `IndexError` or `TypeError`: it has another shape.
+        """
         choice = chunk["choices"][0]
         finish = choice.get("finish_reason")
         entries = (choice.get("logprobs") or {}).get("content", [])
@@ -130,9 +110,10 @@ class ChunkReader:
             probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
             best = [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())]
             tops += [*[[] for _ in held], best[: self._logprobs or 0]]
+        ids = ids[:most]
         extras: dict[str, Any] = {}
         if ids and self._logprobs is not None:
-            extras = {LOG_PROBS: probs, TOP_LOGPROBS: tops}
+            extras = {LOG_PROBS: probs[: len(ids)], TOP_LOGPROBS: tops[: len(ids)]}
         cached = self._cached_tokens(chunk)
         if cached is not None and not self._told and (ids or finish):
             self._told = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from dynamo.llm.byte_alphabet import byte_characters
 from dynamo.llm.gguf import Header
 from dynamo.llm.gguf_tokenizer import token_list
 from dynamo.runtime.errors import EngineError
@@ -53,7 +54,5 @@ class Vocabulary:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable ones stand for themselves, the others are moved above 255."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = [byte for byte in range(256) if byte not in set(plain)]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
+    """GPT-2's characters for bytes."""
+    return {character: byte for byte, character in byte_characters().items()}

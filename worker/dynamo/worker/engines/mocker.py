@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dynamo.llm.card import CONFIG
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Fetch, KvListener, Sink, nothing_wanted
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Fetch, KvListener, Nodes, Sink, nothing_wanted
 from dynamo.worker.engine import Taker as Stream
 from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import read_arguments
@@ -51,6 +51,7 @@ class Mocker:
         over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
         self._text: list[int] = []
+        self._broken = ""
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
@@ -107,6 +108,16 @@ class Mocker:
                 _remove(scheduler, request)
                 request.sink.fail(EngineShutdown())
 
+    def broken(self, why: str) -> None:
+        self._broken = why
+        self._giver.forget()
+        self._taker.stop()
+        for rank in self.ranks:
+            rank.forget(EngineShutdown(why))
+
+    def whole(self) -> None:
+        self._broken = ""
+
     def load(self) -> EngineLoad:
         """Of all ranks together."""
         each = self._schedulers()
@@ -134,6 +145,8 @@ class Mocker:
         return self.ranks[wanted]
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        if self._broken:
+            raise EngineShutdown(self._broken)
         room = self._context() - len(request.token_ids)
         if room <= 0 or not request.token_ids:
             raise InvalidArgument(
@@ -189,6 +202,29 @@ class Mocker:
         if found is None and link.kv_transfer_bandwidth:
             log.warning("the model doesn't say what a token's KV takes: transfers take no time (kv_bytes_per_token)")
         return found or 0
+
+
+class MockNode:
+    """A node of a simulated group beside the leader: it is there, and that is all."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        read_arguments(settings.arguments(), settings.kv_cache_block_size)
+
+    async def start(self, nodes: Nodes) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def failed(self) -> BaseException:
+        never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def broken(self, why: str) -> None:
+        pass
+
+    def whole(self) -> None:
+        pass
 
 
 def _role(flag: str, argument: str | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -94,6 +95,13 @@ class Giver:
         for stream in [*self._giving, *self._kept.everybody()]:
             stream.fail(EngineShutdown())
         self._giving.clear()
+
+    def forget(self) -> None:
+        """The same, and let go of what is kept."""
+        self.stop()
+        for prompt in [*self._kept.expired(math.inf)[0]]:
+            self._let_go(prompt)
+        self._timer = None
 
     def _send(self, prompt: Prompt, stream: Stream) -> None:
         """Simulate the transfer."""

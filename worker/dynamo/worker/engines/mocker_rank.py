@@ -74,6 +74,15 @@ class MockRank:
         self.scheduler.release(sequence)
         self._wake.set()  # somebody may have waited for the room
 
+    def forget(self, error: Exception) -> None:
+        """All requests here fail with `error`, and nothing is cached any more."""
+        for request in self.scheduler.owners():
+            if request.sequence is not None:
+                self.scheduler.remove(request.sequence)
+            request.sink.fail(error)
+        self.scheduler.pool.forget()
+        self._tell()
+
     async def _run(self) -> None:
         due = time.monotonic()
         while True:

@@ -31,7 +31,7 @@ from dynamo.runtime.errors import (
     EngineShutdown,
     InvalidArgument,
 )
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
+from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
 from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT, EventSockets, merged, one_line, parsed
 from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, room_for, sampling
 from dynamo.worker.native_events import NativeKvEvents
@@ -139,6 +139,7 @@ class Vllm:
             max_num_seqs=scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             data_parallel_size=ranks,
+            guided=GUIDED,
             kv_events=self._native is not None,
         )
 

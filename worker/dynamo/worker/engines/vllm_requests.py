@@ -21,11 +21,11 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.engine import GUIDED
 
 _SAMPLING: Final = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed",
 )  # fmt: skip
-_CONSTRAINTS: Final = ("json", "regex", "choice", "grammar", "structural_tag")
 _WHITESPACE: Final = "whitespace_pattern"
 _BACKEND: Final = "backend"
 """Named by older clients; vLLM has chosen it itself since 0.12, and all of them obey the constraint."""
@@ -64,9 +64,9 @@ def constraint(request: PreprocessedRequest) -> dict[str, Any] | None:
     guided = request.sampling_options.guided_decoding
     if not guided:
         return None
-    if wrong := sorted(guided.keys() - {*_CONSTRAINTS, _WHITESPACE, _BACKEND}):
-        raise InvalidArgument(f"guided_{wrong[0]}: vLLM is constrained by {', '.join(_CONSTRAINTS)}")
-    kinds = [name for name in _CONSTRAINTS if guided.get(name) is not None]
+    if wrong := sorted(guided.keys() - {*GUIDED, _WHITESPACE, _BACKEND}):
+        raise InvalidArgument(f"guided_{wrong[0]}: vLLM is constrained by {', '.join(GUIDED)}")
+    kinds = [name for name in GUIDED if guided.get(name) is not None]
     if len(kinds) != 1:
         raise InvalidArgument(f"an answer has one constraint, not {' and '.join(kinds) or 'none'}")
     pattern = guided.get(_WHITESPACE)

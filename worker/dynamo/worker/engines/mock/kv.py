@@ -92,6 +92,11 @@ class BlockPool:
                 del self._active[name]
                 self._inactive[name] = None
 
+    def forget(self) -> None:
+        """Nothing that nobody holds is cached any more."""
+        while self._inactive:
+            self._evict()
+
     def take_changes(self) -> KvStep | None:
         """What has come and gone since this was called last; None for nothing. No name is in both."""
         if not self._stored and not self._removed:

@@ -1,0 +1,214 @@
+"""Writes docs/compatibility.md: `make generate`, checked by tests/test_docs.py.
+
+The state of a flag, a form, a line or a variable is asked of the code; a name without a state is a `LookupError`, and
+so fails the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from dynamo.cli.compat.forms import FORMS, LINES
+from dynamo.cli.compat.originals import FLAGS
+from dynamo.cli.compat.routes import OF_WORKERS, ROUTES
+from dynamo.cli.compat.variables import NAMES, STATES
+from dynamo.cli.grammar import DYN, CommandError
+from dynamo.cli.reference import CONNECTIONS, OTHERS
+from dynamo.cli.run import read
+from dynamo.cli.run_former import FORMER as OF_RUN
+from dynamo.cli.run_settings import RunSettings
+from dynamo.frontend.former import FORMER as OF_FRONTEND
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.router.former import FORMER as OF_ROUTER
+from dynamo.router.settings import RouterSettings
+from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.flags import REFUSED, Former
+from dynamo.runtime.settings import options
+from dynamo.worker.engines import check_engine, check_nodes, check_source
+from dynamo.worker.programs.engines import EngineProgramSettings
+from dynamo.worker.programs.entry import FORMER as OF_WORKER_PROGRAMS
+from dynamo.worker.programs.mocker import MockerSettings
+from dynamo.worker.settings import WorkerSettings
+
+TITLE: Final = """# Compatibility
+
+Made from the code by `make generate`; don't edit it by hand.
+
+What people typed for Dynamo of three ages, and what becomes of it here. A is 0.1 to 0.3 (`dynamo-run`, 2025), B 0.4 to
+0.9, C 1.0 to 1.6 (`python -m dynamo.frontend` and its workers, 2026). Flags are those that its packages 0.3.2, 0.8.1
+and 1.6.1 print.
+
+| state | |
+| --- | --- |
+| works | as there, under the same name; where another name is given, under that one |
+| renamed | it is understood, and a line on standard error says today's name |
+| accepted, changes nothing | it is understood, and a line on standard error says why it needs no saying |
+| refused | exit code 2 and one sentence that says what to do instead |
+| passed to the engine | an argument of vLLM, SGLang or TensorRT-LLM, which judges it |
+| not read | a variable that changes nothing, and what does |
+| not there | an endpoint that answers 404 |
+
+Where the original errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never null
+at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
+a bad line of a batch doesn't end it; `--help` ends with exit code 0.
+"""
+WORKS: Final = "works"
+PASSED: Final = "passed to the engine"
+
+
+class Program(NamedTuple):
+    """One of the original's programs, as it is here."""
+
+    settings: type[Any]
+    former: Sequence[Former]
+    passes: bool = False
+    """What it doesn't know is its engine's."""
+
+
+PROGRAMS: Final = {
+    "dynamo-run": Program(RunSettings, OF_RUN),
+    "python -m dynamo.frontend": Program(FrontendSettings, OF_FRONTEND),
+    "python -m dynamo.router": Program(RouterSettings, OF_ROUTER),
+    "python -m dynamo.mocker": Program(MockerSettings, OF_WORKER_PROGRAMS["mocker"]),
+    **{
+        f"python -m dynamo.{engine}": Program(EngineProgramSettings, OF_WORKER_PROGRAMS[engine], passes=True)
+        for engine in ("vllm", "sglang", "trtllm")
+    },
+}
+_OF_ALL: Final = ("-v", "--version")
+
+
+def flag_state(program: str, flag: str) -> tuple[str, str]:
+    """The state of one of the original's flags, and a remark; `LookupError` where the code knows nothing of it."""
+    about = PROGRAMS[program]
+    own = {
+        name: option for option in options(about.settings) if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }  # fmt: skip
+    former = next((one for one in about.former if flag in one.flags), None)
+    if flag in _OF_ALL:
+        return WORKS, "more log lines" if flag == "-v" else "prints the version"
+    if flag in own:
+        option = own[flag]
+        name = f"`--{(option.name or '').replace('_', '-')}`: "
+        remark = ("" if name.startswith(f"`{flag}`") else name) + (option.help or "")
+        return WORKS, remark + (f" Other values are refused: {former.says}." if former is not None else "")
+    if former is not None:
+        return former.state, _remark(former)
+    if about.passes:
+        return PASSED, f"`{flag.removeprefix('--').replace('-', '_')}` of its arguments"
+    raise LookupError(f"{program} {flag} has no state: add it to its settings or to its former flags")
+
+
+def _remark(former: Former) -> str:
+    to = f"now `{' '.join(word for word in former.to if word != '{}')}`" if former.to else ""
+    plain = f"{', '.join(f'`{value}`' for value in former.plain)} is fine; else: " if former.plain else ""
+    return "; ".join(filter(None, (to, (plain if former.refused else "") + former.says)))
+
+
+def variable_state(name: str) -> tuple[str, str]:
+    """The same, of a variable."""
+    readers = [f"`--{field}`" for field in _fields_of(name)]
+    if readers:
+        return WORKS, f"as {', '.join(sorted(set(readers)))}"
+    if name in {**CONNECTIONS, **OTHERS}:
+        return WORKS, {**CONNECTIONS, **OTHERS}[name][1] or "see docs/configuration.md"
+    if name in STATES:
+        return STATES[name]
+    for former in _formers():
+        if name in former.env.split(", "):
+            return "not read", _remark(former)
+    raise LookupError(f"{name} has no state: add it to variables.py")
+
+
+def _fields_of(name: str) -> Iterable[str]:
+    for kind in (*(program.settings for program in PROGRAMS.values()), WorkerSettings):
+        for field in fields(kind):
+            env = field.metadata.get("env") or ()
+            if name in ((env,) if isinstance(env, str) else env):
+                yield field.name.replace("_", "-")
+
+
+def _formers() -> Iterable[Former]:
+    for program in PROGRAMS.values():
+        yield from program.former
+
+
+def line_state(line: str) -> tuple[str, str]:
+    """What becomes of `dynamo-run LINE`: `works`, or why not."""
+    notes = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(notes):
+            run = read(line.split(), terminal=True, llamacpp=True)
+    except CommandError as error:
+        return REFUSED, str(error)
+    except click.ClickException as error:
+        return REFUSED, error.message
+    said = "; ".join(note.removeprefix("note: ") for note in notes.getvalue().splitlines())
+    if run.roles.output != DYN:
+        try:
+            settings = WorkerSettings(
+                engine=run.roles.output, num_nodes=run.settings.num_nodes, model_path=run.model
+            )  # fmt: skip
+            check_engine(settings.engine)
+            check_nodes(settings)
+            check_source(settings)
+        except DynamoException as error:
+            return REFUSED, "; ".join(filter(None, (error.message, said)))
+    return WORKS, said or f"in={run.roles.input}, out={run.roles.output}"
+
+
+def render() -> str:
+    """The whole page."""
+    forms = []
+    for form, ages, line, what in FORMS:
+        state, why = line_state(line)
+        forms.append((_code(form), ages, state, what if state == WORKS else f"{what}: {why}"))
+    lines = [(_code(f"dynamo-run {line}"), *line_state(line)) for line in LINES]
+    parts = [TITLE, "## in= and out=\n\n" + _table(("form", "ages", "state", ""), forms)]
+    parts.append("## Lines of its READMEs\n\n" + _table(("line", "state", ""), lines))
+    for program, by_age in FLAGS.items():
+        parts.append(f"## {program}\n\n" + _table(("flag", "ages", "state", ""), _flags(program, by_age)))
+    parts.append("## Variables\n\n" + _table(("variable", "state", ""), _variables()))
+    routes = [(_code(f"{method} {path}"), *rest) for method, path, *rest in ROUTES]
+    parts.append("## HTTP\n\n" + _table(("endpoint", "ages", "state", ""), routes))
+    parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", ""), OF_WORKERS))
+    return "\n".join(parts)
+
+
+def _flags(program: str, ages: dict[str, str]) -> Iterable[tuple[str, ...]]:
+    found = sorted((flag, age) for age, flags in ages.items() for flag in flags.split())
+    for flag, age in found:
+        yield (_code(flag), age, *flag_state(program, flag))
+
+
+def _variables() -> Iterable[tuple[str, ...]]:
+    of_flags = {name for former in _formers() for name in former.env.split(", ") if name and "*" not in name}
+    for name in sorted({*NAMES.split(), *of_flags}):
+        yield (_code(name), *variable_state(name))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def main() -> None:
+    """Write the file that is named."""
+    Path(sys.argv[1]).write_text(render())
+
+
+if __name__ == "__main__":
+    main()

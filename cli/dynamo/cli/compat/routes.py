@@ -1,0 +1,52 @@
+"""The original's HTTP endpoints, which tests/frontend/test_routes.py asks, and the endpoints of workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SERVED: Final = "served"
+ABSENT: Final = "not there"
+ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
+    ("POST", "/v1/chat/completions", "A, B, C", SERVED, "streams, usage, logprobs, n, stop, seed, vLLM's extras"),
+    ("POST", "/v1/completions", "A, B, C", SERVED, "prompts as text or tokens, one or several"),
+    ("GET", "/v1/models", "A, B, C", SERVED, "`object` is `model` (A said `object`), with `context_window` and "
+     "`max_model_len`"),
+    ("GET", "/v1/models/{id}", "B, C", SERVED, "the id may hold slashes"),
+    ("GET", "/v1/models/{id}/ready", "C", ABSENT, "`/health` says per model how many instances serve it"),
+    ("GET", "/health", "A, B, C", SERVED, "503 while there is no worker (C says 200 healthy then)"),
+    ("GET", "/live", "B, C", SERVED, "the loop turns"),
+    ("GET", "/metrics", "A, B, C", SERVED, "the original's names"),
+    ("GET", "/openapi.json", "B, C", SERVED, "and a page of it at `/docs`"),
+    ("GET", "/busy_threshold", "B, C", SERVED, "for clients of this machine; `--open-admin-api` opens it"),
+    ("POST", "/busy_threshold", "B, C", SERVED, "the same; 409 with `--workers`"),
+    ("POST", "/tokenize", "vLLM", SERVED, "as vLLM has it"),
+    ("POST", "/detokenize", "vLLM", SERVED, "as vLLM has it"),
+    ("GET", "/version", "vLLM", SERVED, "as vLLM has it"),
+    ("POST", "/v1/embeddings", "B, C", ABSENT, "this version serves completions and chats"),
+    ("POST", "/v1/responses", "B, C", ABSENT, "use `/v1/chat/completions`"),
+    ("POST", "/v1/responses/input_tokens", "C", ABSENT, "use `/tokenize`"),
+    ("POST", "/v1/messages", "C", ABSENT, "use `/v1/chat/completions`"),
+    ("POST", "/v1/classify", "C", ABSENT, "this version serves completions and chats"),
+    ("POST", "/v1/pooling", "C", ABSENT, "this version serves completions and chats"),
+    ("POST", "/v1/rerank", "C", ABSENT, "this version serves completions and chats"),
+    ("POST", "/v1/audio/speech", "C", ABSENT, "this version serves text"),
+    ("POST", "/v1/images/generations", "C", ABSENT, "this version serves text"),
+    ("POST", "/v1/images/edits", "C", ABSENT, "this version serves text"),
+    ("POST", "/v1/videos", "C", ABSENT, "this version serves text"),
+    ("GET", "/v1/realtime", "C", ABSENT, "this version serves streams over HTTP"),
+    ("POST", "/clear_kv_blocks", "B", ABSENT, "restart the workers"),
+)  # fmt: skip
+"""Method, path, ages, state, a remark."""
+OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("`NAMESPACE.COMPONENT.generate`", "A, B, C", SERVED, "any endpoint's name; `prefill.generate` of prefill workers"),
+    ("`NAMESPACE.COMPONENT.load_metrics`", "A", SERVED,
+     "beside workers of `dynamo-run in=dyn://`; of others with `--load-metrics`"),
+    ("`NAMESPACE.router.generate`, `.best_worker_id`, `.get_overlap_scores`", "B, C", SERVED,
+     "`python -m dynamo.router`"),
+    ("`worker_kv_query_source_*`", "C", ABSENT, "routers ask workers for snapshots over their own connection"),
+    ("System server `/health`, `/live`, `/metrics`", "B, C", SERVED,
+     "`--system-port`; loopback unless `--system-host` says otherwise"),
+    ("System server `/metadata`, `/engine/*`, `/v1/metadata/*`, `/loras`", "C", ABSENT,
+     "frontends fetch tokenizers from workers over NATS"),
+)  # fmt: skip
+"""Endpoint, ages, state, a remark."""

@@ -1,0 +1,86 @@
+"""The original's frontend flags (0.4 to 1.6) that are no settings here: renamed, needless or refused.
+
+What `dynamo.runtime.flags` makes of them is the same for all programs; docs/compatibility.md is made of this table.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dynamo.llm.kv.former import ROUTER
+from dynamo.runtime.flags import Former, needless, refused, renamed
+from dynamo.runtime.planes import PLANES
+
+_WITH_WORKERS: Final = "a model's name, tokenizer and template come from its workers"
+
+_COUNTED: Final = (
+    needless("--track-active-blocks --router-track-active-blocks", "they are counted", switch=True,
+             env="DYN_ROUTER_TRACK_ACTIVE_BLOCKS"),
+    refused("--no-track-active-blocks --no-router-track-active-blocks",
+            "a frontend always counts them; --router-mode round-robin needs none", switch=True),
+    needless("--assume-kv-reuse --router-assume-kv-reuse", "shared blocks are counted once", switch=True,
+             env="DYN_ROUTER_ASSUME_KV_REUSE"),
+    refused("--no-assume-kv-reuse --no-router-assume-kv-reuse", "shared blocks are counted once; "
+            "--overlap-score-weight 0 ignores caches", switch=True),
+    needless("--router-track-prefill-tokens", "they are counted", switch=True, env="DYN_ROUTER_TRACK_PREFILL_TOKENS"),
+    refused("--no-router-track-prefill-tokens", "a frontend always counts them", switch=True),
+    renamed("--track-output-blocks", "--router-track-output-blocks", switch=True),
+)  # fmt: skip
+
+_TALKING: Final = (
+    refused("-i --interactive", "`dynamo-run in=text out=dyn` chats with workers", switch=True),
+    refused("--kserve-grpc-server", "only the OpenAI API is served", switch=True, env="DYN_KSERVE_GRPC_SERVER"),
+    needless("--grpc-metrics-port", "there is no gRPC server; /metrics is on --http-port", env="DYN_GRPC_METRICS_PORT"),
+    refused("--enable-anthropic-api", "only the OpenAI API is served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
+    needless("--strip-anthropic-preamble --no-strip-anthropic-preamble", "only the OpenAI API is served", switch=True,
+             env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
+    refused("--enable-streaming-tool-dispatch --enable-streaming-reasoning-dispatch",
+            "streams carry OpenAI's chunks only", switch=True,
+            env="DYN_ENABLE_STREAMING_TOOL_DISPATCH, DYN_ENABLE_STREAMING_REASONING_DISPATCH"),
+    refused("--reasoning-field-name", "reasoning stands in `reasoning_content`", plain=["reasoning_content"],
+            env="DYN_REASONING_FIELD_NAME"),
+    needless("--exclude-tools-when-tool-choice-none", "it is so", switch=True,
+             env="DYN_EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE"),
+    refused("--no-exclude-tools-when-tool-choice-none", "with tool_choice none a template sees no tools", switch=True),
+    refused("--frontend-route-extension", "put a proxy with your routes in front",
+            env="DYN_FRONTEND_ROUTE_EXTENSIONS"),
+    refused("--metrics-prefix", "figures are called dynamo_frontend_*; rename them in Prometheus' relabelling",
+            plain=["dynamo_frontend"], env="DYN_METRICS_PREFIX"),
+)  # fmt: skip
+
+_MODELS: Final = (
+    needless("--model-name --model-path", _WITH_WORKERS),
+    needless("--kv-cache-block-size", "each worker says its own", env="DYN_KV_CACHE_BLOCK_SIZE"),
+    refused("--chat-template --reasoning-parser --tool-call-parser", "the template is the model's, or its worker's "
+            "--chat-template; answers come as the model writes them"),
+    refused("--dyn-chat-processor", "templates are rendered here", plain=["dynamo"], env="DYN_CHAT_PROCESSOR"),
+    needless("--dyn-preprocess-workers", "--workers N serves with N processes", plain=["0"],
+             env="DYN_PREPROCESS_WORKERS"),
+    needless("--trust-remote-code --no-trust-remote-code", "no code of a model is run here", switch=True,
+             env="DYN_TRUST_REMOTE_CODE"),
+    needless("--tokenizer-fallback --no-tokenizer-fallback", "--tokenizer auto falls back by itself", switch=True,
+             env="DYN_TOKENIZER_FALLBACK"),
+    refused("--tokenizer", "choose auto, default or fastokens", keeps=["auto", "default", "fastokens"],
+            env="DYN_TOKENIZER"),
+    needless("--router-min-initial-workers", "--hold-seconds has requests wait for a first worker", plain=["0"],
+             env="DYN_ROUTER_MIN_INITIAL_WORKERS"),
+    refused("--router-mode", "choose round-robin, random, least-loaded, power-of-two or kv; a request names its "
+            "worker by the header x-dynamo-worker-instance-id",
+            keeps=["round-robin", "random", "least-loaded", "power-of-two", "kv"], env="DYN_ROUTER_MODE"),
+    needless("--custom-backend-metrics-endpoint --custom-backend-metrics-polling-interval",
+             "workers say their figures in their records and on /metrics"),
+    needless("--dyn-debug-perf", "-v and /metrics say where time goes", switch=True, env="DYN_DEBUG_PERF"),
+    refused("--exp-python-factory", "an engine in Python is a worker of its own (dynamo.runtime)", switch=True),
+    refused("--dump-config-to", "`--help` shows every value and its variable", env="DYN_DUMP_CONFIG_TO"),
+)  # fmt: skip
+
+FORMER: Final[tuple[Former, ...]] = (*PLANES, *ROUTER, *_COUNTED, *_TALKING, *_MODELS)
+GROUPS: Final = {
+    "Listening": ("http_", "cors_", "body_limit", "tls_", "workers", "system_port"),
+    "Models and their workers": ("namespace", "discovery_", "hold_", "migration_", "tokenizer", "strict_"),
+    "Routing": ("router_mode", "overlap_", "router_kv", "router_decode", "router_track", "router_ttl", "router_temp",
+                "use_kv", "router_replica", "router_session", "router_conditional", "max_local"),
+    "Overload": ("active_", "router_queue", "max_", "disable_admin", "open_admin"),
+    "Time limits": ("header_", "body_timeout", "keep_alive", "drain_", "grace_", "stall_", "request_timeout",
+                    "first_token", "backend_stream"),
+}  # fmt: skip

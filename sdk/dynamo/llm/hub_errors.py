@@ -1,0 +1,137 @@
+"""What the hub refuses, in one sentence with the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from dynamo.llm.hub_names import HubModel
+from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
+
+_SECONDS: Final = 5.0
+"""That a suggestion may take."""
+BUSY: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_SECRET: Final = "HF_TOKEN (spec.model.tokenSecret)"
+
+
+@contextlib.contextmanager
+def explained(model: HubModel) -> Iterator[None]:
+    """Turn what goes wrong inside into `InvalidArgument` and `CannotConnect`."""
+    from huggingface_hub import errors
+    from huggingface_hub.utils import httpx
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise _refused(model, error) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise _unreachable(model, error) from error
+    except OSError as error:
+        raise _unwritable(model, error) from error
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether the hub didn't answer, or only to say that it can't now."""
+    status = _status(error)
+    return status is None or status in BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def retry_after(error: Exception) -> float | None:
+    """Seconds that the hub asks to wait."""
+    from huggingface_hub import errors
+
+    return seconds_of(error.response.headers) if isinstance(error, errors.HfHubHTTPError) else None
+
+
+def seconds_of(headers: Mapping[str, str]) -> float | None:
+    """What `Retry-After` asks for, where it is a number."""
+    asked = headers.get("Retry-After", "")
+    return float(asked) if asked.isascii() and asked.isdecimal() else None
+
+
+def _status(error: Exception) -> int | None:
+    """The status of an answer, None where there was none."""
+    from huggingface_hub import errors
+
+    return error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
+
+
+def _refused(model: HubModel, error: Exception) -> DynamoException:
+    from huggingface_hub import constants, errors, get_token
+
+    status, token = _status(error), get_token()
+    if isinstance(error, errors.GatedRepoError):
+        page = f"{constants.ENDPOINT}/{model.repo}"
+        then = f"with the account of {_SECRET}" if token else f"and set {_SECRET}"
+        return InvalidArgument(f"{model} is gated: ask for access on its page {page} {then}")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return InvalidArgument(f"{model}: the model has no such revision{_near_revision(model)}")
+    if status == HTTPStatus.UNAUTHORIZED and not isinstance(error, errors.RepositoryNotFoundError):
+        return InvalidArgument(f"{model}: the hub refuses the token: set {_SECRET} to one that is valid")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        private = f"the account of {_SECRET} may not see it" if token else f"it is private: set {_SECRET}"
+        return InvalidArgument(f"{model}: the hub has no such model{_near_name(model)}; check the name, or {private}")
+    if status == HTTPStatus.FORBIDDEN:
+        return InvalidArgument(f"{model}: the token may not read it: give {_SECRET} the right to read this model")
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        more = "" if token else f", or set {_SECRET}, which is allowed more"
+        return CannotConnect(f"{model}: the hub gets too many requests from here: try again in some minutes{more}")
+    return _unreachable(model, error)
+
+
+def _unreachable(model: HubModel, error: Exception) -> DynamoException:
+    status = _status(error)
+    said = f"the hub answers {status}" if status else str(error).partition("\n")[0] or type(error).__name__
+    return CannotConnect(f"{model} can't be loaded: {said}; check the way to the hub (HF_ENDPOINT, proxies)")
+
+
+def _unwritable(model: HubModel, error: OSError) -> DynamoException:
+    from huggingface_hub import constants
+
+    stays = "; what has come stays" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return InvalidArgument(
+        f"{model} can't be stored in {constants.HF_HUB_CACHE}: {error.strerror or error}{stays}: "
+        "free space there (a pipeline's spec.model.cache.size), or set HF_HOME"
+    )
+
+
+def _near_name(model: HubModel) -> str:
+    """A model that was probably meant: of the same name elsewhere, or of the same organisation."""
+    organisation, _, name = model.repo.partition("/")
+    found = [*_search(author=organisation), *_search(search=name), *_search(search=name[: max(4, len(name) // 2)])]
+    by_lower = {repo.lower(): repo for repo in found}
+    close = difflib.get_close_matches(model.repo.lower(), by_lower, n=1, cutoff=0.6)
+    same = [repo for repo in found if repo.lower().endswith(f"/{name.lower()}")]
+    best = by_lower[close[0]] if close else same[0] if same else None
+    return f" (did you mean {best}?)" if best else ""
+
+
+def _near_revision(model: HubModel) -> str:
+    answer = _ask(f"api/models/{model.repo}/refs", {})
+    found = answer if isinstance(answer, dict) else {}
+    names = [ref["name"] for kind in ("branches", "tags") for ref in found.get(kind, []) if "name" in ref]
+    close = difflib.get_close_matches(model.revision or "", names, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; it has {', '.join(names[:8])}" if names else ""
+
+
+def _search(**how: str) -> list[str]:
+    answer = _ask("api/models", {**how, "limit": "50", "sort": "downloads"})
+    return [str(entry["id"]) for entry in answer if "id" in entry] if isinstance(answer, list) else []
+
+
+def _ask(path: str, parameters: dict[str, str]) -> Any:
+    """An answer of the hub, None where it has none: a suggestion is worth no second error."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers, get_session
+
+    with contextlib.suppress(Exception):
+        url = f"{constants.ENDPOINT}/{path}"
+        found = get_session().get(url, params=parameters, headers=build_hf_headers(), timeout=_SECONDS)
+        return found.json() if found.status_code == HTTPStatus.OK else None
+    return None

@@ -1,0 +1,159 @@
+"""A tiktoken vocabulary (`*.tiktoken`, `tiktoken.model`) as a `tokenizer.json`: pure, from texts to JSON data.
+
+The file has one `base64 rank` per line and no more. The expression that cuts words stands in the Python code that
+comes with the model: it is read there as text (nothing is executed), or known by the tokenizer's class. Special
+tokens stand in `tokenizer_config.json`, or are known likewise.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dynamo.llm.byte_alphabet import byte_characters, written
+from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
+from dynamo.runtime.errors import InvalidArgument
+
+_LINE: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n?")
+_NAMES: Final = ("pat_str", "pattern", "pretokenizer_pattern")
+_NO_REPEAT: Final = re.compile(r"(\{\d+(?:,\d*)?\})\+")
+"""`{1,3}+` is possessive in tiktoken's expressions and one more repetition in those of `tokenizers`."""
+_QWEN_CLASS: Final = "QWenTokenizer"
+_RESERVED_CLASS: Final = "TikTokenTokenizer"
+_PATTERNS: Final = {_QWEN_CLASS: QWEN2, _RESERVED_CLASS: KIMI, "ChatGLM4Tokenizer": LLAMA3}
+"""By `tokenizer_class`, for checkouts without the code."""
+_QWEN_SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
+_RESERVED: Final = 256
+"""Special tokens that Kimi's models have after their vocabulary, named ones among them."""
+
+
+def is_tiktoken(data: bytes) -> bool:
+    """Tell whether a file is such a vocabulary by its first line."""
+    return _LINE.fullmatch(data[: data.find(b"\n") + 1] or data[:1024]) is not None
+
+
+def build(data: bytes, settings: Mapping[str, Any], code: Iterable[str]) -> dict[str, Any]:
+    """Return the content of a `tokenizer.json`; `settings` is the tokenizer's configuration, `code` its Python files.
+
+    `InvalidArgument` where the file is broken, or nothing says how words are cut.
+    """
+    ranks = read_ranks(data)
+    kind = str(settings.get("tokenizer_class") or "")
+    pattern = next((found for text in code if (found := pattern_in(text))), None) or _PATTERNS.get(kind)
+    if pattern is None:
+        raise InvalidArgument(
+            "the tiktoken vocabulary comes without the expression that cuts words (pat_str in a .py file of the "
+            "model): use a checkout that has it, or one with a tokenizer.json"
+        )
+    characters = byte_characters()
+    special = special_tokens(ranks, settings, kind)
+    tokens = {written(token, characters): rank for token, rank in ranks.items()}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    plain = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True}
+            for content, number in sorted(special.items(), key=lambda item: item[1])
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, plain]},
+        "post_processor": None,
+        "decoder": plain,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+            "ignore_merges": True,  # tiktoken looks a whole word up before it merges
+            "vocab": tokens | special,
+            "merges": merges(ranks, characters),
+        },
+    }  # fmt: skip
+
+
+def read_ranks(data: bytes) -> dict[bytes, int]:
+    """Read the vocabulary."""
+    ranks = {}
+    try:
+        for line in data.splitlines():
+            if line:
+                token, _, rank = line.partition(b" ")
+                ranks[base64.b64decode(token, validate=True)] = int(rank)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidArgument(
+            f"the tiktoken vocabulary is broken in line {len(ranks) + 1}: get the file again"
+        ) from error
+    if not ranks:
+        raise InvalidArgument("the tiktoken vocabulary is empty: get the file again")
+    return ranks
+
+
+def merges(ranks: Mapping[bytes, int], characters: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Return every way to make a token of two others, lowest rank first, as tiktoken merges whatever gives a token."""
+    found = []
+    for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
+        cuts = []
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ranks and right in ranks:
+                cuts.append((ranks[left], ranks[right], left, right))
+        found += [(written(left, characters), written(right, characters)) for _, _, left, right in sorted(cuts)]
+    return found
+
+
+def special_tokens(ranks: Mapping[bytes, int], settings: Mapping[str, Any], kind: str) -> dict[str, int]:
+    """Return the special tokens: those that the configuration numbers, and those of known kinds."""
+    first = max(ranks.values()) + 1
+    stated = settings.get("added_tokens_decoder")
+    found: dict[str, int] = {}
+    for number, token in stated.items() if isinstance(stated, Mapping) else ():
+        content = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(content, str) and str(number).isdecimal():
+            found[content] = int(number)
+    if kind == _QWEN_CLASS and not found:
+        found = {content: first + n for n, content in enumerate(_QWEN_SPECIAL)}
+    if kind == _RESERVED_CLASS:
+        taken = set(found.values())
+        reserved = {f"<|reserved_token_{number}|>": number for number in range(first, first + _RESERVED)}
+        found |= {content: number for content, number in reserved.items() if number not in taken}
+    return found
+
+
+def pattern_in(code: str) -> str | None:
+    """Find the expression in a model's Python code, without executing any of it."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(_target(target) in _NAMES for target in node.targets):
+            text = _text(node.value)
+            if text and "\\p{" in text:
+                return _NO_REPEAT.sub(r"\1", text)
+    return None
+
+
+def _target(node: ast.expr) -> str:
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return name.lower().lstrip("_")
+
+
+def _text(node: ast.expr) -> str | None:
+    """The value of a string, of strings that are added, or of `"|".join([...])`."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        return None if left is None or right is None else left + right
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join" and node.args:
+        between, parts = _text(node.func.value), node.args[0]
+        texts = [_text(part) for part in parts.elts] if isinstance(parts, (ast.List, ast.Tuple)) else [None]
+        known = [text for text in texts if text is not None]
+        return between.join(known) if between is not None and len(known) == len(texts) else None
+    return None

@@ -1,0 +1,1 @@
+"""`python -m dynamo.vllm`: the original's name for a worker with that engine; see `dynamo.worker.programs`."""

@@ -1,0 +1,35 @@
+"""What a request says of its tokens, as engines without a name for it need it. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
+from dynamo.runtime.errors import InvalidArgument
+
+UNKNOWN_LOGPROB: Final = -9999.0
+"""OpenAI's value for a log probability that is not known."""
+
+
+def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
+    """Token ids that end the stream, with the reason each one gives."""
+    conditions = request.stop_conditions
+    ends = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
+    return ends | dict.fromkeys(conditions.stop_token_ids, STOP)
+
+
+def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
+    """`logit_bias` by token id; `InvalidArgument` for a key that is none."""
+    found = {}
+    for text, bias in (request.sampling_options.logit_bias or {}).items():
+        try:
+            found[int(text)] = bias
+        except ValueError as error:
+            raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
+    return found
+
+
+def left(request: PreprocessedRequest, room: int) -> int:
+    """How many tokens may be made where the context leaves `room`."""
+    wanted = request.stop_conditions.max_tokens
+    return room if wanted is None else min(wanted, room)

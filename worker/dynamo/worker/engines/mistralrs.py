@@ -1,0 +1,282 @@
+"""mistral.rs in process (`mistralrs`): GGUF files and folders of safetensors, quantised while they load if wanted.
+
+Its Python interface blocks a thread per stream (`slots.py`) and has traps, each marked
+below with the reason for what is done about it; `docs/engines/mistralrs.md` tells them to users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.llm.card import TOKENIZER
+from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
+from dynamo.llm.tokenizer import card_file, load_tokenizer
+from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import left, stop_reasons
+from dynamo.worker.engines.mistralrs_tokens import (
+    TokenReader,
+    extras_of,
+    options,
+    plain_tokenizer,
+    prompt_text,
+)  # fmt: skip
+from dynamo.worker.engines.slots import Job, Slots
+from dynamo.worker.settings import checked_arguments
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+_ARGUMENTS: Final[dict[str, Any]] = {
+    "max_seqs": 8,
+    "max_waiting": 256,
+    "in_situ_quant": "",
+    "dtype": "auto",
+    "paged_attn": False,
+    "prefix_cache_n": 0,
+    "seed": -1,
+}
+_LOWEST: Final = {"max_seqs": 1, "seed": -1}
+_AS_IT_IS: Final = "{% for message in messages %}{{ message.content }}{% endfor %}"
+_INNER_BYTES: Final = bytes(range(0x80, 0xC0))
+"""Of characters that began before."""
+_CONTEXT: Final = 4096
+"""Tokens, where neither model nor user says less or more."""
+
+
+class MistralRs:
+    """See the module. Engine arguments: `max_seqs` (streams at once), `max_waiting`, `in_situ_quant` (`Q4K`, `Q8_0`, …;
+    empty: as the file is), `dtype` (`auto`, `bf16`, `f16`, `f32`), `paged_attn`, `prefix_cache_n`, `seed` (-1: none).
+    """
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        if model.path is None:
+            raise InvalidArgument(
+                "engine mistralrs needs --model-path with a .gguf file or a folder of safetensors (or package://NAME)"
+            )
+        self._path, self._model = model.path, model
+        self._given = checked_arguments("mistralrs", settings.arguments(), _ARGUMENTS, _LOWEST)
+        self._context = settings.context_length or model.card.context_length or _CONTEXT
+        self._slots = Slots("mistral.rs", self._given["max_seqs"], self._given["max_waiting"], self._answer)
+        self._submitting = threading.Lock()
+        self._entrance = threading.Lock()
+
+    async def start(self) -> EngineFacts:
+        log.info("loading %s", self._path.name)
+        await asyncio.to_thread(self._load)
+        self._slots.start()
+        return EngineFacts(context_length=self._context, max_num_seqs=self._given["max_seqs"], guided=GUIDED)
+
+    def _load(self) -> None:
+        # It writes to stdout, which is for our `ready` line; RUST_LOG is its own filter, and the user's word counts.
+        os.environ.setdefault("RUST_LOG", "info" if log.isEnabledFor(logging.DEBUG) else "error")
+        try:
+            import mistralrs
+        except ImportError as error:
+            hint = "pip install 'dynamo-pipelines[mistralrs]'"
+            raise InvalidArgument(f"engine mistralrs can't be loaded ({error}); it needs: {hint}") from error
+        self._request = mistralrs.ChatCompletionRequest
+        with tempfile.TemporaryDirectory(prefix="dynamo-mistralrs-") as folder:
+            tokenizer, template = self._files(Path(folder))
+            # Trap 1: what it makes itself of the tokenizer in a GGUF file splits Gemma's texts into characters. It gets
+            # the one that frontends have, without what would be added to a prompt a second time.
+            self._tokenizer = load_tokenizer(self._model.card, {TOKENIZER: tokenizer})
+            try:
+                self._runner = _runner(mistralrs, self._path, self._given, tokenizer, template)
+            except Exception as error:  # ValueError for most, whatever else the extension raises
+                raise InvalidArgument(f"mistral.rs can't load {str(self._path)!r}: {error}") from error
+        self._reader = TokenReader(self._tokenizer)
+        self._context = min(self._context, self._runner.max_sequence_length() or self._context)
+
+    def _files(self, folder: Path) -> tuple[Path, Path]:
+        source = card_file(self._model.card, self._model.files, TOKENIZER)
+        if source is None:
+            raise InvalidArgument(f"engine mistralrs needs a tokenizer.json, and {self._path.name!r} has none")
+        tokenizer, template = folder / "tokenizer.json", folder / "as-it-is.jinja"
+        tokenizer.write_text(json.dumps(plain_tokenizer(json.loads(source.read_bytes()))))
+        template.write_text(_AS_IT_IS)
+        return tokenizer, template
+
+    async def failed(self) -> BaseException:
+        return await self._slots.failed()
+
+    async def stop(self) -> None:
+        await self._slots.stop()
+        self._runner = None
+
+    def load(self) -> EngineLoad:
+        return self._slots.load()
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        count = len(request.token_ids)
+        room = self._context - count
+        if room <= 0 or not count:
+            raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {self._context - 1}")
+        options(request, 1)  # refuses what can't be asked, now
+        if request.stop_conditions.max_tokens == 0:
+            return nothing_wanted(sink)
+        return self._slots.submit(Job(request, sink, _Progress(list(request.token_ids))))
+
+    # -- in the threads
+
+    def _answer(self, job: Job) -> None:
+        """Stream a request, below `min_tokens` with its ends banned; then what follows, as a prompt of its own."""
+        conditions = job.request.stop_conditions
+        if conditions.ignore_eos:
+            self._stream(job, self._own_ends(job))
+        else:
+            if conditions.min_tokens:
+                self._stream(job, self._own_ends(job), conditions.min_tokens)
+            if job.wanted:
+                self._stream(job, [])
+        if job.wanted:
+            raise EngineError("mistral.rs ended a stream without saying why")
+
+    def _own_ends(self, job: Job) -> list[int]:
+        """Tokens at which mistral.rs stops by itself. Where it is told to ignore them it makes them without showing
+        them, so they are banned instead, as llama.cpp does."""
+        chosen = job.request.stop_conditions.stop_token_ids
+        return [token for token in self._model.card.eos_token_ids if token not in chosen]
+
+    def _stream(self, job: Job, banned: list[int], floor: int | None = None) -> None:
+        """Until the end, or until there are `floor` tokens and no character is half made."""
+        state = job.state
+        # Trap 4: on a CPU, two prompts in one step fail; one at a time comes in, until its first token is there.
+        with _Once(self._entrance) as entrance:
+            if not job.wanted:
+                return
+            stream = self._begin(job, banned)
+            entrance.leave()
+            for chunk in stream:
+                if not job.wanted or self._hear(job, chunk):
+                    # Left to the garbage, the stream is cancelled: mistral.rs ends a sequence that nobody hears
+                    # at its next token. A prompt that is being computed can't be broken off.
+                    return
+                if floor is not None and state.made >= floor and state.whole(self._tokenizer):
+                    return
+
+    def _begin(self, job: Job, banned: list[int]) -> Iterator[Any]:
+        """The chunks of a request that goes on where it is; returns with the first of them."""
+        state = job.state
+        text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
+        most = left(job.request, self._context - len(state.ids) + state.made) - state.made
+        asked = options(job.request, most, banned)
+        # Trap 3: completion requests can't stream, so each prompt is one user's message, through a template that
+        # leaves it as it is.
+        message = [{"role": "user", "content": text}]
+        with self._submitting:  # trap 2: a second thread in there meets "Already borrowed"
+            stream = self._runner.send_chat_completion_request(self._request(message, "default", **asked))
+        try:
+            first = next(stream)
+        except ValueError as error:  # a schema, say, that it can't read: the caller's, before any output
+            raise InvalidArgument(f"mistral.rs: {str(error).splitlines()[0]}") from error
+        return itertools.chain([first], stream)
+
+    def _hear(self, job: Job, chunk: Any) -> bool:
+        """Take one chunk; True once the request has ended."""
+        choice = chunk.choices[0]
+        state, wanted = job.state, job.request.output_options.logprobs
+        if choice.logprobs is not None:
+            token = self._reader.token(choice.logprobs)
+            state.add(token)
+            self._slots.push(job, [token], extras_of(choice.logprobs, wanted))
+            if self._ends(job, token):
+                return True
+        reason = choice.finish_reason
+        if reason is None:
+            return False
+        if reason not in ("stop", "length"):
+            raise EngineError(f"mistral.rs ended the stream with {reason!r}")
+        if reason == "stop" and choice.logprobs is None and job.request.eos_token_ids:
+            # An end is counted and not shown; which of several it was isn't told.
+            token = job.request.eos_token_ids[0]
+            state.add(token)
+            self._slots.push(job, [token], extras_of(None, wanted))
+            if self._ends(job, token):
+                return True
+        self._slots.finish(job, EOS if reason == "stop" else LENGTH)
+        return True
+
+    def _ends(self, job: Job, token: int) -> bool:
+        """Whether this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
+        reason = stop_reasons(job.request).get(token)
+        if reason is None or job.state.made < (job.request.stop_conditions.min_tokens or 0):
+            return False
+        self._slots.finish(job, reason, {STOP_REASON: token} if reason == STOP else None)
+        return True
+
+
+class _Progress:
+    """How far a request has come."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.made = 0
+
+    def add(self, token: int) -> None:
+        self.ids.append(token)
+        self.made += 1
+
+    def whole(self, tokenizer: Any) -> bool:
+        """Whether the last character is complete."""
+        data = b"".join(map(tokenizer.token_bytes, self.ids[-8:]))
+        try:
+            data.lstrip(_INNER_BYTES).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+class _Once:
+    """Holds a lock until `leave`, or the end of the block."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    def __enter__(self) -> _Once:
+        self._lock.acquire()
+        self._held = True
+        return self
+
+    def leave(self) -> None:
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+def _runner(mistralrs: Any, path: Path, given: dict[str, Any], tokenizer: Path, template: Path) -> Any:
+    dtypes = {kind.lower(): getattr(mistralrs.ModelDType, kind) for kind in ("Auto", "BF16", "F16", "F32")}
+    if given["dtype"] not in dtypes:
+        raise InvalidArgument(f"mistralrs argument 'dtype' must be one of {', '.join(dtypes)}, got {given['dtype']!r}")
+    which: dict[str, Any] = {"tokenizer_json": str(tokenizer), "dtype": dtypes[given["dtype"]]}
+    if path.is_dir():
+        model = mistralrs.Which.Plain(model_id=str(path), **which)
+    else:
+        model = mistralrs.Which.GGUF(quantized_model_id=str(path.parent), quantized_filename=path.name, **which)
+    return mistralrs.Runner(
+        which=model,
+        max_seqs=given["max_seqs"],
+        # Trap 5: with its own default for cached prefixes, streams at once collapse to 3 tokens a second on a CPU.
+        prefix_cache_n=given["prefix_cache_n"],
+        jinja_explicit=str(template),
+        in_situ_quant=given["in_situ_quant"] or None,
+        paged_attn=given["paged_attn"],
+        seed=None if given["seed"] < 0 else given["seed"],
+        token_source="none",
+    )

@@ -1,0 +1,350 @@
+"""SGLang in process (`sglang` 0.5.23): tokens in, tokens out, through its own engine, on one node or several.
+
+Its engine takes the signals and the loop of the thread that it starts in, SIGTERM among them, so it has a thread and
+a loop of its own here; what it says in one turn of that loop is handed over together. Its schedulers are processes,
+which end with this one. `sglang_arguments.py` has the command line, `sglang_requests.py` the requests and outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
+from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
+from dynamo.worker.engines.sglang_requests import OutputReader, Phase, Piece, generate, phases
+from dynamo.worker.native_events import NativeKvEvents
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+INSTALL: Final = 'pip install "dynamo-pipelines[sglang]" on a machine with a CUDA GPU'
+_MOST_OPEN: Final = 4096
+_STOP_SECONDS: Final = 60.0
+_TRIES: Final = 20
+
+
+class _Job:
+    """One request. SGLang's thread reads `wanted`; the worker's loop alone uses `sink`."""
+
+    def __init__(self, name: str, request: PreprocessedRequest, sink: Sink, steps: list[Phase]) -> None:
+        self.name, self.request, self.sink, self.steps = name, request, sink, steps
+        self.reader = OutputReader(request)
+        self.call = ""
+        self.wanted = True
+
+
+class _Home:
+    """The thread and loop in which SGLang lives on this node."""
+
+    def __init__(self, made: Mapping[str, Any]) -> None:
+        self._made = made
+        self.loop = asyncio.new_event_loop()
+        self.engine: Any = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="sglang", daemon=True)
+        self._ready: Future[None] = Future()
+
+    async def start(self) -> None:
+        """Returns when the model is loaded; raises `InvalidArgument` where an argument or the package is none."""
+        server_args = await asyncio.to_thread(read_arguments, argv(self._made))
+        self._server_args = server_args
+        self._thread.start()
+        await asyncio.wrap_future(self._ready)
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            from sglang.srt.entrypoints.engine import Engine
+
+            self.engine = Engine(server_args=self._server_args)
+        except BaseException as error:  # whatever its start raises, sys.exit among it, is the worker's answer
+            self._ready.set_exception(InvalidArgument(f"SGLang can't start: {type(error).__name__}: {error}"))
+            self._ended.set()
+            return
+        self._ready.set_result(None)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.engine.shutdown()
+            self._ended.set()
+
+    async def stop(self) -> None:
+        """May be called before `start`, and twice."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            await asyncio.to_thread(self._ended.wait, _STOP_SECONDS)
+
+
+class SgLang:
+    """See the module. Engine arguments: those of SGLang's command line, with hyphens or underscores."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        given = settings.arguments()
+        made = arguments(settings, _folder(model), model.card.name, given)
+        self._role, self._nodes = settings.role, settings.num_nodes
+        self._events: NativeKvEvents | None = None
+        self._ports = _event_ports(made)
+        if self._ports is not None:
+            made["kv_events_config"] = kv_events(*self._ports)
+        self._made = made
+        self._home = _Home(made)
+        self._open: set[_Job] = set()
+        self._names = itertools.count(1)
+        self._listener: KvListener | None = None
+        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._scheduled = False
+        self._context = 0
+
+    async def start(self) -> EngineFacts:
+        self._loop = asyncio.get_running_loop()
+        self._death: asyncio.Future[BaseException] = self._loop.create_future()
+        _on_quit(self._loop, self._death)
+        await self._home.start()
+        engine = self._home.engine
+        resolved = engine.server_args.resolved_dict()
+        self._context = int(engine.tokenizer_manager.context_len)
+        block = int(resolved["page_size"])
+        blocks = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]) // block
+        ranks = int(resolved["dp_size"])
+        if self._ports is not None:
+            port, replay = self._ports
+            self._events = NativeKvEvents(
+                f"tcp://127.0.0.1:{port}", block, replay_endpoint=f"tcp://127.0.0.1:{replay}", total_kv_blocks=blocks,
+                ranks=range(ranks),
+            )  # fmt: skip
+            if self._listener is not None:
+                self._events.on_kv(self._listener)
+            self._events.start()
+        prefill = self._role == "prefill"
+        return EngineFacts(
+            context_length=self._context, kv_cache_block_size=block, total_kv_blocks=blocks,
+            max_num_seqs=resolved.get("max_running_requests"), data_parallel_size=ranks,
+            kv_events=self._events is not None,
+            bootstrap_host=str(resolved.get("host") or "") if prefill else "",
+            bootstrap_port=resolved.get("disaggregation_bootstrap_port") if prefill else None,
+        )  # fmt: skip
+
+    def on_kv(self, listener: KvListener) -> None:
+        self._listener = listener
+        if self._events is not None:
+            self._events.on_kv(listener)
+
+    def metrics(self) -> Iterable[Metric]:
+        """SGLang's own, where `enable-metrics` is among its arguments; its processes leave them in a folder."""
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if not folder or not self._made.get("enable_metrics"):
+            return ()
+        from prometheus_client import multiprocess
+
+        collector: Any = multiprocess.MultiProcessCollector  # has no types
+        found: Iterable[Metric] = collector(None, path=folder).collect()
+        return found
+
+    async def failed(self) -> BaseException:
+        return await asyncio.shield(self._death)
+
+    async def stop(self) -> None:
+        for job in tuple(self._open):
+            job.wanted = False
+            self._end(job, job.sink.fail, EngineShutdown())
+        await self._home.stop()
+        if self._events is not None:
+            await self._events.stop()
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._open))
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        room = self._context - len(request.token_ids)
+        if room <= 0 or not request.token_ids:
+            raise InvalidArgument(
+                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
+            )
+        if len(self._open) >= _MOST_OPEN:
+            raise CapacityExceeded(f"{len(self._open)} requests are here already")
+        steps = phases(request, room)
+        generate(request, (), steps[0], "")  # refuses what can't be asked, now
+        if steps[0].max_tokens == 0:
+            return nothing_wanted(sink)
+        job = _Job(f"dyn-{next(self._names)}", request, sink, steps)
+        self._open.add(job)
+        asyncio.run_coroutine_threadsafe(self._answer(job), self._home.loop)
+        return lambda: self._abort(job)
+
+    def _abort(self, job: _Job) -> None:
+        if job in self._open:
+            self._open.discard(job)
+            job.wanted = False
+            self._home.loop.call_soon_threadsafe(self._drop, job)
+
+    # -- in SGLang's thread
+
+    async def _answer(self, job: _Job) -> None:
+        try:
+            for number, phase in enumerate(job.steps):
+                if not job.wanted or await self._phase(job, phase, number, number == len(job.steps) - 1):
+                    return
+        except DynamoException as error:
+            self._tell(self._end, job, job.sink.fail, error)
+        except ValueError as error:  # what its checks of a request raise
+            self._tell(self._end, job, job.sink.fail, InvalidArgument(f"SGLang: {error}"))
+        except Exception as error:  # belongs to this request, whatever the engine raises
+            self._tell(self._end, job, job.sink.fail, EngineError(f"SGLang: {type(error).__name__}: {error}"))
+
+    async def _phase(self, job: _Job, phase: Phase, number: int, last: bool) -> bool:
+        """Run one call of the engine; True: the request has ended with it."""
+        job.call = f"{job.name}-{number}"
+        tokens = [*job.request.token_ids, *job.reader.tokens]
+        stream = await self._home.engine.async_generate(**generate(job.request, tokens, phase, job.call))
+        async for output in stream:
+            if not job.wanted:
+                self._drop(job)
+                return True
+            piece = job.reader.read(output, last=last)
+            self._tell(self._push, job, piece)
+            if piece.finish is not None:
+                self._drop(job)  # where the end is ours, the engine would go on
+                return True
+            if piece.over:
+                return False
+        return False
+
+    def _drop(self, job: _Job) -> None:
+        """Have the engine forget what it still does for a request; fine where that is nothing."""
+        if job.call:
+            self._home.engine.tokenizer_manager.abort_request(job.call)
+
+    def _tell(self, what: Callable[..., None], *given: Any) -> None:
+        """Hand over to the worker's loop; one wake-up brings all that was said until it turns."""
+        self._heard.append((what, given))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._listen)
+
+    # -- on the worker's loop
+
+    def _listen(self) -> None:
+        self._scheduled = False
+        while self._heard:
+            what, given = self._heard.popleft()
+            what(*given)
+
+    def _push(self, job: _Job, piece: Piece) -> None:
+        if job not in self._open:
+            return
+        if piece.finish is not None:
+            if piece.ids:
+                job.sink.push(piece.ids)
+            self._end(job, job.sink.finish, piece.finish, piece.extras)
+        elif piece.ids or piece.extras:
+            job.sink.push(piece.ids, piece.extras)
+
+    def _end(self, job: _Job, end: Callable[..., None], *given: Any) -> None:
+        if job in self._open:
+            self._open.discard(job)
+            end(*given)
+
+
+class SgLangNode:
+    """A follower: SGLang's schedulers of this node, which take their work from the leader's."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        self._home = _Home(arguments(settings, _folder(model), model.card.name, settings.arguments()))
+
+    async def start(self, nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        self._death: asyncio.Future[BaseException] = loop.create_future()
+        _on_quit(loop, self._death)
+        os.environ["SGLANG_BLOCK_NONZERO_RANK_CHILDREN"] = "0"  # else its engine never returns on such a node
+        await self._home.start()
+        exits = self._home.engine._scheduler_init_result.block_until_scheduler_exits
+        threading.Thread(target=self._watch, args=(exits, loop), name="sglang-schedulers", daemon=True).start()
+
+    def _watch(self, exits: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        exits()
+        loop.call_soon_threadsafe(_set, self._death, EngineError("SGLang's schedulers on this node ended"))
+
+    async def failed(self) -> BaseException:
+        return await asyncio.shield(self._death)
+
+    async def stop(self) -> None:
+        await self._home.stop()
+
+
+def read_arguments(words: list[str]) -> Any:
+    """SGLang's own `ServerArgs` of a command line; raises `InvalidArgument` in its parser's words."""
+    try:
+        from sglang.srt.server_args import ServerArgs
+    except Exception as error:  # packages for GPUs fail in many ways where there is none
+        raise InvalidArgument(f"engine sglang can't be loaded ({error}); it needs: {INSTALL}") from error
+    parser = _Parser(prog="sglang", add_help=False, allow_abbrev=False)
+    ServerArgs.add_cli_args(parser)
+    try:
+        return ServerArgs.from_cli_args(parser.parse_args(words))
+    except (ValueError, TypeError, AssertionError) as error:
+        raise InvalidArgument(f"SGLang refuses its arguments: {error}") from error
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong, and leaves ending the process to others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(f"SGLang refuses its arguments: {message} (--engine-args, --extra-engine-args)")
+
+
+def _folder(model: LocalModel) -> str:
+    if model.path is None or not model.path.is_dir():
+        raise InvalidArgument("engine sglang needs --model-path with a checkout (hf://ORG/REPO or a folder)")
+    return str(model.path)
+
+
+def _event_ports(made: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Where the events of all ranks and their replays can be published; None where there are none to read.
+
+    Ranks on other nodes would publish there, where nobody listens; and what the user configures is the user's.
+    """
+    ranks = int(made.get("dp_size") or made.get("data_parallel_size") or made.get("dp") or 1)
+    elsewhere = made.get("nnodes", 1) > 1 and ranks > 1
+    if made.get("disable_radix_cache") or made.get("kv_events_config") is not None or elsewhere:
+        return None
+    for _ in range(_TRIES):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            first = probe.getsockname()[1]
+        if first + 2 * ranks < 65536 and all(_free(port) for port in range(first, first + 2 * ranks)):
+            return first, first + ranks
+    raise EngineError(f"no {2 * ranks} ports beside each other are free on 127.0.0.1 for SGLang's KV events")
+
+
+def _free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
+
+
+def _on_quit(loop: asyncio.AbstractEventLoop, death: asyncio.Future[BaseException]) -> None:
+    """Its processes send SIGQUIT when they fail, which would end this one without a word."""
+    loop.add_signal_handler(signal.SIGQUIT, _set, death, EngineError("a process of SGLang failed; its log says why"))
+
+
+def _set(death: asyncio.Future[BaseException], error: BaseException) -> None:
+    if not death.done():
+        death.set_result(error)

@@ -1,0 +1,175 @@
+"""Our requests in SGLang's words, and what it says of them in ours. Pure; the shapes are those of sglang 0.5.23.
+
+Two traps of an engine without a tokenizer, which this one is (tokens in, tokens out): `min_new_tokens` kills its
+scheduler (`min_new_tokens.py` asks the tokenizer for its end), so a floor is a phase of its own in which no end can be
+sampled; and `ignore_eos` turns stop token ids off too, so they are looked for here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dynamo.llm.protocols import (
+    CACHED_TOKENS,
+    EOS,
+    LENGTH,
+    LOG_PROBS,
+    PROMPT_LOGPROBS,
+    STOP,
+    STOP_REASON,
+    TOP_LOGPROBS,
+    PreprocessedRequest,
+)
+from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, InvalidArgument
+
+NEVER: Final = -1e9
+"""The bias of a token that must not be sampled."""
+_SAMPLING: Final = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "sampling_seed",
+    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+}  # fmt: skip
+_BAD_REQUEST, _TOO_MANY, _UNAVAILABLE = 400, 429, 503
+
+
+class Phase(NamedTuple):
+    """One call of the engine; each continues with what the ones before produced."""
+
+    max_tokens: int
+    endless: bool
+    """No end of the model's counts."""
+    floor: bool = False
+    """No end may be sampled."""
+
+
+def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
+    """How a request is cut; `room` is what the context leaves for the answer, in tokens."""
+    conditions = request.stop_conditions
+    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
+    floor = min(conditions.min_tokens or 0, wanted)
+    if floor == 0:
+        return [Phase(wanted, conditions.ignore_eos)]
+    rest = [Phase(wanted - floor, conditions.ignore_eos)] if wanted > floor else []
+    return [Phase(floor, True, floor=True), *rest]
+
+
+def ends(request: PreprocessedRequest) -> dict[int, str]:
+    """Token ids that end the answer, with the reason each one gives."""
+    conditions = request.stop_conditions
+    found = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
+    return found | dict.fromkeys(conditions.stop_token_ids, STOP)
+
+
+def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, name: str) -> dict[str, Any]:
+    """The arguments of `Engine.async_generate`; raises `InvalidArgument` for what takes a tokenizer."""
+    options, wants = request.sampling_options, request.output_options
+    if options.guided_decoding:
+        raise InvalidArgument("guided decoding needs SGLang's own tokenizer, which is off here: use another engine")
+    sampling = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
+    sampling = {key: value for key, value in sampling.items() if value is not None}
+    sampling |= {"max_new_tokens": phase.max_tokens, "ignore_eos": phase.endless, "no_stop_trim": True}
+    bias = dict(options.logit_bias or {})
+    if phase.floor:
+        bias |= {str(token): NEVER for token in (*request.eos_token_ids, *request.stop_conditions.stop_token_ids)}
+    if bias:
+        sampling["logit_bias"] = bias
+    stops = sorted(ends(request))
+    if stops and not phase.endless:
+        sampling["stop_token_ids"] = stops
+    made: dict[str, Any] = {"input_ids": list(tokens), "sampling_params": sampling, "stream": True, "rid": name}
+    if wants.logprobs is not None or wants.prompt_logprobs is not None:
+        made |= {"return_logprob": True, "top_logprobs_num": wants.logprobs or 0}
+        if wants.prompt_logprobs is not None:
+            made["logprob_start_len"] = 0
+    if request.wanted_rank is not None:
+        made["routed_dp_rank"] = request.wanted_rank
+    if request.bootstrap_info is not None:
+        where = request.bootstrap_info
+        made |= {"bootstrap_host": where.bootstrap_host, "bootstrap_room": where.bootstrap_room}
+        made |= {"bootstrap_port": where.bootstrap_port} if where.bootstrap_port else {}
+    return made
+
+
+class Piece(NamedTuple):
+    """What one output of SGLang's means."""
+
+    ids: list[int]
+    extras: dict[str, Any] | None
+    finish: str | None
+    """One of `dynamo.llm.protocols`' reasons, where the answer ends with it."""
+    over: bool
+    """The phase ends with it."""
+
+
+class OutputReader:
+    """Reads the outputs of one request, over all its phases, into pieces."""
+
+    def __init__(self, request: PreprocessedRequest) -> None:
+        self._request, self._ends = request, ends(request)
+        self._floor = request.stop_conditions.min_tokens or 0
+        self._told = False
+        self.tokens: list[int] = []
+        """Produced so far."""
+
+    def read(self, output: Mapping[str, Any], *, last: bool) -> Piece:
+        """One output of the stream; `last`: of the last phase. Raises what the engine says went wrong."""
+        about = output["meta_info"]
+        reason = about.get("finish_reason")
+        if reason is not None and reason.get("type") == "abort":
+            raise error_of(reason)
+        ids = list(output["output_ids"])
+        cut = self._cut(ids)
+        ended = bool(ids) and self._is_end(ids[cut - 1], cut)
+        ids = ids[:cut]
+        extras = self._extras(about, ids)
+        self.tokens += ids
+        if ended:
+            why = self._ends[ids[-1]]
+            return Piece(ids, extras | ({STOP_REASON: ids[-1]} if why == STOP else {}), why, True)
+        if reason is None:
+            return Piece(ids, extras or None, None, False)
+        return Piece(ids, extras or None, _finish(reason) if last else None, True)
+
+    def _is_end(self, token: int, position: int) -> bool:
+        return token in self._ends and len(self.tokens) + position > self._floor
+
+    def _cut(self, ids: list[int]) -> int:
+        """How many of them there are up to the first that ends the answer."""
+        return next((at for at, token in enumerate(ids, 1) if self._is_end(token, at)), len(ids))
+
+    def _extras(self, about: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
+        extras: dict[str, Any] = {}
+        wants = self._request.output_options
+        if not self._told:
+            self._told = True
+            extras[CACHED_TOKENS] = int(about.get("cached_tokens") or 0)
+            if wants.prompt_logprobs is not None and (found := about.get("input_token_logprobs")):
+                extras[PROMPT_LOGPROBS] = [_number(one[0]) for one in found]
+        if wants.logprobs is not None and ids:
+            extras[LOG_PROBS] = [_number(one[0]) for one in about["output_token_logprobs"][: len(ids)]]
+            if wants.logprobs:
+                tops = about["output_top_logprobs"][: len(ids)]
+                extras[TOP_LOGPROBS] = [[[one[1], _number(one[0])] for one in top or ()] for top in tops]
+        return extras
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _finish(reason: Mapping[str, Any]) -> str:
+    return LENGTH if reason.get("type") == "length" else EOS
+
+
+def error_of(reason: Mapping[str, Any]) -> DynamoException:
+    """What an aborted request's finish reason means to who asked."""
+    message, status = str(reason.get("message") or "aborted"), reason.get("status_code")
+    status = int(status) if status is not None else 0
+    if status == _BAD_REQUEST:
+        return InvalidArgument(message)
+    if status in (_TOO_MANY, _UNAVAILABLE) or re.search("queue is full", message):
+        return CapacityExceeded(message)
+    return EngineError(f"SGLang: {message}")

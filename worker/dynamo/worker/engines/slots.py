@@ -1,0 +1,168 @@
+"""Engines that block a thread per running request: their threads, and the way from there to the loop.
+
+llama.cpp's server core and mistral.rs are such engines. Each slot is a thread that answers
+one request at a time; what the threads say in one turn of the loop is handed over together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown
+from dynamo.worker.engine import Abort, EngineLoad, Sink
+
+_JOIN_SECONDS: Final = 10.0
+
+
+class Job:
+    """One request. Its thread looks at `wanted` and may clear it; the loop alone uses `sink` and `ended`."""
+
+    __slots__ = ("ended", "request", "sink", "state", "wanted")
+
+    def __init__(self, request: PreprocessedRequest, sink: Sink, state: Any = None) -> None:
+        self.request, self.sink, self.state = request, sink, state
+        self.wanted = True
+        self.ended = False
+
+
+class Slots:
+    """`answer` runs in a thread, once per job; it says what it makes with `push`, `finish` and `fail`, and looks at
+    `Job.wanted` between tokens. An exception of it is the request's; anything beyond (a panic of an extension
+    written in Rust is no `Exception`) is the engine's death."""
+
+    def __init__(self, engine: str, count: int, max_waiting: int, answer: Callable[[Job], None]) -> None:
+        self._engine, self._count, self._max_waiting, self._answer = engine, count, max_waiting, answer
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._open: set[Job] = set()
+        self._running = 0
+        self._threads: list[threading.Thread] = []
+        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._scheduled = False
+        self._death: asyncio.Future[BaseException] | None = None
+
+    def start(self) -> None:
+        """Start the threads, for the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._death = self._loop.create_future()
+        for number in range(self._count):
+            thread = threading.Thread(target=self._work, name=f"{self._engine}-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    async def stop(self) -> None:
+        """Fail what is open with `EngineShutdown`, then wait for the threads, for a while."""
+        for job in tuple(self._open):
+            job.wanted = False
+            self._end(job, job.sink.fail, EngineShutdown())
+        for _ in self._threads:
+            self._jobs.put(None)
+        await asyncio.to_thread(self._join)
+        self._threads.clear()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+    async def failed(self) -> BaseException:
+        """Wait until a thread dies; why it did."""
+        assert self._death is not None
+        return await asyncio.shield(self._death)
+
+    def load(self) -> EngineLoad:
+        """How many run and wait."""
+        return EngineLoad(running=self._running, waiting=max(0, len(self._open) - self._running))
+
+    def submit(self, job: Job) -> Abort:
+        """Queue a job; `CapacityExceeded` where there are too many, `EngineShutdown` where the engine is dead."""
+        if self._death is not None and self._death.done():
+            raise EngineShutdown(f"{self._engine} has died")
+        # The queue itself is counted: what was aborted stays in it until a thread comes by.
+        here = self._jobs.qsize() + self._running
+        if here >= self._count + self._max_waiting:
+            raise CapacityExceeded(f"{here} requests are here already")
+        self._open.add(job)
+        self._jobs.put(job)
+
+        def abort() -> None:
+            job.wanted = False
+            job.ended = True
+            self._open.discard(job)
+
+        return abort
+
+    # -- for `answer`, in the threads
+
+    def push(self, job: Job, ids: list[int], extras: dict[str, Any] | None = None) -> None:
+        """Tokens of a job."""
+        self._tell(self._push, job, ids, extras)
+
+    def finish(self, job: Job, reason: str, extras: dict[str, Any] | None = None) -> None:
+        """A job ends well."""
+        job.wanted = False
+        self._tell(self._end, job, job.sink.finish, reason, extras)
+
+    def fail(self, job: Job, error: DynamoException) -> None:
+        """A job ends badly."""
+        job.wanted = False
+        self._tell(self._end, job, job.sink.fail, error)
+
+    def _work(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                if job.wanted:
+                    self._tell(self._add, 1)
+                    self._try(job)
+                    self._tell(self._add, -1)
+        except BaseException as error:  # of the engine, not of a request; the thread ends with it
+            self._tell(self._die, error)
+
+    def _try(self, job: Job) -> None:
+        try:
+            self._answer(job)
+        except DynamoException as error:
+            self.fail(job, error)
+        except Exception as error:  # belongs to this request, whatever the extension raises
+            self.fail(job, EngineError(f"{self._engine}: {type(error).__name__}: {error}"))
+
+    def _tell(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Hand over to the loop; one wake-up brings all that threads said until it turns."""
+        self._heard.append((what, arguments))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._listen)
+
+    # -- on the loop
+
+    def _listen(self) -> None:
+        self._scheduled = False
+        while self._heard:
+            what, arguments = self._heard.popleft()
+            what(*arguments)
+
+    def _add(self, change: int) -> None:
+        self._running += change
+
+    def _push(self, job: Job, ids: list[int], extras: dict[str, Any] | None) -> None:
+        if not job.ended:
+            job.sink.push(ids, extras)
+
+    def _end(self, job: Job, end: Callable[..., None], *arguments: Any) -> None:
+        if not job.ended:
+            job.ended = True
+            self._open.discard(job)
+            end(*arguments)
+
+    def _die(self, error: BaseException) -> None:
+        """Retryable for the callers: another worker has an engine that lives."""
+        assert self._death is not None
+        if not self._death.done():
+            self._death.set_result(error)
+        for job in tuple(self._open):
+            job.wanted = False
+            self._end(job, job.sink.fail, EngineShutdown(f"{self._engine} died: {error}"))

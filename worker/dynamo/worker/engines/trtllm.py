@@ -1,0 +1,154 @@
+"""TensorRT-LLM in process (`tensorrt_llm.LLM`): tokens in, tokens out, on its PyTorch backend.
+
+Its executor has processes of its own; what it answers comes through a queue of the loop that asked, so requests are
+asked from the worker's loop. Over several nodes it runs on MPI: `mpirun` starts the worker as rank 0
+(`trtllm_requests.lines`), which for us is a worker like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.runtime.background import Background
+from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
+
+if TYPE_CHECKING:
+    from dynamo.llm import LocalModel
+    from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+INSTALL: Final = 'pip install "dynamo-pipelines[trtllm]", with NVIDIA\'s package index, on a machine with a CUDA GPU'
+_CONTEXT: Final = 8192
+"""Tokens, where neither the model nor the user says."""
+_MOST_OPEN: Final = 4096
+
+
+class _Job:
+    """One request, and TensorRT-LLM's handle of it."""
+
+    def __init__(self, request: PreprocessedRequest, sink: Sink) -> None:
+        self.request, self.sink = request, sink
+        self.result: Any = None
+
+
+class TrtLlm:
+    """See the module. Engine arguments: those of `tensorrt_llm.LLM`, as a YAML file of `trtllm-serve` has them."""
+
+    def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
+        if model.path is None or not model.path.is_dir():
+            raise InvalidArgument("engine trtllm needs --model-path with a checkout (hf://ORG/REPO or a folder)")
+        if settings.role != "aggregated":
+            raise InvalidArgument(f"--role {settings.role} is not there for engine trtllm: use aggregated")
+        self._made = llm_arguments(settings, str(model.path), settings.arguments())
+        self._context = int(self._made.get("max_seq_len") or model.card.context_length or _CONTEXT)
+        self._made["max_seq_len"] = self._context
+        self._llm: Any = None
+        self._sampling: Any = None
+        self._open: set[_Job] = set()
+        self._background = Background(log)
+
+    async def start(self) -> EngineFacts:
+        self._death: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._llm = await asyncio.to_thread(self._load)
+        return EngineFacts(
+            context_length=self._context, kv_cache_block_size=int(self._made["kv_cache_config"]["tokens_per_block"]),
+            max_num_seqs=self._made.get("max_batch_size"), max_num_batched_tokens=self._made.get("max_num_tokens"),
+        )  # fmt: skip
+
+    def _load(self) -> Any:
+        try:
+            from tensorrt_llm import LLM, SamplingParams
+        except Exception as error:  # packages for GPUs fail in many ways where there is none
+            raise InvalidArgument(f"engine trtllm can't be loaded ({error}); it needs: {INSTALL}") from error
+        self._sampling = SamplingParams
+        try:
+            return LLM(**self._made)
+        except (ValueError, TypeError) as error:  # pydantic's are among them
+            raise InvalidArgument(f"TensorRT-LLM refuses its arguments: {error}") from error
+        except Exception as error:  # whatever its start raises is the worker's answer
+            raise InvalidArgument(f"TensorRT-LLM can't start: {type(error).__name__}: {error}") from error
+
+    async def failed(self) -> BaseException:
+        return await asyncio.shield(self._death)
+
+    async def stop(self) -> None:
+        for job in tuple(self._open):
+            self._drop(job)
+            job.sink.fail(EngineShutdown())
+        self._background.cancel()
+        await self._background.ended()
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(running=len(self._open))
+
+    def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
+        room = self._context - len(request.token_ids)
+        if room <= 0 or not request.token_ids:
+            raise InvalidArgument(
+                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
+            )
+        if len(self._open) >= _MOST_OPEN:
+            raise CapacityExceeded(f"{len(self._open)} requests are here already")
+        sampling = sampling_arguments(request, room)
+        if sampling["max_tokens"] == 0:
+            return nothing_wanted(sink)
+        job = _Job(request, sink)
+        try:
+            job.result = self._llm.generate_async(request.token_ids, self._sampling(**sampling), streaming=True)
+        except (ValueError, TypeError) as error:  # what its checks of a request raise
+            raise InvalidArgument(f"TensorRT-LLM: {error}") from error
+        self._open.add(job)
+        self._background.start(self._answer(job), "a request of TensorRT-LLM")
+        return lambda: self._drop(job)
+
+    async def _answer(self, job: _Job) -> None:
+        try:
+            async for output in job.result:
+                if job not in self._open:
+                    return
+                if self._pushed(job, output.outputs[0]):
+                    return
+            raise EngineError("TensorRT-LLM ended the request without a reason")
+        except DynamoException as error:
+            self._fail(job, error)
+        except Exception as error:  # belongs to this request, whatever the engine raises
+            self._fail(job, EngineError(f"TensorRT-LLM: {type(error).__name__}: {error}"))
+            if self._llm is None or getattr(self._llm, "_executor", None) is None:
+                _set(self._death, error)
+
+    def _pushed(self, job: _Job, completion: Any) -> bool:
+        """Hand one output on; True: it was the last."""
+        piece = read(completion, job.request)
+        if piece.finish is None:
+            if piece.ids:
+                job.sink.push(piece.ids, piece.extras)
+            return False
+        self._open.discard(job)
+        if piece.ids:
+            job.sink.push(piece.ids)
+        job.sink.finish(piece.finish, piece.extras)
+        return True
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        if job in self._open:
+            self._open.discard(job)
+            job.sink.fail(error)
+
+    def _drop(self, job: _Job) -> None:
+        """Have the engine forget it; may be called at any time."""
+        if job in self._open:
+            self._open.discard(job)
+            job.result.abort()
+
+
+def _set(death: asyncio.Future[BaseException], error: BaseException) -> None:
+    if not death.done():
+        death.set_result(error)

@@ -1,0 +1,215 @@
+"""Who of a group of nodes is there, and when all of them together are one worker. Pure; `nodes.py` is the shell.
+
+Every node of a group publishes a record of itself. A follower names the leader that it follows; a leader counts the
+followers that name it and answer, and once it has one of each rank it names them: the group is whole. So two leaders
+at one address never share a follower, and a node that was restarted, which is another instance, is taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.runtime.ports import Verdict
+
+SILENCE_SECONDS: Final = 5.0
+"""Without an answer for so long a node is lost; the same as for any instance."""
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself, among its record's figures."""
+
+    group: str
+    """The leader's address, as every node of the group was given it."""
+    rank: int
+    nodes: int
+    host: str = ""
+    """Where it runs, for engines that are started there by the leader."""
+    follows: int = 0
+    """A follower: the instance that it takes for its leader; 0 while there is none."""
+    formation: tuple[int, ...] = ()
+    """The leader: the instances that are the group, by rank; empty while it isn't whole."""
+    leaving: bool = False
+    """It was told to end, and waits until the group's streams have ended."""
+
+
+def node_record(figures: Mapping[str, Any]) -> NodeRecord | None:
+    """The record among an instance's figures; None where there is none that can be read."""
+    try:
+        return msgspec.convert(dict(figures), NodeRecord)
+    except msgspec.ValidationError:
+        return None
+
+
+class _Other:
+    """Another node, and whether it answers."""
+
+    def __init__(self, record: NodeRecord) -> None:
+        self.record = record
+        self.answers = False
+        self.silent_since: float | None = None
+
+
+class _Watch:
+    """What leader and follower have in common: the nodes that they watch."""
+
+    def __init__(self, own: NodeRecord, own_id: int) -> None:
+        self.own, self._id = own, own_id
+        self._others: dict[int, _Other] = {}
+
+    def seen(self, node: int, record: NodeRecord) -> None:
+        """A node is registered, or says something new."""
+        if node == self._id or record.group != self.own.group or not self._concerns(record):
+            self._others.pop(node, None)
+            return
+        found = self._others.get(node)
+        if found is None:
+            self._others[node] = _Other(record)
+        else:
+            found.record = record
+
+    def left(self, node: int) -> None:
+        """Its record went, and it is known not to live."""
+        self._others.pop(node, None)
+
+    def answered(self, node: int, verdict: Verdict, now: float) -> None:
+        """What a ping said."""
+        found = self._others.get(node)
+        if found is None:
+            return
+        if verdict is Verdict.ALIVE:
+            found.answers, found.silent_since = True, None
+        elif verdict is Verdict.DEAD:
+            found.answers, found.silent_since = False, None
+        elif found.silent_since is None:
+            found.silent_since = now
+        elif now - found.silent_since >= SILENCE_SECONDS:
+            found.answers = False
+
+    def watched(self) -> list[int]:
+        """The instances to ping."""
+        return list(self._others)
+
+    def _concerns(self, record: NodeRecord) -> bool:
+        raise NotImplementedError
+
+    def _answering(self, rank: int) -> Iterator[int]:
+        for node, other in self._others.items():
+            if other.record.rank == rank and other.record.nodes == self.own.nodes and other.answers:
+                yield node
+
+    def _misfits(self) -> str:
+        """What other nodes were started with that can't be; empty where nothing is."""
+        wrong = [one.record for one in self._others.values() if one.record.nodes != self.own.nodes]
+        return "; ".join(
+            f"the node of rank {one.rank} was started with --num-nodes {one.nodes}, this one with {self.own.nodes}"
+            for one in wrong
+        )
+
+
+class Leader(_Watch):
+    """The node of rank 0."""
+
+    def _concerns(self, record: NodeRecord) -> bool:
+        return record.rank != 0
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.own.formation)
+
+    def step(self) -> str | None:
+        """Act on what has been seen: why a whole group is no longer, "" where it is now; None: nothing new."""
+        if self.whole:
+            lost = [rank for rank, node in enumerate(self.own.formation) if rank and node not in self._following(rank)]
+            if not lost:
+                return None
+            self.dissolve()
+            return f"{_ranks(lost)} of the group at {self.own.group} lost"
+        found = [next(iter(self._staying(rank)), 0) for rank in range(1, self.own.nodes)]
+        if not all(found):
+            return None
+        self.own = msgspec.structs.replace(self.own, formation=(self._id, *found))
+        return ""
+
+    def dissolve(self) -> None:
+        """It isn't whole any more."""
+        self.own = msgspec.structs.replace(self.own, formation=())
+
+    def leaving(self) -> str:
+        """Which of a whole group's nodes wait for its streams to end; empty: none."""
+        gone = [
+            self._others[node].record.rank
+            for node in self.own.formation[1:]
+            if node in self._others and self._others[node].record.leaving
+        ]
+        return f"{_ranks(gone)} of the group at {self.own.group} leaving" if gone else ""
+
+    def waits_for(self) -> str:
+        """Why it isn't whole; empty where it is."""
+        if self.whole:
+            return ""
+        missing = [rank for rank in range(1, self.own.nodes) if not list(self._staying(rank))]
+        if not missing:
+            return f"the group at {self.own.group} is about to be whole"
+        misfits = self._misfits()
+        return f"waits for {_ranks(missing)} of the group at {self.own.group}" + (f" ({misfits})" if misfits else "")
+
+    def hosts(self) -> list[str]:
+        """Where the nodes of a whole group run, by rank."""
+        return [self.own.host, *(self._others[node].record.host for node in self.own.formation[1:])]
+
+    def _following(self, rank: int) -> list[int]:
+        return [node for node in self._answering(rank) if self._others[node].record.follows == self._id]
+
+    def _staying(self, rank: int) -> Iterator[int]:
+        """Of several of a rank (one was restarted before its old record went) the one that answers is meant."""
+        return (node for node in self._following(rank) if not self._others[node].record.leaving)
+
+
+class Follower(_Watch):
+    """A node of another rank."""
+
+    def _concerns(self, record: NodeRecord) -> bool:
+        return record.rank == 0
+
+    @property
+    def whole(self) -> bool:
+        """Its leader counts it."""
+        leader = self._others.get(self.own.follows)
+        if leader is None or not leader.answers or len(leader.record.formation) <= self.own.rank:
+            return False
+        return leader.record.formation[self.own.rank] == self._id
+
+    def __init__(self, own: NodeRecord, own_id: int) -> None:
+        super().__init__(own, own_id)
+        self._was_whole = False
+
+    def step(self) -> str | None:
+        """As a leader's; chooses whom to follow."""
+        there = list(self._answering(0))
+        if self.own.follows not in there:
+            self.own = msgspec.structs.replace(self.own, follows=there[0] if there else 0)
+        was, self._was_whole = self._was_whole, self.whole
+        if was and not self.whole:
+            return self.waits_for()
+        return "" if self.whole and not was else None
+
+    def leaves(self) -> None:
+        """It was told to end."""
+        self.own = msgspec.structs.replace(self.own, leaving=True)
+
+    def waits_for(self) -> str:
+        """Why it is of no use; empty where it is."""
+        if self.whole:
+            return ""
+        if self.own.follows:
+            return f"waits until the leader at {self.own.group} has all its nodes"
+        misfits = self._misfits()
+        return f"waits for the leader at {self.own.group}" + (f" ({misfits})" if misfits else "")
+
+
+def _ranks(ranks: list[int]) -> str:
+    """`node 1` or `nodes 1, 2`."""
+    return f"node{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

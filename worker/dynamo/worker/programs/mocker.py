@@ -1,0 +1,101 @@
+"""`python -m dynamo.mocker`: the original's flags of the simulated engine, as a worker's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.settings import setting
+from dynamo.worker.settings import WorkerSettings
+
+_BLOCK_SIZES: Final = {"vllm": 64, "sglang": 1, "trtllm": 32}
+MODES: Final = ("agg", "prefill", "decode")
+
+
+@dataclass(frozen=True)
+class MockerSettings:
+    """What `python -m dynamo.mocker` can be told; names and defaults are the original's (1.6.1)."""
+
+    model_path: str = setting(
+        "", "Model whose tokenizer and template are used; empty: the built-in byte-level model.", env="DYN_MODEL_PATH"
+    )
+    model_name: str = setting("", "Served name; default: from the path.", env="DYN_MODEL_NAME")
+    endpoint: str = setting(
+        "", "What to serve, dyn://NAMESPACE.COMPONENT.ENDPOINT; default: backend.generate, or prefill.generate, in the "
+        "namespace.", env=("DYN_ENDPOINT", "DYN_ENDPOINT_PATH"),
+    )  # fmt: skip
+    namespace: str = setting("dynamo", "Its namespace where --endpoint doesn't say.", env="DYN_NAMESPACE")
+    num_workers: int = setting(1, "Workers in this process.")
+    engine_type: str = setting("vllm", "Engine to simulate.", choices=tuple(_BLOCK_SIZES))
+    num_gpu_blocks_override: int | None = setting(None, "KV blocks; default 16384.")
+    block_size: int | None = setting(None, "Tokens in a KV block; default 64 (vllm).")
+    max_model_len: int | None = setting(None, "Longest prompt plus answer, in tokens.")
+    max_num_seqs: int = setting(256, "Requests that run at once.")
+    max_num_batched_tokens: int = setting(8192, "Tokens of one step.")
+    enable_prefix_caching: bool = setting(True, "Keep KV blocks of prompts for later requests.")
+    enable_chunked_prefill: bool = setting(True, "Spread long prompts over several steps.")
+    preemption_mode: str = setting("lifo", "Who goes when blocks run out.", choices=("lifo", "fifo"))
+    watermark: float | None = setting(None, "Share of the blocks that is kept free (0.x).")
+    speedup_ratio: float = setting(1.0, "How many times faster than a real engine; 0: no simulated time at all.")
+    decode_speedup_ratio: float = setting(1.0, "The same, for decoding, on top of it.")
+    data_parallel_size: int = setting(1, "Data-parallel ranks per worker.")
+    startup_time: float | None = setting(None, "Seconds before it serves.")
+    disaggregation_mode: str = setting("agg", "Part of the work.", choices=MODES)
+    bootstrap_ports: str = setting("", "Ports where decode workers meet prefill workers; one is enough here.")
+    kv_transfer_bandwidth: float | None = setting(None, "GB/s between prefill and decode workers; 0: no time.")
+    kv_transfer_timing_mode: str = setting("full_prompt", "What of a prompt travels.")
+    kv_cache_dtype: str = setting("auto", "Type of the simulated cache.")
+    kv_bytes_per_token: str = setting("auto", "Bytes of KV cache per token.")
+    reasoning: str = setting("", "JSON object with start_thinking_token_id, end_thinking_token_id and thinking_ratio.")
+    migration_limit: int | None = setting(None, "How often a request goes on elsewhere; default: as its frontend says.")
+    extra_engine_args: str = setting("", "JSON file with arguments; it wins over flags.", env="DYN_ENGINE_ARGS")
+    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
+    system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    discovery_backend: str = setting(
+        "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
+    )
+    verbose: int = 0
+
+
+_ARGUMENTS: Final = (
+    "engine_type", "num_gpu_blocks_override", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "enable_prefix_caching", "enable_chunked_prefill", "preemption_mode", "watermark", "speedup_ratio",
+    "decode_speedup_ratio", "data_parallel_size", "startup_time", "disaggregation_mode", "kv_transfer_bandwidth",
+    "kv_transfer_timing_mode", "kv_cache_dtype", "kv_bytes_per_token", "reasoning",
+)  # fmt: skip
+_SAME: Final = (
+    "model_path", "model_name", "num_workers", "migration_limit", "system_host", "system_port", "grace_seconds",
+    "discovery_backend", "verbose",
+)  # fmt: skip
+
+
+def worker_settings(given: MockerSettings) -> WorkerSettings:
+    """The same, for the worker; raises `InvalidArgument`."""
+    arguments: dict[str, Any] = {name: getattr(given, name) for name in _ARGUMENTS}
+    arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
+    if given.kv_bytes_per_token != "auto":
+        arguments["kv_bytes_per_token"] = _number(given.kv_bytes_per_token)
+    if ports := [port for port in given.bootstrap_ports.split(",") if port.strip()]:
+        arguments["bootstrap_port"] = _number(ports[0])
+    if given.extra_engine_args:
+        arguments |= WorkerSettings(engine_args=given.extra_engine_args).arguments()
+    component = "prefill" if given.disaggregation_mode == "prefill" else "backend"
+    block_size = _BLOCK_SIZES[given.engine_type] if given.block_size is None else given.block_size
+    return dataclasses.replace(
+        WorkerSettings(engine="mocker"),
+        endpoint=given.endpoint or f"dyn://{given.namespace}.{component}.generate",
+        kv_cache_block_size=block_size,
+        engine_args=json.dumps(arguments),
+        **{name: getattr(given, name) for name in _SAME},
+    )
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{text!r} must be a whole number") from None
