@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import generate_latest
 from tests.waiting import until
 from tests.worker.engine_rigs import PROMPT, Recorder, Rig
-from tests_vllm.tiny_model import EOS
 
 from dynamo.llm.protocols import LENGTH, OutputOptions, PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
@@ -85,29 +84,6 @@ def test_log_probabilities(run: Any) -> None:
         assert prompt[0] is None
         pairs = zip(request.token_ids[1:], told.prompt_logprobs[1:], strict=True)
         assert prompt[1:] == pytest.approx([at[token].logprob for token, at in pairs])
-
-    run(body)
-
-
-def test_constrained_answers(run: Any) -> None:
-    """A choice is one of them, whatever the weights would say."""
-
-    async def body(rig: Rig) -> None:
-        eos = rig.tokenizer.token_id(EOS)
-        assert eos is not None
-        for guided, fits in (
-            ({"choice": ["yes", "no"]}, lambda text: text in {"yes", "no"}),
-            ({"regex": "[0-9]{4}"}, lambda text: len(text) == 4 and text.isdigit()),
-            ({"json": {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"],
-                       "additionalProperties": False}}, lambda text: isinstance(json.loads(text)["n"], bool)),
-        ):  # fmt: skip
-            request = rig.request(max_tokens=40)
-            request.eos_token_ids = [eos]
-            request.sampling_options.guided_decoding = guided
-            sink = Recorder()
-            rig.engine.submit(request, sink)
-            end = await sink.end()
-            assert fits(rig.tokenizer.decode(sink.produced).removesuffix(EOS)), (guided, end, sink.produced)
 
     run(body)
 
