@@ -22,6 +22,7 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
+from dynamo.runtime.tracing import Tracing, tracing_from_env
 from dynamo.worker.engines import BUILT, PYTHON, WITHOUT_WEIGHTS, check_engine, create_engine, takes_text
 from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
@@ -106,20 +107,23 @@ class _Instance(NamedTuple):
 
 
 async def _work(settings: WorkerSettings) -> None:
+    tracing = tracing_from_env("dynamo-worker")
     model = await asyncio.to_thread(load_model, settings)
     async with contextlib.AsyncExitStack() as ends:
-        started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
+        started = [await _start(settings, model, number, ends, tracing) for number in range(settings.num_workers)]
         await _until_told(started, settings)
 
 
 async def _start(
-    settings: WorkerSettings, model: LocalModel, number: int, ends: contextlib.AsyncExitStack
-) -> _Instance:
+    settings: WorkerSettings, model: LocalModel, number: int, ends: contextlib.AsyncExitStack,
+    tracing: Tracing | None,
+) -> _Instance:  # fmt: skip
     if settings.system_port > 0:
         settings = replace(settings, system_port=settings.system_port + number)
     engine = create_engine(settings, model)
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
     runtime = await DistributedRuntime.create(config)
+    runtime.tracing = tracing
     ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)
     return _Instance(runtime, await serve_engine(runtime, engine, model, settings))
 
