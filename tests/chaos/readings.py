@@ -36,6 +36,8 @@ def held(part: Part) -> Held:
         figures["running"] -= 1  # this question
     status = dict(line.split(":", 1) for line in Path(f"/proc/{part.pid}/status").read_text().splitlines())
     files = len(list(Path(f"/proc/{part.pid}/fd").iterdir()))
+    if "VmRSS" not in status:
+        raise OSError(f"{part.name} has ended")
     return Held(
         part.name, part.lives, (time.monotonic() - part.began) / 60, files=files, threads=int(status["Threads"]),
         megabytes=int(status["VmRSS"].split()[0]) / 1024, tasks=int(figures["tasks"]), figures=figures,

@@ -121,19 +121,20 @@ class _Run:
     async def _settled(self, servers: Servers | None) -> tuple[Sequence[Held], Servers]:
         """What all hold once nothing is left of the requests; what is left after `SETTLE` seconds is a violation."""
         deadline, problems = time.monotonic() + SETTLE, ["nothing could be read"]
+        found: tuple[Sequence[Held], Servers] | None = None
         while problems and time.monotonic() < deadline:
             await asyncio.sleep(1.0)
             try:
-                now, there = await asyncio.to_thread(self._read)
+                found = now, there = await asyncio.to_thread(self._read)
             except OSError as error:
                 problems = [str(error)]
                 continue
             problems = left_over(self._outcome.first or now, now)
             problems += changed(servers or there, there, readings.instances(self._site))
-        if servers is None and problems:
-            raise TimeoutError(f"not at rest before anything was done: {problems}")
+        if found is None or (servers is None and problems):
+            raise TimeoutError(f"not at rest {'after all' if servers else 'before anything'} was done: {problems}")
         self._outcome.violations += [Violation("leak", self._clock(), one) for one in problems[:_SHOWN]]
-        return now, there
+        return found
 
     def _read(self) -> tuple[Sequence[Held], Servers]:
         parts = [*self._site.of("worker"), *self._site.of("frontend")]

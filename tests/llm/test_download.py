@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import random
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ from dynamo.llm.progress import Progress
 from dynamo.runtime.errors import Cancelled, CannotConnect, DynamoException, InvalidArgument
 
 NAME = "model.safetensors"
-CONTENT = os.urandom(3 << 20)
+CONTENT = random.Random(3).randbytes(3 << 20)
 BRISK = partial(Patience, 4, 0.01)
 
 
@@ -103,7 +103,8 @@ def test_a_small_file_goes_by_its_git_name(hub: Hub, place: Place) -> None:
     assert place.blob.read_bytes() == b"{}"
 
 
-@pytest.mark.parametrize("there", [b"", CONTENT[:100], CONTENT[:-1], CONTENT, b"\0" * 500, CONTENT + b"more"])
+@pytest.mark.parametrize("there", [b"", CONTENT[:100], CONTENT[:-1], CONTENT, b"\0" * 500, CONTENT + b"more"],
+    ids=["nothing", "a part", "all but one", "all", "zeros", "more"])  # fmt: skip
 def test_whatever_lies_there_the_file_is_right(hub: Hub, place: Place, there: bytes) -> None:
     """A good beginning is used; a bad one (a disk that lost power) is found by the checksum and loaded again."""
     place.blob.parent.mkdir(parents=True)

@@ -63,6 +63,9 @@ CONNECTIONS: Final = {
 OTHERS: Final = {
     "DYN_LOG": ("info", "What is logged: a level, or per module `warn,dynamo.runtime=debug`."),
     "DYN_LOGGING_JSONL": ("", "1: one JSON object per log line."),
+    "OTEL_EXPORT_ENABLED": ("", "1: traces of requests are sent by OTLP over HTTP; needs the extra `otel`."),
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("http://localhost:4318", "Where to; the SDK's other variables count as well."),
+    "OTEL_SERVICE_NAME": ("", "Name of the process in traces; default dynamo-frontend, dynamo-worker or dynamo-run."),
     "NO_COLOR": ("", "Anything: log lines without colours."),
     "DYN_SDK_DISABLE_ANSI_LOGGING": ("", "1: log lines without colours."),
     "DYN_CACHE_DIR": ("~/.cache/dynamo", "Where model files that came from workers are kept, by digest."),

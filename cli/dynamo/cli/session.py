@@ -32,6 +32,7 @@ from dynamo.frontend.http_server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging, loops
+from dynamo.runtime.tracing import tracing_from_env
 from dynamo.worker import main as worker_process
 from dynamo.worker.engine import Engine
 from dynamo.worker.engines import create_engine
@@ -127,7 +128,9 @@ async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], 
         _say(f"loading {run.model} ...")
     model = await worker_process.loaded_model(settings)
     engine = create_engine(settings, model)
+    tracing = tracing_from_env("dynamo-run")
     async with await DistributedRuntime.in_memory() as runtime:
+        runtime.tracing = tracing
         serving = await serve_engine(runtime, engine, model, settings)
         try:
             yield runtime, engine

@@ -12,6 +12,7 @@ from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.time_limits import TokenWatch
+from dynamo.frontend.tracing import RequestTrace
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import InstanceKey
@@ -49,6 +50,8 @@ class Desk(msgspec.Struct):
     explanation: Explanation | None = None
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
+    trace: RequestTrace | None = None
+    """There where traces are asked for."""
     again: Callable[[ModelSet], ModelSet | None] | None = None
     """The set that goes on where one has ended: a set ends with its last instance."""
 

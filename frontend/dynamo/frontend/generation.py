@@ -20,6 +20,7 @@ from dynamo.frontend.migrating import USED_UP, Kept
 from dynamo.frontend.model_set import Seat
 from dynamo.frontend.retrying import Attempts, is_loss, may_go_on, patience, wait_before
 from dynamo.frontend.routing import Counted
+from dynamo.frontend.tracing import placed, routed
 from dynamo.llm.detokenize import Detokenizer
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -118,8 +119,9 @@ class Choice:
         """Open a stream on some instance; failures come through the listener."""
         self._timer = None
         before = self._before = self.tokens  # of attempts before this one, whose answer is part of its prompt
+        desk = self._desk
+        span = None if desk.trace is None else desk.trace.route(self.index, self._attempts.made)
         try:
-            desk = self._desk
             models, hints = desk.models, desk.hints
             self._ticket = models.ticket(self._request, hints)
             seat = models.choose(self._tried, self._ticket, hints)
@@ -136,12 +138,15 @@ class Choice:
                 self._explain(seat, rank)
             if rank is not None and seat.ranks > 1 and isinstance(request, PreprocessedRequest):
                 request = msgspec.structs.replace(request, routing=RoutingHints(dp_rank=rank))
+            context = desk.context if span is None else routed(span, desk.context, seat.id)
             self._call = desk.opener.open(
-                _key(seat), request, context=desk.context, on_item=self.on_item, on_end=self.on_end
+                _key(seat), request, context=context, on_item=self.on_item, on_end=self.on_end
             )
+            placed(span)
             if desk.watch is not None:
                 desk.watch.enter(self)
         except DynamoException as error:
+            placed(span, error)
             self._failed(error)
 
     def _explain(self, seat: Seat, rank: int | None) -> None:

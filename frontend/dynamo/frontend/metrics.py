@@ -117,6 +117,14 @@ class ModelMeter:
     def observe(self, histogram: str, value: float) -> None:
         self.histograms[histogram].observe(value)
 
+    def used(self, prompt: int, produced: int, cached: int) -> int:
+        """An answer is over; returns the tokens that it had."""
+        self.observe("input_sequence_tokens", prompt)
+        self.observe("output_sequence_tokens", produced)
+        self.observe("cached_tokens", cached)
+        self.add("output_tokens_total", produced)
+        return produced
+
 
 class Metrics(Collector):
     """The figures of one frontend process."""

@@ -23,6 +23,7 @@ from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
+from dynamo.runtime.tracing import tracing_from_env
 
 _HELP: Final = "Serve the OpenAI API in front of the workers that registered."
 _EPILOG: Final = """\b
@@ -70,6 +71,7 @@ def run(settings: FrontendSettings) -> None:
 
 
 async def _serve(settings: FrontendSettings) -> None:
+    tracing = tracing_from_env("dynamo-frontend")
     sockets = _sockets(settings)
     try:
         config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
@@ -78,6 +80,7 @@ async def _serve(settings: FrontendSettings) -> None:
         for sock in sockets:
             sock.close()
         raise
+    runtime.tracing = tracing
     leaving = Leaving()
     try:
         with leaving.handling():

@@ -135,7 +135,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
             has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
         ),
         cors=Cors(settings.cors_origin),
-        lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch,
+        lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch, tracing=runtime.tracing,
     )  # fmt: skip
     stop_listening = view.listen(pool)
     try:

@@ -18,6 +18,7 @@ from dynamo.frontend.models import ModelPool
 from dynamo.frontend.openai import refuse_unknown, unknown_fields
 from dynamo.frontend.stream import BatchWriter
 from dynamo.frontend.time_limits import TokenWatch
+from dynamo.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class Services(msgspec.Struct):
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
+    tracing: Tracing | None = None
+    """There where traces are asked for."""
     answers: set[Answer] = msgspec.field(default_factory=set)
     """Those under way."""
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.tracing import CURRENT, trace_ids
 
 TRACE: Final = 5
 LEVELS: Final = {
@@ -62,6 +63,8 @@ class JsonLines(logging.Formatter):
             "target": record.name,
             "message": record.getMessage(),
         }
+        if (ids := trace_ids(CURRENT.get())) is not None:
+            line["trace_id"], line["span_id"] = ids
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
@@ -80,6 +83,8 @@ class Readable(logging.Formatter):
             level = f" \x1b[{code}m{record.levelname}\x1b[0m"
         where = record.name.removeprefix(f"{_ROOT}.")
         line = f"{_time(record).astimezone():%H:%M:%S}{level} {where}: {record.getMessage()}"
+        if (ids := trace_ids(CURRENT.get())) is not None:
+            line += f" trace_id={ids[0]}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line

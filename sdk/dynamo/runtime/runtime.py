@@ -24,6 +24,7 @@ from dynamo.runtime.ports import Bus, Store, Verdict
 from dynamo.runtime.registry import IdTaken, Registry
 from dynamo.runtime.selection import RouterMode
 from dynamo.runtime.serving import RequestServer
+from dynamo.runtime.tracing import Tracing
 
 if TYPE_CHECKING:
     from dynamo.runtime.serving import Handler
@@ -56,6 +57,8 @@ class DistributedRuntime:
         """What `set_health_status` said; None: nothing, readiness decides."""
         self.engine_routes = EngineRoutes()
         """What a system server of this process answers under `/engine/`."""
+        self.tracing: Tracing | None = None
+        """Set by who starts the process, where traces are asked for; closed with the runtime."""
         self._served: list[Served] = []
         self._figures: dict[EndpointPath, dict[str, Any]] = {}
         """What was announced of endpoints, served already or not."""
@@ -207,6 +210,8 @@ class DistributedRuntime:
         await self._step("close the bus", self.bus.close())
         await self._step("give the lease back", self.registry.stop())
         await self._step("close the store", self.store.close())
+        if self.tracing is not None:
+            await self.tracing.close()
 
     async def _step(self, what: str, work: Any) -> None:
         try:

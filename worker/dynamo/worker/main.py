@@ -24,6 +24,7 @@ from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.planes import PLANES
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command
+from dynamo.runtime.tracing import Tracing, tracing_from_env
 from dynamo.worker.engines import (
     BUILT,
     PYTHON,
@@ -145,12 +146,13 @@ class _Instance(NamedTuple):
 
 
 async def _work(settings: WorkerSettings) -> None:
+    tracing = tracing_from_env("dynamo-worker")
     model = await loaded_model(settings)
     async with contextlib.AsyncExitStack() as ends:
         if settings.num_nodes == 1:
-            started = [await _start(settings, model, number, ends) for number in range(settings.num_workers)]
+            started = [await _start(settings, model, number, ends, tracing) for number in range(settings.num_workers)]
         else:
-            started = await _meeting(_start(settings, model, 0, ends))
+            started = await _meeting(_start(settings, model, 0, ends, tracing))
         if started:
             await _until_told(started, settings)
 
@@ -172,13 +174,15 @@ async def _meeting(start: Coroutine[Any, Any, _Instance]) -> list[_Instance]:
 
 
 async def _start(
-    settings: WorkerSettings, model: LocalModel, number: int, ends: contextlib.AsyncExitStack
-) -> _Instance:
+    settings: WorkerSettings, model: LocalModel, number: int, ends: contextlib.AsyncExitStack,
+    tracing: Tracing | None,
+) -> _Instance:  # fmt: skip
     if settings.system_port > 0:
         settings = replace(settings, system_port=settings.system_port + number)
     serve = _server_of(settings, model)
     config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
     runtime = await DistributedRuntime.create(config)
+    runtime.tracing = tracing
     ends.push_async_callback(runtime.shutdown, CLOSE_SECONDS)
     return _Instance(runtime, await serve(runtime))
 

@@ -22,6 +22,7 @@ from dynamo.runtime.component import Served
 from dynamo.runtime.context import Context
 from dynamo.runtime.engine_routes import PREFIX
 from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
@@ -34,6 +35,7 @@ from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.nodes import NodeGroup
 from dynamo.worker.settings import WorkerSettings
+from dynamo.worker.tracing import WorkTrace
 
 CLOSE_SECONDS: Final = 5.0
 Submit = Callable[[Any, "RequestSink"], Abort]
@@ -42,10 +44,13 @@ Submit = Callable[[Any, "RequestSink"], Abort]
 class RequestSink:
     """Where one request's output goes: into its stream, with one observation at its end."""
 
-    __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_watch")
+    __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_trace", "_watch")
 
-    def __init__(self, incoming: Incoming, metrics: WorkerMetrics, watch: EngineWatch | None = None) -> None:
-        self._incoming, self._metrics, self._watch = incoming, metrics, watch
+    def __init__(
+        self, incoming: Incoming, metrics: WorkerMetrics, watch: EngineWatch | None = None,
+        trace: WorkTrace | None = None,
+    ) -> None:  # fmt: skip
+        self._incoming, self._metrics, self._watch, self._trace = incoming, metrics, watch, trace
         self._began = time.monotonic()
         self._open = self._silent = self._mute = True
         metrics.began()
@@ -66,6 +71,8 @@ class RequestSink:
         if self._silent:
             self._silent = False
             self._metrics.first_output(time.monotonic() - self._began)
+            if self._trace is not None:
+                self._trace.first_output()
         if self._watch is not None:
             self._watch.spoke()
 
@@ -84,21 +91,23 @@ class RequestSink:
             self._incoming.finish([[], reason, extras])
 
     def fail(self, error: Exception) -> None:
-        if self._close():
+        if self._close(str(error)):
             self._metrics.failed(error.code if isinstance(error, DynamoException) else type(error).__name__)
             self._incoming.fail(error)
 
     def cancelled(self) -> None:
         """The client left, or the deadline passed."""
-        if self._close():
+        if self._close("cancelled"):
             self._metrics.cancelled()
 
-    def _close(self) -> bool:
+    def _close(self, error: str = "") -> bool:
         was, self._open = self._open, False
         if was:
             if self._watch is not None:
                 self._watch.speakers.discard(self)
             self._metrics.ended(time.monotonic() - self._began)
+            if self._trace is not None:
+                self._trace.ended(error)
         return was
 
 
@@ -199,7 +208,7 @@ async def serve_engine(
         watch = watch_engine(submit, card, settings)
         if not takes_text(settings):
             submit = refusing_unguided(submit, settings.engine, facts.guided)
-        handler = _handler(submit, metrics, takes_text(settings), watch)
+        handler = _handler(submit, metrics, takes_text(settings), watch, _traces(runtime, path))
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         metadata.serves(served, card)
         undo.push_async_callback(served.stop)
@@ -253,8 +262,9 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
 
 
 def _handler(
-    submit: Submit, metrics: WorkerMetrics, text: bool, watch: EngineWatch | None
-) -> Callable[[Incoming], None]:
+    submit: Submit, metrics: WorkerMetrics, text: bool, watch: EngineWatch | None,
+    traces: Callable[[Context], WorkTrace] | None,
+) -> Callable[[Incoming], None]:  # fmt: skip
     kind: type[Any] = TextRequest if text else PreprocessedRequest
 
     def handle(incoming: Incoming) -> None:
@@ -262,9 +272,14 @@ def _handler(
             request = msgspec.convert(incoming.payload, kind)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the request does not fit this engine: {error}") from error
-        sink = RequestSink(incoming, metrics, watch)
+        trace = None if traces is None else traces(incoming.context)
+        sink = RequestSink(incoming, metrics, watch, trace)
         try:
-            abort = submit(request, sink)
+            if trace is None:
+                abort = submit(request, sink)
+            else:
+                with trace.current():
+                    abort = submit(request, sink)
         except Exception as error:  # whatever an engine raises is this request's answer
             sink.fail(error)
             return
@@ -291,6 +306,11 @@ def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> S
         return submit(request, sink)
 
     return checked
+
+
+def _traces(runtime: DistributedRuntime, path: EndpointPath) -> Callable[[Context], WorkTrace] | None:
+    tracing = runtime.tracing
+    return None if tracing is None else lambda context: WorkTrace(tracing, path, runtime.id, context)
 
 
 async def _system(

@@ -41,6 +41,7 @@ from dynamo.frontend.requests import (
 )  # fmt: skip
 from dynamo.frontend.services import Services
 from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond, respond_error
+from dynamo.frontend.tracing import RequestTrace
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException
@@ -66,6 +67,7 @@ class GenerateRoute:
         rid = request_id(scope)
         headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
         job = _Job(self._services, self._chat, self._endpoint, rid, headers)
+        job.trace = RequestTrace.of(self._services.tracing, scope, rid)
         try:
             await job.run(scope, receive, send)
         except ClientGone:
@@ -110,14 +112,14 @@ class _Job:
         self._services, self._chat, self._endpoint = services, chat, endpoint
         self._rid, self._headers = rid, headers
         self._began = services.clock()
-        self._model = UNKNOWN
-        self._kind = "unary"
+        self._model, self._kind = UNKNOWN, "unary"
         self._meter: ModelMeter | None = None
         self._over = False
         self._visit: Visit | None = None
         self._limit_said = ""
         self.output: Output | None = None
         self.answer: Answer | None = None
+        self.trace: RequestTrace | None = None
         self._leave_queue: Callable[[], None] | None = None
         self._explained: Explanation | None = None
 
@@ -278,14 +280,16 @@ class _Job:
             self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token,
             self._too_late,
         )  # fmt: skip
+        context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
         desk = Desk(
-            models=models, opener=services.opener, context=Context(self._rid, deadline=deadline), meter=meter,
-            clock=services.clock, migration_limit=models.migration_limit,
-            migration_max_seq_len=services.policy.migration_max_seq_len,
-            hold_seconds=services.policy.hold_seconds, again=services.pool.again, hints=hints,
+            models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
+            migration_limit=models.migration_limit, hints=hints, again=services.pool.again, trace=self.trace,
+            migration_max_seq_len=services.policy.migration_max_seq_len, hold_seconds=services.policy.hold_seconds,
             explanation=shape.explanation, watch=services.watch,
         )  # fmt: skip
         services.answers.add(self.answer)
+        if self.trace is not None:
+            self.trace.prepared(self._model, requests)
         prefills = services.pool.prefills
         choices = [new_choice(prefills, index, one, desk, self.answer) for index, one in enumerate(requests)]
         if models.gate is None:
@@ -353,20 +357,15 @@ class _Job:
             answer.cancel()
         await output.close()
         self._services.answers.discard(answer)
-        prompt, produced, cached = answer.usage()
-        meter.observe("input_sequence_tokens", prompt)
-        meter.observe("output_sequence_tokens", produced)
-        meter.observe("cached_tokens", cached)
-        meter.add("output_tokens_total", produced)
+        produced = meter.used(*answer.usage())
         if left_early:
             self._services.metrics.disconnected += 1
             meter.add("model_cancellation_total")
             log.info("[%s] the client left after %d token(s)", self._rid, produced)
             self.ended(CLIENT_CLOSED, "cancelled")
         elif answer.error is not None:
-            log.log(
-                _level(answer.error), "[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message
-            )
+            level = _level(answer.error)
+            log.log(level, "[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message)
             self.ended(answer.error.status, answer.error.code)
         else:
             self.ended(200, "")
@@ -378,12 +377,16 @@ class _Job:
         self._meter.observe("time_to_first_token_seconds", self._services.clock() - self._began)
         if self._explained is not None:
             self._explained.first_token()
+        if self.trace is not None:
+            self.trace.first_token()
 
     def ended(self, status: int, code: str) -> None:
         """Count the request, once."""
         if self._over:
             return
         self._over = True
+        if self.trace is not None:
+            self.trace.ended(status, code)
         error = error_type(status, code) if status != 200 else ""
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
         took = self._services.clock() - self._began

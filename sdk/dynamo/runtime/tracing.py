@@ -1,0 +1,169 @@
+"""OpenTelemetry traces, where `OTEL_EXPORT_ENABLED` asks for them; nothing of OpenTelemetry is imported otherwise.
+
+A span is begun and ended per request and per stage of one, never per token. Between processes the W3C header
+`traceparent` travels in a request's metadata. `CURRENT` holds it for what runs now, so that log lines carry the ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span as OtelSpan
+    from opentelemetry.trace import SpanKind, Tracer
+
+log = logging.getLogger(__name__)
+
+ENABLED: Final = "OTEL_EXPORT_ENABLED"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+CLOSE_SECONDS: Final = 3.0
+"""That the last spans have to leave when the process ends."""
+_TRUE: Final = ("1", "true", "yes", "on")
+_PROTOCOL: Final = "http/protobuf"
+_POLL_SECONDS: Final = 0.02
+
+CURRENT: Final[ContextVar[str]] = ContextVar("traceparent", default="")
+"""The `traceparent` of the request that runs now; empty: none, or tracing is off."""
+
+
+def trace_ids(traceparent: str) -> tuple[str, str] | None:
+    """Trace id and span id of a `traceparent`; None where there is none."""
+    parts = traceparent.split("-")
+    return (parts[1], parts[2]) if len(parts) == 4 else None
+
+
+class Span:
+    """A span that runs. `end` may be called again; only the first one counts."""
+
+    __slots__ = ("_ended", "_otel", "_tracing")
+
+    def __init__(self, tracing: Tracing, otel: OtelSpan) -> None:
+        self._tracing, self._otel, self._ended = tracing, otel, False
+
+    def child(self, name: str, attributes: Mapping[str, Any] | None = None) -> Span:
+        """A stage of it, which begins now."""
+        return self._tracing.begin(name, parent=self, attributes=attributes)
+
+    def carried(self) -> dict[str, str]:
+        """What goes into the metadata of a request that it causes."""
+        return self._tracing.inject(self._otel)
+
+    def event(self, name: str) -> None:
+        self._otel.add_event(name)
+
+    def set(self, **attributes: str | int | float | bool) -> None:
+        self._otel.set_attributes(attributes)
+
+    def end(self, error: str = "") -> None:
+        """Over; with the error where it failed."""
+        if self._ended:
+            return
+        self._ended = True
+        if error:
+            from opentelemetry.trace import Status, StatusCode
+
+            self._otel.set_status(Status(StatusCode.ERROR, error))
+        self._otel.end()
+
+    @property
+    def otel(self) -> OtelSpan:
+        return self._otel
+
+
+class Tracing:
+    """The tracer of a process."""
+
+    def __init__(self, tracer: Tracer, provider: Any) -> None:
+        """`provider`: what sends the spans; has `shutdown`."""
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer, self._provider, self._closed = tracer, provider, False
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(
+        self, name: str, *, parent: Span | None = None, carried: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None, serves: bool = False,
+    ) -> Span:  # fmt: skip
+        """A span that begins now: below `parent`, or below what `carried` (a request's metadata) names, or a new trace.
+
+        `serves`: it answers somebody else's request.
+        """
+        from opentelemetry.trace import set_span_in_context
+
+        if parent is not None:
+            context = set_span_in_context(parent.otel)
+        else:
+            context = self._propagator.extract(dict(carried or {}))
+        return Span(self, self._tracer.start_span(name, context, kind=_kind(serves), attributes=attributes))
+
+    def inject(self, otel: OtelSpan) -> dict[str, str]:
+        """The W3C headers that name a span."""
+        from opentelemetry.trace import set_span_in_context
+
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, set_span_in_context(otel))
+        return carrier
+
+    async def close(self) -> None:
+        """Send what is left, within `CLOSE_SECONDS`; once, however many runtimes share it."""
+        if self._closed:
+            return
+        self._closed = True
+        # The SDK waits for a collector that is away ten times as long; such a thread must not hold up the process.
+        sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        sending.start()
+        end = time.monotonic() + CLOSE_SECONDS
+        while sending.is_alive():
+            if time.monotonic() > end:
+                log.warning("the last spans could not be sent within %g s", CLOSE_SECONDS)
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _kind(serves: bool) -> SpanKind:
+    from opentelemetry.trace import SpanKind
+
+    return SpanKind.SERVER if serves else SpanKind.INTERNAL
+
+
+def tracing_from_env(service: str, env: Mapping[str, str] | None = None) -> Tracing | None:
+    """As the environment says; None where it doesn't ask for it. `OTEL_SERVICE_NAME` replaces `service`.
+
+    Where to and how is OpenTelemetry's own affair (`OTEL_EXPORTER_OTLP_*`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`).
+    Raises `InvalidArgument` where the packages are missing, or another protocol is asked for.
+    """
+    env = os.environ if env is None else env
+    if env.get(ENABLED, "").strip().lower() not in _TRUE:
+        return None
+    protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL") or _PROTOCOL
+    if protocol != _PROTOCOL:
+        raise InvalidArgument(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} is not there: set {_PROTOCOL}, and its port of the collector, 4318"
+        )
+    if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.sdk") is None:
+        raise InvalidArgument(
+            f'{ENABLED} is set, but OpenTelemetry is not installed: pip install "dynamo-pipelines[otel]"'
+        )
+    return _open(env.get("OTEL_SERVICE_NAME") or service)
+
+
+def _open(service: str) -> Tracing:
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Tracing(provider.get_tracer("dynamo"), provider)
