@@ -20,6 +20,7 @@ BACK: Final = 90.0
 LEAVING: Final = GRACE + 30.0
 ACCEPTS: Final = 5.0
 """Seconds for which a frontend that leaves goes on accepting, at least."""
+_REPLACING = ("kill", "empty", "leave")
 _RUN, _STAND = 0.03, 0.06
 """A slowed process runs and stands still for so long, in turns."""
 
@@ -32,6 +33,8 @@ class Faults:
         self.windows: list[Window] = []
         self.violations: list[Violation] = []
         self.done: list[Fault] = []
+        self._replaced: set[str] = set()
+        """Parts that are being ended and started again."""
 
     async def run(self, faults: list[Fault]) -> None:
         """All of them, each at its time; returns when everything is as before."""
@@ -42,11 +45,13 @@ class Faults:
 
     async def _one(self, fault: Fault) -> None:
         part = self._site.parts[fault.target]
-        if part.code is not None:
+        if part.code is not None or part.name in self._replaced:
             return  # not back yet from what was before, on a machine that stood still
         self._say(f"{fault}")
         self.done.append(fault)
         async with self._window(part, fault) as window:
+            if fault.kind in _REPLACING:
+                self._replaced.add(part.name)
             if fault.kind in ("kill", "empty"):
                 await self._kill(part, fault, window)
             elif fault.kind == "leave":
@@ -68,6 +73,8 @@ class Faults:
             self.violations.append(Violation("not back", self._clock(), f"{part.name} after {fault}: {error}"))
         finally:
             window.end = self._clock() + (0.5 if window.late else 0.0)
+            if fault.kind in _REPLACING:
+                self._replaced.discard(part.name)
 
     async def _kill(self, part: Part, fault: Fault, window: Window) -> None:
         if part.name == "etcd":

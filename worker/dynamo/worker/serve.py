@@ -192,16 +192,8 @@ async def serve_engine(
         if isinstance(engine, Routed):
             for name, callback in engine.routes().items():
                 runtime.register_engine_route(name, callback)
-        kv = None
-        if facts.kv_events and isinstance(engine, KvCaching):
-            kv = KvPublisher.serve(runtime, path)
-            engine.on_kv(kv.step)
-            undo.callback(kv.stop)
-        transfers = None
-        if isinstance(engine, KvHanding):
-            transfers = KvTransfers(runtime, path, engine)
-            undo.push_async_callback(transfers.stop)
-            await transfers.start(serves=facts.role == "prefill")
+        kv = _events(runtime, path, engine, facts, undo)
+        transfers = await _transfers(runtime, path, engine, facts, undo)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
@@ -219,6 +211,30 @@ async def serve_engine(
             watch.start(served)
         undo.pop_all()
     return Serving(engine, served, system, kv, transfers, watch, beside, group)
+
+
+def _events(
+    runtime: DistributedRuntime, path: EndpointPath, engine: Engine, facts: EngineFacts, undo: contextlib.AsyncExitStack
+) -> KvPublisher | None:
+    """What the engine caches, for whoever asks."""
+    if not facts.kv_events or not isinstance(engine, KvCaching):
+        return None
+    kv = KvPublisher.serve(runtime, path)
+    engine.on_kv(kv.step)
+    undo.callback(kv.stop)
+    return kv
+
+
+async def _transfers(
+    runtime: DistributedRuntime, path: EndpointPath, engine: Engine, facts: EngineFacts, undo: contextlib.AsyncExitStack
+) -> KvTransfers | None:
+    """Blocks from and to engines of the other role."""
+    if not isinstance(engine, KvHanding):
+        return None
+    transfers = KvTransfers(runtime, path, engine)
+    undo.push_async_callback(transfers.stop)
+    await transfers.start(serves=facts.role == "prefill")
+    return transfers
 
 
 async def serve_node(runtime: DistributedRuntime, node: Node, model: LocalModel, settings: WorkerSettings) -> Serving:
