@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_draining_lets_streams_end(name: str) -> None:
 
     async def main() -> None:
         rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
-        settings = WorkerSettings(engine=rig.settings.engine, engine_args=rig.settings.engine_args, endpoint=str(path))
+        settings = replace(rig.settings, endpoint=str(path))
         async with await DistributedRuntime.in_memory() as runtime:
             serving = await serve_engine(runtime, rig.engine, rig.model, settings)
             await runtime.caller.listen(path.namespace)
@@ -385,6 +386,6 @@ def test_unknown_arguments_are_refused() -> None:
 def test_engines_are_known_by_name() -> None:
     """A typo is corrected, a later engine is named as such, a missing one lists what there is."""
     model = open_model(None)
-    for name, words in {"mokker": "did you mean 'mocker'", "sglang": "not built yet", "": "choose one of"}.items():
+    for name, words in {"mokker": "did you mean 'mocker'", "vllm": "not built yet", "": "choose one of"}.items():
         with pytest.raises(InvalidArgument, match=words):
             create_engine(WorkerSettings(engine=name), model)
