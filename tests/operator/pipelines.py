@@ -46,7 +46,7 @@ FULL: Spec = {
         "replicas": 2,
         "port": 8080,
         "workers": 4,
-        "router": {"mode": "kv", "overlapScoreWeight": 2, "temperature": 0.5, "useKvEvents": False},
+        "router": {"mode": "kv", "overlapScoreWeight": 3, "temperature": 0.5, "useKvEvents": False},
         "migrationLimit": 3,
         "holdSeconds": 1.5,
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},

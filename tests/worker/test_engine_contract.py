@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_draining_lets_streams_end(name: str) -> None:
 
     async def main() -> None:
         rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
-        settings = WorkerSettings(engine=rig.settings.engine, engine_args=rig.settings.engine_args, endpoint=str(path))
+        settings = replace(rig.settings, endpoint=str(path))
         async with await DistributedRuntime.in_memory() as runtime:
             serving = await serve_engine(runtime, rig.engine, rig.model, settings)
             await runtime.caller.listen(path.namespace)

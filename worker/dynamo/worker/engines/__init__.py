@@ -103,5 +103,5 @@ def check_engine(name: str) -> str:
     if not name:
         raise InvalidArgument(f"--engine is missing; choose one of {', '.join(BUILT)}")
     if name not in BUILT:
-        raise unknown_name("engine", name, BUILT)
+        raise unknown_name("engine", name, list(BUILT))
     return name
