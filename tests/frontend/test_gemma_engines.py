@@ -75,8 +75,8 @@ def real(request: pytest.FixtureRequest) -> Iterator[Real]:
         return runtime
 
     try:
-        runtime = site.run(run(), within=90)
-        eventually("it is routed to", lambda: runtime.id in site.instances(), 60)
+        runtime = site.run(run(), within=200)
+        eventually("it is routed to", lambda: runtime.id in site.instances(), 180)
         yield Real(site, engine, direct)
         site.run(started[0].stop(0.0))
     finally:
@@ -92,7 +92,7 @@ def ask(site: Site, prompt: str, stream: bool) -> str:
         return "".join(event.choices[0].text for event in client.completions.create(**asked, stream=True))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_it_says_what_the_engine_says(real: Real) -> None:
     """Sixteen at once, half of them streamed, are what the bare engine says to each alone; it knows its capitals."""
     with ThreadPoolExecutor(16) as pool:
@@ -104,7 +104,7 @@ def test_it_says_what_the_engine_says(real: Real) -> None:
     assert [text.lstrip() for text in told] == [text.lstrip() for text in own]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_eight_streams_at_once(real: Real) -> None:
     """All eight are under way before the first one ends."""
     under_way, lock, most = 0, threading.Lock(), 0
