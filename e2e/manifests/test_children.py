@@ -27,7 +27,7 @@ def examples() -> list[tuple[str, Spec]]:
     """The specs of all pipelines that we show."""
     files = sorted(EXAMPLES.glob("**/*.yaml"))
     documents = [(file, one) for file in files for one in yaml.safe_load_all(file.read_text("utf-8"))]
-    return [(f"{file.stem}-{one['metadata']['name']}", one["spec"]) for file, one in documents if one]
+    return [(f"{file.stem.replace('_', '-')}-{one['metadata']['name']}", one["spec"]) for file, one in documents if one]
 
 
 CASES = [("smallest", SMALLEST), ("full", FULL), ("routed", ROUTED), *examples()]
