@@ -28,6 +28,7 @@ from nats.aio.transport import TcpTransport
 from dynamo.runtime._nats_protocol import NatsProtocol
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
+from dynamo.runtime.loops import raise_if_cancelled
 from dynamo.runtime.ports import OnMessage
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class NatsBus:
                     self._say(f"waiting for NATS at {_plain(server)}: {error}")
                 else:
                     return protocol
+            raise_if_cancelled()  # nats-py may have lost it
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(pause * 2, BACKOFF[1])
 
@@ -215,8 +217,7 @@ class NatsBus:
     # -- messages
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:
-        protocol = self._protocol
-        if protocol is None:
+        if (protocol := self._protocol) is None:
             raise CannotConnect("NATS is not connected")
         if len(data) > self._max_payload:
             raise InvalidArgument(f"a message of {len(data)} bytes is over the bus's limit of {self._max_payload}")

@@ -45,3 +45,10 @@ def task_count() -> float:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:
         return 0.0
+
+
+def raise_if_cancelled() -> None:
+    """Raise a cancellation that was lost: `wait_for` of Python 3.11 prefers a result that comes at the same time."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
