@@ -204,25 +204,6 @@ def test_connecting_waits_for_the_server(start_nats: Any, until: Any, caplog: py
     assert "secret" not in caplog.text
 
 
-def test_a_cancellation_that_a_dial_loses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start limit holds also where a dial is refused at the moment at which it ends."""
-
-    async def main() -> None:
-        bus = NatsBus(NatsConfig(servers=("nats://127.0.0.1:1",), start_limit=0.2))
-
-        async def dial(server: str) -> Any:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                raise CannotConnect("refused") from None
-
-        monkeypatch.setattr(bus, "_dial", dial)
-        with pytest.raises(CannotConnect, match=r"within 0\.2 s"):
-            await bus.connect()
-
-    asyncio.run(main())
-
-
 def test_subscribing_during_an_outage(start_nats: Any, until: Any) -> None:
     """It waits for the server's return, and is active then."""
 
