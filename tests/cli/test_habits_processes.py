@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from tests.waiting import eventually
 
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
@@ -28,15 +28,6 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if name not in names}
     folders = {"XDG_STATE_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     return {**plain, **folders, "DYN_TOKEN_ECHO_DELAY_MS": "0", **more}
-
-
-def eventually(what: str, check: Callable[[], Any], within: float = 90.0) -> Any:
-    """Poll `check` until it is true, or fail with `what`."""
-    deadline = time.monotonic() + within
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @contextlib.contextmanager

@@ -6,12 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from tests.llm.stand_in_hub import Hub
 
@@ -25,14 +23,6 @@ def serving(folder: Path) -> Iterator[Hub]:
         yield found
         found.shutdown()
         thread.join()
-
-
-def until(what: str, check: Callable[[], Any], within: float = 60.0) -> None:
-    """Poll `check` until it is true; fail with `what` after `within` seconds."""
-    deadline = time.monotonic() + within
-    while not check():
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(0.02)
 
 
 def variables(url: str, home: Path, **more: str) -> dict[str, str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.llm.stand_in_hub import Fault, Hub
-from tests.worker.fetching import ended, fetched, said, serving, start, until, variables
+from tests.waiting import eventually
+from tests.worker.fetching import ended, fetched, said, serving, start, variables
 
 MEGABYTES = int(os.environ.get("DYN_TEST_MODEL_MB", "8"))
 """Size of the weights; 500 in the run that docs/design/models.md tells of."""
@@ -54,7 +55,7 @@ def test_killed_at_half_and_resumed_without_a_byte_twice(hub: Hub, tmp_path: Pat
     half = len(weights) // 2 + 12345
     hub.faults.append(Fault(NAME, hold_at=half))
     first = start(hub.url, tmp_path, "--model-path", "hf://org/tiny")
-    until("half is there", lambda: partial(tmp_path) == half)
+    eventually("half is there", lambda: partial(tmp_path) == half)
     first.kill()
     first.communicate()
     hub.faults[0].resume.set()
@@ -85,9 +86,9 @@ def test_the_holder_of_the_lock_may_die(hub: Hub, tmp_path: Path, weights: bytes
     half = len(weights) // 3
     hub.faults.append(Fault(NAME, hold_at=half))
     holder = start(hub.url, tmp_path, "--model-path", "hf://org/tiny")
-    until("half is there", lambda: partial(tmp_path) == half)
+    eventually("half is there", lambda: partial(tmp_path) == half)
     waiting = [start(hub.url, tmp_path, "--model-path", "hf://org/tiny") for _ in range(3)]
-    until("all ask", lambda: sum(path.endswith("/revision/main") for _, path, _ in hub.asked) >= 4)
+    eventually("all ask", lambda: sum(path.endswith("/revision/main") for _, path, _ in hub.asked) >= 4)
     holder.kill()
     holder.communicate()
     hub.faults[0].resume.set()
@@ -228,7 +229,7 @@ def test_progress_in_a_log_and_on_a_terminal(hub: Hub, tmp_path: Path) -> None:
         seen += os.read(ours, 4096).decode()
     assert "[##" in seen or "[#." in seen or "[.." in seen
     process.send_signal(signal.SIGINT)
-    until("it ends", lambda: process.poll() is not None)
+    eventually("it ends", lambda: process.poll() is not None)
     hub.faults[0].resume.set()
     os.close(ours)
     process.communicate()
@@ -246,9 +247,9 @@ def test_a_worker_that_loads_can_be_interrupted(hub: Hub, tmp_path: Path) -> Non
     hub.faults.append(Fault("tiny-Q4_K_M.gguf", hold_at=1 << 20))
     command = [sys.executable, "-m", "dynamo.worker", "--engine", "llamacpp", "--model-path", "org/tiny-GGUF"]
     process = subprocess.Popen(command, env=variables(hub.url, tmp_path), stderr=subprocess.PIPE, text=True)
-    until("half is there", lambda: partial(tmp_path) == 1 << 20)
+    eventually("half is there", lambda: partial(tmp_path) == 1 << 20)
     process.send_signal(signal.SIGINT)
-    until("it ends", lambda: process.poll() is not None)
+    eventually("it ends", lambda: process.poll() is not None)
     hub.faults[0].resume.set()
     _, err = process.communicate()
     assert process.returncode == 130

@@ -7,6 +7,7 @@ at one address never share a follower, and a node that was restarted, which is a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ class _Other:
         self.silent_since: float | None = None
 
 
-class _Watch:
+class _Watch(ABC):
     """What leader and follower have in common: the nodes that they watch."""
 
     def __init__(self, own: NodeRecord, own_id: int) -> None:
@@ -92,8 +93,9 @@ class _Watch:
         """The instances to ping."""
         return list(self._others)
 
+    @abstractmethod
     def _concerns(self, record: NodeRecord) -> bool:
-        raise NotImplementedError
+        """Whether this node has to do with one of that rank."""
 
     def _answering(self, rank: int) -> Iterator[int]:
         for node, other in self._others.items():

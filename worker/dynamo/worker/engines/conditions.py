@@ -29,6 +29,14 @@ def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
     return found
 
 
+def room_for(request: PreprocessedRequest, context: int) -> int:
+    """Tokens that the context leaves for the answer; `InvalidArgument` where it leaves none."""
+    count = len(request.token_ids)
+    if not 0 < count < context:
+        raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {context - 1}")
+    return context - count
+
+
 def left(request: PreprocessedRequest, room: int) -> int:
     """How many tokens may be made where the context leaves `room`."""
     wanted = request.stop_conditions.max_tokens

@@ -20,6 +20,7 @@ from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import room_for
 from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of
 from dynamo.worker.engines.llamacpp_course import Course
 from dynamo.worker.engines.llamacpp_grammar import grammar_of
@@ -107,11 +108,7 @@ class LlamaCpp:
         return self._slots.load()
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        room = self._context - len(request.token_ids)
-        if room <= 0 or not request.token_ids:
-            raise InvalidArgument(
-                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
-            )
+        room = room_for(request, self._context)
         completion(request, (), Phase(1, False))  # refuses what can't be asked, now
         if request.sampling_options.guided_decoding and request.stop_conditions.min_tokens:
             raise InvalidArgument("min_tokens: llamacpp can't do it together with guided decoding")

@@ -22,7 +22,7 @@ from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedReq
 from dynamo.llm.tokenizer import card_file, load_tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import left, stop_reasons
+from dynamo.worker.engines.conditions import left, room_for, stop_reasons
 from dynamo.worker.engines.mistralrs_tokens import (
     TokenReader,
     extras_of,
@@ -120,10 +120,7 @@ class MistralRs:
         return self._slots.load()
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        count = len(request.token_ids)
-        room = self._context - count
-        if room <= 0 or not count:
-            raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {self._context - 1}")
+        room_for(request, self._context)
         options(request, 1)  # refuses what can't be asked, now
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)

@@ -19,6 +19,7 @@ from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Fetch, KvListener, Nodes, Sink, nothing_wanted
 from dynamo.worker.engine import Taker as Stream
+from dynamo.worker.engines.conditions import room_for
 from dynamo.worker.engines.mock.answers import TextAnswer
 from dynamo.worker.engines.mock.arguments import read_arguments
 from dynamo.worker.engines.mock.handover import bytes_per_token
@@ -147,11 +148,7 @@ class Mocker:
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         if self._broken:
             raise EngineShutdown(self._broken)
-        room = self._context() - len(request.token_ids)
-        if room <= 0 or not request.token_ids:
-            raise InvalidArgument(
-                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context() - 1}"
-            )
+        room = room_for(request, self._context())
         conditions = request.stop_conditions
         if conditions.max_tokens == 0:
             return nothing_wanted(sink)

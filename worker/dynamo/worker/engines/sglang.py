@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import room_for
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
 from dynamo.worker.engines.sglang_requests import OutputReader, Phase, Piece, generate, phases
 from dynamo.worker.native_events import NativeKvEvents
@@ -172,11 +173,7 @@ class SgLang:
         return EngineLoad(running=len(self._open))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        room = self._context - len(request.token_ids)
-        if room <= 0 or not request.token_ids:
-            raise InvalidArgument(
-                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
-            )
+        room = room_for(request, self._context)
         if len(self._open) >= _MOST_OPEN:
             raise CapacityExceeded(f"{len(self._open)} requests are here already")
         steps = phases(request, room)

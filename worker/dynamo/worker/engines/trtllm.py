@@ -15,6 +15,7 @@ from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.background import Background
 from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import room_for
 from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
 
 if TYPE_CHECKING:
@@ -90,11 +91,7 @@ class TrtLlm:
         return EngineLoad(running=len(self._open))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        room = self._context - len(request.token_ids)
-        if room <= 0 or not request.token_ids:
-            raise InvalidArgument(
-                f"a prompt of {len(request.token_ids)} tokens: this engine takes 1 to {self._context - 1}"
-            )
+        room = room_for(request, self._context)
         if len(self._open) >= _MOST_OPEN:
             raise CapacityExceeded(f"{len(self._open)} requests are here already")
         sampling = sampling_arguments(request, room)

@@ -32,8 +32,9 @@ from dynamo.runtime.errors import (
     InvalidArgument,
 )
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import room_for
 from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT, EventSockets, merged, one_line, parsed
-from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, room_for, sampling
+from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, sampling
 from dynamo.worker.native_events import NativeKvEvents
 
 if TYPE_CHECKING:

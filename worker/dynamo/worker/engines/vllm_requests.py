@@ -36,14 +36,6 @@ def own_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name in _SAMPLING if (value := generation.get(name)) is not None}
 
 
-def room_for(request: PreprocessedRequest, context: int) -> int:
-    """Tokens that the context leaves for the answer; `InvalidArgument` where it leaves none."""
-    count = len(request.token_ids)
-    if not 0 < count < context:
-        raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {context - 1}")
-    return context - count
-
-
 def sampling(request: PreprocessedRequest, room: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of vLLM's `SamplingParams`, without constraints."""
     conditions, options, output = request.stop_conditions, request.sampling_options, request.output_options
