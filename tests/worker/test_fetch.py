@@ -210,9 +210,10 @@ def test_a_disk_that_fills_up_meanwhile(hub: Hub, tmp_path: Path) -> None:
     assert answer.returncode == 1
     assert "can't be stored in" in answer.stderr
     assert "Traceback" not in answer.stderr
-    assert partial(tmp_path) == 1 << 20
+    # Beside the weights there may be a small file that had just come when all was given up.
+    assert max(path.stat().st_size for path in tmp_path.rglob("*.incomplete")) == 1 << 20
     fetched(hub.url, tmp_path, "org/tiny")
-    assert hub.loads[-1].start == 1 << 20
+    assert [load.start for load in hub.loads if load.name == NAME] == [0, 1 << 20]
 
 
 def test_progress_in_a_log_and_on_a_terminal(hub: Hub, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ What only the environment sets (connections, since they may hold secrets) stands
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -125,7 +125,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def main() -> None:
     """Write the file that is named."""
-    Path(sys.argv[1]).write_text(render())
+    parser = argparse.ArgumentParser(description="Write the table of flags and variables, as Markdown.")
+    parser.add_argument("file", type=Path, help="where to")
+    parser.parse_args().file.write_text(render())
 
 
 if __name__ == "__main__":
