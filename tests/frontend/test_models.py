@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ import pytest
 from dynamo.llm.card import FileRef, ModelCard
 from dynamo.llm.protocols import delta
 from dynamo.runtime.errors import CapacityExceeded, EngineShutdown, InvalidArgument, WorkerUnavailable
+from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.ports import Verdict
 
 TEXT = "/v1/completions"
 HELLO = {"model": "m", "prompt": "hello", "max_tokens": 5}
@@ -54,6 +57,28 @@ def test_come_and_go(site: Any, echo: Any, within: Any) -> None:
     assert site.metric("model_ready", model="m") == 0
     site.worker(echo)
     assert site.post(TEXT, HELLO).status_code == 200
+
+
+def test_health_says_who_can_be_asked(site: Any, echo: Any, within: Any) -> None:
+    """Where an instance runs, and whether a request could go there now: what the operator asks for."""
+    both = [site.worker(echo), site.worker(echo)]
+
+    def asked() -> dict[int, bool]:
+        found = health(site)["instances"]
+        assert {one["host"] for one in found} == {socket.gethostname()}
+        return {one["instance_id"]: one["routable"] for one in found}
+
+    assert asked() == {both[0].id: True, both[1].id: True}
+    site.call(both[0].bus.disconnect)  # alive as far as the store knows, and nobody listens
+    site.call(
+        lambda: site.runtime.registry.observe(
+            InstanceKey(EndpointPath("test", "backend", "generate"), both[0].id), Verdict.SILENT
+        )
+    )
+    within("one can't be asked", lambda: asked() == {both[0].id: False, both[1].id: True})
+    site.call(site.runtime.bus.disconnect)
+    within("nobody can be asked", lambda: asked() == {both[0].id: False, both[1].id: False})
+    assert "NATS is away" in health(site)["message"]
 
 
 def test_all_workers_get_requests(site: Any, engines: Any) -> None:

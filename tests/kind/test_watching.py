@@ -1,9 +1,10 @@
-"""What counts as a lie: Ready, of the present generation, for longer than allowed while the endpoint refuses."""
+"""What counts as a lie: Ready, of the present generation, for longer than allowed while the endpoint refuses, or a
+worker lacks."""
 
 from __future__ import annotations
 
 import pytest
-from e2e.watching import Truth, is_ready
+from e2e.watching import Truth, is_ready, lacking
 
 PIPELINE = {
     "metadata": {"generation": 2},
@@ -39,6 +40,25 @@ def test_only_what_lasts_is_a_lie(polls: list[tuple[float, bool, str]], lies: in
 def test_a_lie_names_the_refusal() -> None:
     """So that one sees what users saw."""
     assert "503 no worker" in seen((0, True, "503 no worker"), (3, True, "503 no worker")).lies[0]
+
+
+def test_a_worker_that_lacks_is_a_lie_of_its_own() -> None:
+    """The endpoint goes on answering by the others."""
+    truth = Truth(allowed=2.0)
+    for now in (0, 1, 2.5):
+        truth.saw(now, True, "", "1 of 2")
+    assert truth.lies == ["Ready for 2.5 s and more while a frontend lacked a worker: 1 of 2"]
+    assert truth.longest == 0.0
+
+
+def test_what_a_frontend_lacks() -> None:
+    """Workers that can be asked, by their pods; an older release names neither pod nor state."""
+    status: dict[str, object] = {"components": [{"desired": 2}, {"desired": 1}]}
+    one, two = {"host": "a-0", "routable": True, "instance_id": 1}, {"host": "a-1", "routable": False, "instance_id": 2}
+    other = {"instance_id": 3}
+    assert lacking(status, {"instances": [one, one, two, other]}) == "2 of 3, ['3', 'a-0']"
+    assert lacking(status, {"instances": [one, {**two, "routable": True}, other]}) == ""
+    assert lacking({}, {}) == ""
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ from dynamo.operator.resources import naming
 from dynamo.operator.resources.entrance import url as entrance_url
 from dynamo.operator.resources.render import with_images
 from dynamo.operator.resources.site import Manifest, RenderError, Scene, Site
+from dynamo.operator.resources.workers import POD_NAME
 from dynamo.operator.yamltext import to_yaml
+from dynamo.runtime import config
 from dynamo.runtime.config import ETCD_FILES, NATS_FILES
 from dynamo.runtime.settings import parse
 
@@ -154,6 +156,13 @@ def test_groups_have_ranks_and_a_leader() -> None:
     rank = env_of(main_container(sets[1]))["DYN_NODE_RANK"]
     assert rank == {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
     assert of_kind(rendered, "Service", name)["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_workers_know_their_pod() -> None:
+    """Its records say where a worker runs, by which frontends name it to the operator; its host may be the node."""
+    (one,) = [m for m in render(pipeline(SMALLEST)) if m["kind"] == "StatefulSet"]
+    assert env_of(main_container(one))[POD_NAME] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert POD_NAME == config.POD_NAME
 
 
 def test_converge_says_how_many_there_are_now() -> None:

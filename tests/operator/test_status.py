@@ -352,11 +352,27 @@ def test_times_move_with_the_status_alone() -> None:
 
 
 def test_routable_can_be_less_than_ready() -> None:
-    """Where frontends are asked themselves, their answer counts."""
+    """What frontends can't reach serves nobody, whatever its pod says; the message names it."""
     found = mocker(replicas=2)
-    told = status(found, planned(found), settled(found).observed(), {}, EARLY, url=URL, routable={"worker": 1})
+    cluster = settled(found)
+    name = min(cluster.names("Pod"))
+    told = of(found, observe(cluster.live(), NOW, lost={name}))
     assert told["workers"] == "1/2"
-    assert condition(told, Type.READY)["status"] == "False"
+    assert [(c["ready"], c["routable"], c["updated"]) for c in told["components"]] == [(2, 1, 1)]
+    said = condition(told, Type.READY)
+    assert (said["status"], said["reason"]) == ("False", Reason.UNREACHABLE)
+    assert f"pod {name} Unreachable: it is ready, but the frontends can't reach it" in said["message"]
+    assert of(found, observe(cluster.live(), NOW, lost={"a-pod-of-before"})) == of(found, cluster.observed())
+
+
+def test_a_group_whose_leader_cant_be_reached_serves_nobody() -> None:
+    """Its followers are ready for nothing."""
+    labels = {naming.COMPONENT: "a", naming.REVISION: "r", naming.GROUP: "0"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    pods = [{"kind": "Pod", "metadata": {"name": f"a-0-{n}", "labels": labels}, "status": ready} for n in range(2)]
+    one = {"kind": "StatefulSet", "spec": {"replicas": 2}, "metadata": {"name": "a-0", "labels": labels}}
+    assert observe([one, *pods], NOW).sets[0].ready == {0}
+    assert observe([one, *pods], NOW, lost={"a-0-0"}).sets[0].ready == frozenset()
 
 
 def test_a_pod_on_a_dead_node_counts_as_gone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,16 @@ def test_everything_is_read(tmp_path: Path) -> None:
         "NATS_SERVER": "nats://n:4222,tls://m", "NATS_AUTH_USERNAME": "u", "NATS_AUTH_PASSWORD": "p",
         "NATS_AUTH_TOKEN": "t", "NATS_AUTH_NKEY": here, "NATS_AUTH_CREDENTIALS_FILE": here, "NATS_TLS_CA": here,
         "NATS_TLS_CERT": here, "NATS_TLS_KEY": here, "DYN_DISCOVERY_BACKEND": "mem",
-        "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "7", "UNRELATED": "x",
+        "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "7", "POD_NAME": "w-0", "UNRELATED": "x",
     }  # fmt: skip
     assert RuntimeConfig.from_env(env) == RuntimeConfig(
         EtcdConfig(("http://a:1", "https://b:2", "c:3"), "u", "p", here, here, here, 3.5),
         NatsConfig(("nats://n:4222", "tls://m"), "u", "p", "t", here, here, here, here, here),
         "mem",
         7.0,
+        "w-0",
     )
+    assert RuntimeConfig.from_env({}).host == socket.gethostname()
 
 
 @pytest.mark.parametrize(

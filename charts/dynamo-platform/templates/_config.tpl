@@ -11,6 +11,7 @@ images:
     {{- toYaml $workers | nindent 4 }}
   pullPolicy: {{ .Values.pipelines.images.pullPolicy }}
   pullSecrets: {{ .Values.global.imagePullSecrets | toJson }}
+askFrontends: {{ .Values.operator.askFrontends }}
 pods:
   fsGroup: {{ if kindIs "invalid" .Values.pipelines.fsGroup }}null{{ else }}{{ .Values.pipelines.fsGroup | int64 }}{{ end }}
   networkPolicies: {{ .Values.pipelines.networkPolicies }}

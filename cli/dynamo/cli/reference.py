@@ -76,6 +76,7 @@ OTHERS: Final = {
     ),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
     "DYN_CONSOLE": ("", "1: `dynamo console` can show which task of the process waits for what."),
+    "POD_NAME": ("", "Set in the pods of a cluster: where a worker says that it runs (else its host's name)."),
     "DYN_NODE_RANK": ("", "Set in the pods of a group of several nodes; not for users."),
     "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
     "DYN_FRONTEND_CHILD_PORT": ("", "Set by `dynamo-frontend --workers` for its processes; not for users."),

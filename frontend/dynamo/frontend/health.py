@@ -1,23 +1,25 @@
 """What `/health` says: the frontend's own state and, per model, who serves it. Pure over the pool.
 
 A frontend without workers is healthy (it is there to answer 503 or to hold a request)
-and says so; it is not while it has not read the instances yet, or is leaving.
+and says so; it is not while it has not read the instances yet, or is leaving. Of each instance
+it says whether a request could go there now: the operator asks for that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.models import ModelPool
 
 
-def health(pool: ModelPool, draining: bool) -> tuple[int, dict[str, Any]]:
-    """Status and body."""
-    status, message = _state(pool, draining)
+def health(pool: ModelPool, draining: bool, connected: bool = True) -> tuple[int, dict[str, Any]]:
+    """Status and body. Not `connected`: NATS is away, and with it every worker."""
+    status, message = _state(pool, draining, connected)
     sets = pool.sets()
     served = [one for one in sets if one.served]
-    instances = [_instance(key, seat.instance) for one in served for key, seat in one.seats.items()]
+    instances = [entry for one in (*served, *pool.prefills.sets()) for entry in _instances(one, connected)]
     body: dict[str, Any] = {
         "status": "healthy" if status == 200 else "unhealthy",
         "message": message,
@@ -32,11 +34,13 @@ def health(pool: ModelPool, draining: bool) -> tuple[int, dict[str, Any]]:
     return status, body | ({"unreadable": broken} if broken else {})
 
 
-def _state(pool: ModelPool, draining: bool) -> tuple[int, str]:
+def _state(pool: ModelPool, draining: bool, connected: bool) -> tuple[int, str]:
     if draining:
         return 503, "the frontend is shutting down"
     if not pool.ready:
         return 503, "the instances have not been read yet"
+    if not connected:
+        return 200, "NATS is away: no worker can be asked until it is back"
     served = pool.served()
     if not served:
         return 200, "no model has a worker yet: requests are answered 503"
@@ -57,11 +61,15 @@ def _models(sets: list[ModelSet]) -> dict[str, Any]:
     return found
 
 
-def _instance(key: Any, instance: Any) -> dict[str, Any]:
-    return {
-        "namespace": key.path.namespace,
-        "component": key.path.component,
-        "endpoint": key.path.endpoint,
-        "instance_id": key.id,
-        "transport": instance.transport,
-    }
+def _instances(found: ModelSet, connected: bool) -> Iterator[dict[str, Any]]:
+    asked = found.routable if connected else frozenset()
+    for key, seat in found.seats.items():
+        yield {
+            "namespace": key.path.namespace,
+            "component": key.path.component,
+            "endpoint": key.path.endpoint,
+            "instance_id": key.id,
+            "transport": seat.instance.transport,
+            "host": seat.instance.host,
+            "routable": key in asked,
+        }

@@ -112,6 +112,11 @@ class ModelSet:
         """Some of its instances can be asked now."""
         return bool(self._routable())
 
+    @property
+    def routable(self) -> frozenset[InstanceKey]:
+        """Those that can be asked now."""
+        return frozenset(seat.key for seat in self._routable() if seat.key is not None)
+
     def ticket(self, request: PreprocessedRequest | TextRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
         """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
         if not isinstance(request, PreprocessedRequest):

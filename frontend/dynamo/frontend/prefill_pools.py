@@ -42,6 +42,10 @@ class Prefills:
         """Some worker is there, of whichever model."""
         return bool(self._sets)
 
+    def sets(self) -> list[ModelSet]:
+        """All of them."""
+        return list(self._sets.values())
+
     def joined(self, card: ModelCard, instance: Any) -> None:
         """One is there, or says something new of itself."""
         key: InstanceKey = instance.key

@@ -136,6 +136,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         ),
         cors=Cors(settings.cors_origin),
         lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch, tracing=runtime.tracing,
+        connected=lambda: runtime.bus.connected,
     )  # fmt: skip
     stop_listening = view.listen(pool)
     try:

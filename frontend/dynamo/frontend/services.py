@@ -64,6 +64,8 @@ class Services(msgspec.Struct):
     """There where workers have time limits for their tokens."""
     tracing: Tracing | None = None
     """There where traces are asked for."""
+    connected: Callable[[], bool] = lambda: True
+    """Whether workers can be asked at all."""
     answers: set[Answer] = msgspec.field(default_factory=set)
     """Those under way."""
 

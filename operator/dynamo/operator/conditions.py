@@ -48,6 +48,7 @@ class Reason(StrEnum):
     CONFIG_MISSING = "ConfigMissing"
     EVICTED = "Evicted"
     NODE_LOST = "NodeLost"
+    UNREACHABLE = "Unreachable"
     INVALID_SPEC = "InvalidSpec"
     REFUSED = "Refused"
     NAME_TAKEN = "NameTaken"
@@ -87,6 +88,8 @@ REASONS: Mapping[Reason, str] = {
     Reason.EVICTED: "a node has thrown a pod out",
     Reason.NODE_LOST: "a pod hangs on a node that doesn't answer; another one takes its place, unless an autoscaler "
     "sets their number",
+    Reason.UNREACHABLE: "a worker's pod is ready, but the frontends can't reach it: its node, or the way to NATS, "
+    "may be gone",
     Reason.INVALID_SPEC: "the spec can't become a deployment; the message names the field",
     Reason.REFUSED: "the API server refuses a part for what the spec says; the message has its sentence",
     Reason.NAME_TAKEN: "an object of somebody else has a name that a part needs; it is left alone",
@@ -107,6 +110,7 @@ WORST_FIRST: tuple[Reason, ...] = (
     Reason.REFUSED,
     Reason.LOADING_MODEL,
     Reason.NODE_LOST,
+    Reason.UNREACHABLE,
     Reason.STARTING,
 )
 
@@ -117,6 +121,7 @@ ON_THE_WAY: frozenset[Reason] = BEGINNING | {Reason.SCALING, Reason.ROLLING_OUT}
 
 LOADING = "LoadingModel"
 NODE_LOST = "NodeLost"
+UNREACHABLE = "Unreachable"
 """Kubernetes has no words for these."""
 
 _OF_PODS: Mapping[str, Reason] = {
@@ -138,6 +143,7 @@ _OF_PODS: Mapping[str, Reason] = {
     "FailedCreate": Reason.REFUSED,
     LOADING: Reason.LOADING_MODEL,
     NODE_LOST: Reason.NODE_LOST,
+    UNREACHABLE: Reason.UNREACHABLE,
 }
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from dynamo.operator.dirty import Key
 from dynamo.operator.kinds import Resource
-from dynamo.operator.observe import MERELY_STARTING
+from dynamo.operator.observe import MERELY_STARTING, is_ready, label
 from dynamo.operator.resources import naming
 from dynamo.operator.resources.loading import CONTAINER as LOADER
 
@@ -139,6 +139,8 @@ def trimmed(resource: Resource, found: Object) -> dict[str, Any]:
     else:
         kept |= {k: v for k, v in found.items() if k not in ("apiVersion", "kind", "metadata", "status")}
     status = dict(_status(resource, found.get("status") or {}))
+    if resource.kind == "Pod" and label(found, naming.COMPONENT) == naming.FRONTEND and is_ready(found):
+        status["podIP"] = found["status"].get("podIP", "")  # one that isn't ready isn't asked, and its address no news
     return {**kept, "status": status} if status else kept
 
 

@@ -7,14 +7,15 @@ as lost: Kubernetes makes no other pod of that name until somebody is sure that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dynamo.operator.conditions import LOADING, NODE_LOST
+from dynamo.operator.conditions import LOADING, NODE_LOST, UNREACHABLE
 from dynamo.operator.converge import RevisionSet
 from dynamo.operator.last_words import chosen, gist
 from dynamo.operator.resources import naming
@@ -65,15 +66,17 @@ class Observed:
     sets: tuple[RevisionSet, ...] = ()
     waiting: Mapping[str, tuple[Waiting, ...]] | None = None
     """By component, in the order of the pods' names."""
+    unreachable: Mapping[str, int] = field(default_factory=dict)
+    """By component: pods that Kubernetes calls ready, and the frontends can't reach; not among the sets' ready ones."""
 
     def waiting_for(self, component: str) -> tuple[Waiting, ...]:
         """Why pods of a component don't serve."""
         return (self.waiting or {}).get(component, ())
 
 
-def observe(objects: Iterable[Live], now: datetime) -> Observed:
-    """From all live objects that bear the pipeline's label."""
-    live = list(objects)
+def observe(objects: Iterable[Live], now: datetime, lost: Collection[str] = ()) -> Observed:
+    """From all live objects that bear the pipeline's label; `lost`: pods that the frontends can't reach."""
+    live = [_unreached(one) if one["kind"] == "Pod" and one["metadata"]["name"] in lost else one for one in objects]
     pods = [o for o in live if o["kind"] == "Pod" and not _overdue(o, now)]
     hanging = [o for o in live if o["kind"] == "Pod" and _overdue(o, now)]
     sets = [o for o in live if o["kind"] == "StatefulSet"]
@@ -86,7 +89,21 @@ def observe(objects: Iterable[Live], now: datetime) -> Observed:
         frontend=deployment_facts(deployment) if deployment else None,
         sets=tuple(revision_sets(sets, pods, hanging)),
         waiting={component: tuple(sorted(each)) for component, each in waiting.items()},
+        unreachable=Counter(label(pod, naming.COMPONENT) for pod in pods if _is_unreached(pod)),
     )
+
+
+def _unreached(pod: Live) -> Live:
+    """A ready pod that isn't ready to those who matter."""
+    if not is_ready(pod):
+        return pod
+    others = [c for c in pod["status"]["conditions"] if c["type"] != "Ready"]
+    unready = {"type": "Ready", "status": "False", "reason": UNREACHABLE}
+    return {**pod, "status": {**pod["status"], "conditions": [*others, unready]}}
+
+
+def _is_unreached(pod: Live) -> bool:
+    return any(c.get("reason") == UNREACHABLE for c in pod.get("status", {}).get("conditions", []))
 
 
 def _waiting(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
@@ -209,6 +226,8 @@ def why(pod: Live) -> Waiting | None:
         return found
     if any(one.get("name") == LOADER and "running" in one.get("state", {}) for one in before):
         return Waiting(name, LOADING, "loads its model")
+    if _is_unreached(pod):
+        return Waiting(name, UNREACHABLE, "it is ready, but the frontends can't reach it")
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))

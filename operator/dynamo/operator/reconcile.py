@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dynamo.operator.answers import ApiError, Gone, Refused, about, failing, verdict
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
+from dynamo.operator.asking import Asking
 from dynamo.operator.bodies import parsed, problems
 from dynamo.operator.changes import (
     Apply,
@@ -43,6 +44,7 @@ from dynamo.operator.observe import Observed, observe
 from dynamo.operator.plan import plan
 from dynamo.operator.reading import Missed, Reading, gathered
 from dynamo.operator.resources.entrance import url as url_of
+from dynamo.operator.resources.frontend import health_port
 from dynamo.operator.resources.render import manifests, with_images
 from dynamo.operator.resources.site import RenderError, Scene
 from dynamo.operator.settings import Settings
@@ -95,6 +97,7 @@ class Reconciler:
         latest: Latest | None = None,
         claims: Claims | None = None,
         missed: Missed | None = None,
+        asking: Asking | None = None,
     ) -> None:
         self._api, self._settings = api, settings
         self._latest = latest if latest is not None else Latest()
@@ -103,6 +106,7 @@ class Reconciler:
         self._access = access or Access(api, settings)
         rivals = Rivals(settings.intervals.rival)
         self._claims = claims or Claims(api, settings.installation, settings.identity, rivals)
+        self._asking = asking
 
     async def reconcile(self, key: Key, turn: Turn = _FIRST) -> Outcome:
         """Raises `ApiError` for what passes by itself."""
@@ -119,6 +123,8 @@ class Reconciler:
             self._access.gone(Owner(key.namespace, key.name))
             self._voice.gone(key)
             self._claims.gone(key)
+            if self._asking is not None:
+                self._asking.gone(key)
             return Outcome(gone=True)
         return await self._look(body, False, turn)
 
@@ -135,7 +141,7 @@ class Reconciler:
                 return Outcome(failed=True)
             body = claimed
         shared = self._api, self._settings, self._reading, self._voice, self._access, self._claims
-        return await _Look(*shared, body, now, is_told, turn).run()
+        return await _Look(*shared, body, now, is_told, turn, self._asking).run()
 
     async def _claimed(self, body: Object, now: datetime) -> Object | None:
         """The pipeline with our name in its status; None where somebody else was quicker."""
@@ -171,6 +177,7 @@ class _Look:
         now: datetime,
         is_told: bool,
         turn: Turn,
+        asking: Asking | None,
     ) -> None:
         self._api, self._settings, self._reading = api, settings, reading
         self._voice, self._access, self._body, self._now = voice, access, body, now
@@ -181,7 +188,7 @@ class _Look:
         self._key = Key(self._namespace, self._name)
         self._claims = claims
         self._status: Object = body.get("status") or {}
-        self._turn = turn
+        self._turn, self._asking = turn, asking
         self._is_mute = False
         """The status can't be written now."""
         self._deployment: Object | None = None
@@ -251,6 +258,8 @@ class _Look:
     async def _settled(self, pipeline: DynamoPipeline, seen: _Seen) -> Trouble | None:
         """Writes what there is to write, and says how it stands."""
         scene = Scene.of(pipeline, seen.wanted, self._settings.site)
+        if self._asking is not None:
+            self._asking.expects(self._key, health_port(scene))
         told = partial(status, pipeline, seen.wanted, now=self._text, url=url_of(scene, seen.live))
         if self._status.get("conditions"):
             trouble = await self._worked_off(scene, seen, told)
@@ -287,7 +296,7 @@ class _Look:
         wanted = with_images(plan(pipeline, self._settings.environment(self._namespace)), pipeline, site)
         # One whose label somebody took away runs all the same: to start it anew would end its workers.
         known = [one for one in others if belongs(one, self._name, self._uid)]
-        observed = observe([*live, *known], self._now)
+        observed = observe([*live, *known], self._now, self._asking.lost(self._key) if self._asking else ())
         before = {c["name"]: c["desired"] for c in self._status.get("components", [])}
         wanted = with_live_replicas(wanted, observed.sets, before)
         everything = [*live, *others]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dynamo.operator.answers import ApiError
+from dynamo.operator.asking import Asking
 from dynamo.operator.credentials.access import Access
 from dynamo.operator.dirty import Dirty, Key, Pace
 from dynamo.operator.election import Election
@@ -110,9 +111,10 @@ class _Duties:
         self._api, self._login, self._where = api, login, settings.namespaces
         self._metrics, self._health = metrics, health
         mirror, self._latest, self._access = Mirror(), Latest(), Access(api, settings)
+        self._asking = Asking(mirror, lambda key: self._work.mark(key, urgent=True)) if settings.ask_frontends else None
         looks = Reconciler(
             api, settings, access=self._access, mirror=mirror, latest=self._latest,
-            missed=lambda *what: self._mirroring.missed(*what),
+            missed=lambda *what: self._mirroring.missed(*what), asking=self._asking,
         )  # fmt: skip
         self._every, resync = settings.intervals.sweep, settings.intervals.resync
         self._work = Work(looks, metrics, queue=Dirty(Pace(resync=resync)))
@@ -139,6 +141,8 @@ class _Duties:
             group.create_task(self._mirroring.run(), name="mirror")
             group.create_task(self._working(), name="work")
             group.create_task(self._sweeping(), name="sweep")
+            if self._asking is not None:
+                group.create_task(self._asking.run(), name="ask the frontends")
             watching = watch(
                 self._api, self._login, self._where, self._handlers, self._metrics, self._sweep, self._again
             )

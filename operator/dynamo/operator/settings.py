@@ -87,6 +87,7 @@ class _File(_Part):
     etcd: _Etcd
     nats: _Nats
     namespaces: list[str] = []
+    ask_frontends: bool = False
     pods: _Pods = _Pods()
     leader_election: _Election = _Election()
     intervals: _Intervals = _Intervals()
@@ -111,6 +112,8 @@ class Settings:
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
     intervals: Intervals = field(default_factory=Intervals)
+    ask_frontends: bool = False
+    """Ask them whom they can reach; needs a network in which pods' addresses can be."""
 
     @property
     def installation(self) -> Installation:
@@ -145,6 +148,7 @@ class Settings:
             etcd_sign_in=found.etcd.sign_in(),
             nats_sign_in=found.nats.sign_in(),
             intervals=_intervals(found.intervals),
+            ask_frontends=found.ask_frontends,
         )
 
 

@@ -1,9 +1,9 @@
 """The status of a pipeline: what a plan wants against what was observed. Pure; time is an argument.
 
 `Ready` is true when, for this generation, every part has all it should and nothing old is
-left. A worker's pod is ready once every frontend can route to it, so pods tell routability
-too (frontends may be asked as well later: `routable`). The same facts give the same status,
-so that at rest nothing is written.
+left. A worker's pod is ready once every frontend can route to it; one that they can't reach any
+more is `Observed.unreachable` and serves nobody. The same facts give the same status, so that
+at rest nothing is written.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ def status(
     now: str,
     *,
     url: str,
-    routable: Mapping[str, int] | None = None,
     trouble: Trouble | None = None,
 ) -> dict[str, Any]:
     """The whole status; equal to `previous` where nothing that matters changed."""
-    counts = [_component(workload, observed.sets, routable) for workload in plan.workers]
+    counts = [_component(workload, observed) for workload in plan.workers]
     facts = _facts(plan, observed, counts, trouble)
     found = {
         **_head(pipeline, facts, previous, now),
@@ -92,17 +91,17 @@ def _head(pipeline: DynamoPipeline, facts: Iterable[Fact], previous: Mapping[str
     return {"observedGeneration": generation, "conditions": entries}
 
 
-def _component(workload: Workload, sets: Sequence[RevisionSet], routable: Mapping[str, int] | None) -> dict[str, Any]:
-    own = [s for s in sets if s.component == workload.component]
+def _component(workload: Workload, observed: Observed) -> dict[str, Any]:
+    own = [s for s in observed.sets if s.component == workload.component]
     current = next((s for s in own if s.revision == workload.revision), None)
-    ready = sum(len(s.ready) for s in own)
+    routable = sum(len(s.ready) for s in own)
     return {
         "name": workload.component,
         "revision": workload.revision,
         "desired": workload.replicas,
         "updated": len(current.ready) if current else 0,
-        "ready": ready,
-        "routable": min(ready, (routable or {}).get(workload.component, ready)),
+        "ready": routable + observed.unreachable.get(workload.component, 0),
+        "routable": routable,
     }
 
 

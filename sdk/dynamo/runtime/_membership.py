@@ -40,6 +40,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     nonce: str
     transport: str = "nats"
+    host: str = ""
+    """Where its process runs, as that calls itself: in Kubernetes, its pod."""
     draining: bool = False
     figures: dict[str, Any] = {}
     card: dict[str, Any] | None = None

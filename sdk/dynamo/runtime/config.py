@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,6 +24,8 @@ C = TypeVar("C", "EtcdConfig", "NatsConfig")
 START_LIMIT: Final = 120.0
 """Seconds that a starting process waits for etcd and for NATS."""
 ETCD: Final = "etcd"
+POD_NAME: Final = "POD_NAME"
+"""Set by the operator in every worker's pod, whose host may have another name."""
 MEMORY: Final = "mem"
 _TEXTS: Final = {"username": "username", "password": "password"}
 ETCD_FILES: Final = {**_TEXTS, "ca.crt": "ca", "tls.crt": "client_cert", "tls.key": "client_key"}
@@ -90,6 +93,8 @@ class RuntimeConfig:
     discovery_backend: str = ETCD
     grace: float = 30.0
     """Seconds that a shutdown waits for running streams."""
+    host: str = dataclasses.field(default_factory=socket.gethostname)
+    """What the records of this process say of where it runs."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> RuntimeConfig:
@@ -100,6 +105,7 @@ class RuntimeConfig:
             nats=_nats(read),
             discovery_backend=read.choice("DYN_DISCOVERY_BACKEND", ETCD, (ETCD, MEMORY)),
             grace=read.number("DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", 30.0, least=0.0),
+            host=read.text(POD_NAME) or socket.gethostname(),
         )
 
 

@@ -172,10 +172,11 @@ class Registry:
         *,
         lease_ttl: float = 10.0,
         transport: str = "nats",
+        host: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._ping, self._clock = store, ping, clock
-        self._client_id, self._transport = client_id, transport
+        self._client_id, self._transport, self._host = client_id, transport, host
         self._nonce = secrets.token_hex(16)
         self._keeper = Keeper(store, lease_ttl, self._replaced, clock)
         self._views: dict[str | None, InstanceView] = {}
@@ -199,7 +200,7 @@ class Registry:
     ) -> Registration:
         """Make an endpoint of this process known; `IdTaken` where another process has the id."""
         instance = Instance(
-            **key.path._asdict(), id=key.id, nonce=self._nonce, transport=self._transport,
+            **key.path._asdict(), id=key.id, nonce=self._nonce, transport=self._transport, host=self._host,
             figures=dict(figures or {}), card=None if card is None else dict(card),
         )  # fmt: skip
         registration = Registration(instance, self._keeper, self._neighbours_of(key.path.namespace), self._clock)

@@ -49,8 +49,9 @@ class DistributedRuntime:
         self.caller = Caller(bus, self.client_id)
         self.server = RequestServer(bus, self.id)
         self.registry = Registry(
-            store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=transport
-        )
+            store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=transport,
+            host=self.config.host,
+        )  # fmt: skip
         self.closing = asyncio.Event()
         """Set when the shutdown begins."""
         self.health: bool | None = None

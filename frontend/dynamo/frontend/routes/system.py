@@ -19,8 +19,8 @@ def system_router(services: Services) -> APIRouter:
 
     @router.get("/health")
     async def get_health() -> Response:
-        """Say whether this frontend is ready, and which model has how many instances."""
-        status, body = health(services.pool, services.lifecycle.draining)
+        """Say whether this frontend is ready, which model has how many instances, and who of them can be asked now."""
+        status, body = health(services.pool, services.lifecycle.draining, services.connected())
         return json_reply(body, status)
 
     @router.get("/live")

@@ -61,6 +61,12 @@ def frontend_ports(scene: Scene) -> dict[str, int]:
     return ports
 
 
+def health_port(scene: Scene) -> int:
+    """Where a frontend is asked how it stands."""
+    probe = scene.plan.frontend.probe
+    return frontend_ports(scene)[probe.port if probe else "http"]
+
+
 def _template(scene: Scene, workload: Workload) -> Manifest:
     spec, ports = scene.pipeline.spec.frontend, frontend_ports(scene)
     argv = resolve(tuple(literal(a) if isinstance(a, str) else a for a in workload.argv), Placement(ports, {}))

@@ -19,6 +19,8 @@ CONTAINER = "worker"
 LEADER_PORT = 29500
 SHARED_MEMORY = "8Gi"
 _RANK = "DYN_NODE_RANK"
+POD_NAME = "POD_NAME"
+"""What a worker says of where it runs; frontends repeat it to the operator."""
 _LIGHT = frozenset({Engine.MOCKER, Engine.ECHO_CORE, Engine.ECHO_FULL})
 _LIGHT_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 _REQUESTS = {"cpu": "500m", "memory": "1Gi"}
@@ -118,7 +120,7 @@ def _leader(scene: Scene, workload: Workload, group: int | None) -> str:
 def _environment(scene: Scene, workload: Workload) -> list[Manifest]:
     """The plan's and ours first, then the user's own in their order."""
     values = {**dict(workload.environment), "DYN_CACHE_DIR": CACHE}
-    own: list[Manifest] = []
+    own: list[Manifest] = [{"name": POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     if workload.nodes > 1:
         field = {"fieldPath": f"metadata.labels['{naming.POD_INDEX}']"}
         own.append({"name": _RANK, "valueFrom": {"fieldRef": field}})
