@@ -67,6 +67,13 @@ def test_lines_are_divided() -> None:
     assert divide(words, own) == (["--model", "m", "-v", "--model=n"], ["--max-model-len", "5"])
 
 
+@pytest.mark.parametrize("words", ["-vv", "-v -v"])
+@pytest.mark.parametrize("engine", FORMER)
+def test_more_log_lines(engine: str, words: str) -> None:
+    """Twice, in one word or two, as the help says; also where other short flags are the engine's."""
+    assert told(engine, f"--model-path m {words}").verbose == 2
+
+
 def test_vllm_of_today() -> None:
     """A line of 1.6: model, parallelism, part of the work, the engine's own flags."""
     worker = told(

@@ -25,6 +25,8 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PIECE = 1 << 16
 LARGE = (".safetensors", ".gguf", ".bin", ".model")
 """What lies in LFS."""
+ENDLESS = 1 << 28
+"""Bytes after which even the stand-in has enough."""
 PAGE = 50
 """Entries of a tree that one answer has."""
 
@@ -49,6 +51,8 @@ class Fault:
     """One of its bytes is another."""
     whole: bool = False
     """It comes from its beginning, whatever was asked."""
+    endless: bool = False
+    """It says no length, and goes on behind its end."""
 
 
 @dataclass
@@ -228,6 +232,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if partial else 200)
         headers = {"ETag": f'"{self._oid(file, "git")}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes",
                    "Content-Length": str(end - start + fault.longer_by)}  # fmt: skip
+        if fault.endless:
+            del headers["Content-Length"]
+            headers["Connection"] = "close"
         if partial:
             headers["Content-Range"] = f"bytes {start}-{end - 1 + fault.longer_by}/{size + fault.longer_by}"
         for name, value in headers.items():
@@ -257,6 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
                 at = stop
                 load.sent += len(piece)
                 time.sleep(self.server.pause)
+            while fault.endless and load.sent < ENDLESS:
+                load.sent += self.wfile.write(bytes(PIECE))
             load.ended = True
 
     def _refuse(self, code: int, kind: str, message: str, more: dict[str, str] | None = None) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.llm.stand_in_hub import Fault, Hub
+from tests.llm.stand_in_hub import ENDLESS, Fault, Hub
+from tests.waiting import eventually
 
 from dynamo.llm.download import LONGEST_WAIT, Errand, Patience, Place, RemoteFile, content_range, load
 from dynamo.llm.hub import HubLine
@@ -66,8 +67,9 @@ def errand(stop: threading.Event | None = None) -> Errand:
         ([Fault(NAME, times=1, status=429)], [0]),
         ([Fault(NAME, damage=True)], [0, 0]),
         ([Fault(NAME, cut_at=1 << 20), Fault(NAME, whole=True)], [0, 0]),
+        ([Fault(NAME, endless=True)], [0]),
     ],
-    ids=["nothing", "cut twice", "500", "429", "damaged", "no ranges"],
+    ids=["nothing", "cut twice", "500", "429", "damaged", "no ranges", "endless"],
 )
 def test_what_passes_is_overcome(hub: Hub, place: Place, faults: list[Fault], starts: list[int]) -> None:
     """Asked for is what is missing, and nothing else."""
@@ -75,6 +77,7 @@ def test_what_passes_is_overcome(hub: Hub, place: Place, faults: list[Fault], st
     load(remote(hub), place, errand())
     assert place.blob.read_bytes() == CONTENT
     assert [found.start for found in hub.loads] == starts
+    assert not any(found.sent >= ENDLESS for found in hub.loads)
     assert not place.partial.exists()
 
 
@@ -164,6 +167,29 @@ def test_one_who_waits_for_a_lock_can_be_stopped(hub: Hub, place: Place) -> None
         thread.join()
     assert ended == [True, True]
     assert place.partial.stat().st_size >= 1 << 20
+
+
+def test_what_is_skipped_can_be_stopped_too(hub: Hub, place: Place) -> None:
+    """A server that knows no ranges sends again what is there; nobody waits for the end of that."""
+    place.blob.parent.mkdir(parents=True)
+    place.partial.write_bytes(CONTENT[:-1])
+    stop = threading.Event()
+    hub.faults.append(Fault(NAME, whole=True, hold_at=1 << 16))
+    ended: list[Cancelled] = []
+
+    def one() -> None:
+        with pytest.raises(Cancelled) as caught:
+            load(remote(hub), place, errand(stop))
+        ended.append(caught.value)
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    eventually("it is being sent", lambda: hub.sent(NAME) == 1 << 16)
+    stop.set()
+    hub.faults[0].resume.set()
+    thread.join()
+    assert len(ended) == 1
+    assert place.partial.read_bytes() == CONTENT[:-1]
 
 
 def test_patience_grows_and_ends() -> None:

@@ -64,6 +64,15 @@ def test_the_digest_names_what_makes_tokens(checkout: Path) -> None:
     assert len({card.digest, *(other.digest for other in others)}) == 5
 
 
+def test_what_a_model_does_tells_cards_apart(checkout: Path) -> None:
+    """Workers that make vectors take no requests of those that make text; the usual types, said, change nothing."""
+    card, vectors = open_model(checkout).card, open_model(checkout, model_types=["embedding"]).card
+    assert vectors.digest != card.digest
+    assert vectors.same_tokens(card)
+    assert not vectors.takes_over(card)
+    assert open_model(checkout, model_types=["completions", "chat"]).card.digest == card.digest
+
+
 @pytest.mark.parametrize("data", [None, 5, {}, {"name": 5}, {"name": "x", "files": {"t": {"digest": 1}}}])
 def test_a_garbage_card_is_refused(data: Any) -> None:
     """What a worker registered may be anything."""

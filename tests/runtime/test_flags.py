@@ -47,6 +47,8 @@ def test_older_words_become_todays(words: str, now: str, told: list[str]) -> Non
         ("--grpc", "--grpc is not there: only HTTP is served"),
         ("--mode=c", "--mode c is not there: choose a or b"),
         ("--store-kv", "requires an argument"),
+        ("--load-aware=false", "--load-aware takes no value"),
+        ("--no-strip=", "--no-strip takes no value"),
     ],
 )
 def test_what_lost_its_meaning_is_refused(words: str, says: str) -> None:

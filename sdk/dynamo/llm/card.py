@@ -9,6 +9,7 @@ what turns text into tokens and back: workers with different digests form differ
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -27,6 +28,9 @@ CHAT_TEMPLATE_JSON: Final = "chat_template_json"
 
 CHAT: Final = "chat"
 COMPLETIONS: Final = "completions"
+EMBEDDING: Final = "embedding"
+GENERATES: Final = (CHAT, COMPLETIONS)
+"""What a card's `model_types` are unless it says otherwise."""
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -44,7 +48,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     name: str
     model_input: Literal["tokens", "text"] = "tokens"
-    model_types: list[str] = msgspec.field(default_factory=lambda: [CHAT, COMPLETIONS])
+    model_types: list[str] = msgspec.field(default_factory=lambda: [*GENERATES])
+    """What can be asked of it, of `CHAT`, `COMPLETIONS` and `EMBEDDING`."""
     role: Literal["aggregated", "prefill", "decode"] = "aggregated"
     context_length: int | None = None
     kv_cache_block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
@@ -66,6 +71,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     def digest(self) -> str:
         """Name the set of workers among which a request is routed."""
         routed_alike = ["card-2", self.name, self.context_length, self.kv_cache_block_size, *self._tokens]
+        if not self.same_types(GENERATES):  # so that a frontend and a worker of different ages agree on all others
+            routed_alike.append(sorted({*self.model_types}))
         return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
 
     @property
@@ -80,7 +87,11 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Tell whether requests that were made for `other` can go to workers of this card."""
         room, needed = self.context_length, other.context_length
         fits = room is None or (needed is not None and room >= needed)
-        return fits and self.same_tokens(other)
+        return fits and self.same_types(other.model_types) and self.same_tokens(other)
+
+    def same_types(self, types: Iterable[str]) -> bool:
+        """Tell whether just these can be asked of it."""
+        return {*self.model_types} == {*types}
 
     def same_tokens(self, other: ModelCard) -> bool:
         """Tell whether it is the same model, and its prompts become the same tokens."""

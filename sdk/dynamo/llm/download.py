@@ -205,12 +205,13 @@ def _filled(file: RemoteFile, place: Place, errand: Errand) -> bool:
         patience = errand.patience()
         while at < file.size:
             try:
-                for chunk in _pieces(file, errand.line, at):
-                    _write(handle, chunk, at)
-                    summed.update(chunk)
-                    at += len(chunk)
-                    errand.progress.add(file.name, len(chunk))
-                    patience.progressed()
+                for piece in _pieces(file, errand.line, at):
+                    if piece:
+                        _write(handle, piece, at)
+                        summed.update(piece)
+                        at += len(piece)
+                        errand.progress.add(file.name, len(piece))
+                        patience.progressed()
                     errand.check()
             except Interrupted as error:
                 _wait(file, error, patience, errand)
@@ -221,15 +222,18 @@ def _filled(file: RemoteFile, place: Place, errand: Errand) -> bool:
 
 
 def _pieces(file: RemoteFile, line: Line, at: int) -> Iterator[bytes]:
-    """Yield what follows `at`, as it comes; `Interrupted` where nothing does."""
+    """Yield what follows `at`, as it comes; `Interrupted` where nothing does.
+
+    Empty pieces stand for what was sent before `at`, by servers that know no ranges: who takes them may have to end.
+    """
     end = min(file.size, at + PART)
     with line.open(file.url, at, end) as answer:
-        here = _begin(file, answer, at)  # before `at` where a server knows no ranges
+        here = _begin(file, answer, at)
         for chunk in answer.chunks():
-            piece = chunk[max(0, at - here) : end - here]
+            yield chunk[max(0, at - here) : end - here]
             here += len(chunk)
-            if piece:
-                yield piece
+            if here >= end:  # a body may go on without end, whatever was announced
+                break
     if here <= at:
         raise Interrupted("the answer ended too early")
 

@@ -81,7 +81,8 @@ def modern(words: Sequence[str], formers: Sequence[Former]) -> tuple[list[str], 
             out.append(word)
             continue
         if former.switch:
-            value, equals = "", ""
+            if equals:  # dropped, `--x=false` would turn on what it turns off
+                raise click.UsageError(f"{flag} takes no value: {word}")
         elif not equals:
             if not rest:
                 raise click.UsageError(f"Option '{flag}' requires an argument.")

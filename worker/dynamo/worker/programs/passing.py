@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
+
+_VERBOSE: Final = re.compile("-v{2,}")
+"""`-v` several times in one word."""
 
 
 def divide(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
@@ -17,11 +21,11 @@ def divide(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], li
     while rest:
         word = rest.pop(0)
         flag, equals, _ = word.partition("=")
-        if flag not in own:
+        if flag not in own and not ("-v" in own and _VERBOSE.fullmatch(word)):
             others.append(word)
             continue
         mine.append(word)
-        if own[flag] and not equals and rest:
+        if own.get(flag) and not equals and rest:
             mine.append(rest.pop(0))
     return mine, others
 
