@@ -17,8 +17,10 @@ from e2e.outage import home
 from e2e.pipelines import Object, is_ready, workers
 
 DOCKER_SECONDS = 30
-NOTICED_SECONDS = 120
-"""Kubernetes' controllers take a node for dead after 40 to 50 s, and then its pods for not ready."""
+NOTICED_SECONDS = 30
+"""Frontends leave its workers within seconds, and tell the operator; Kubernetes takes 40 to 50 s."""
+FREE_SECONDS = 120
+"""A node that was stopped before keeps its taint for some seconds."""
 AWAY_SECONDS = 20.0
 GRACE_SECONDS = 5
 REPLACED_SECONDS = 240
@@ -118,8 +120,7 @@ def on(node: str) -> Object:
 
 def victim_and_other(platform: Platform) -> tuple[str, str]:
     """A node without anything of the platform, and one with it; only kind's nodes can be stopped."""
-    # One that was stopped before keeps its taint for some seconds.
-    nodes = wait_for("there are two nodes without taints", lambda: _two_free(platform), NOTICED_SECONDS)
+    nodes = wait_for("there are two nodes without taints", lambda: _two_free(platform), FREE_SECONDS)
     assert _is_container(nodes[0]), "this scenario stops a node, so it needs kind, and its Docker within reach"
     here = home(platform)
     etcd = next(pod for pod in here.list("v1/Pod") if _part(pod) == "etcd")["spec"]["nodeName"]
