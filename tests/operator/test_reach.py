@@ -37,6 +37,14 @@ def test_what_no_frontend_ever_named_is_left_to_kubernetes() -> None:
         assert not reach.answered((*READY, "follower-1"), [says("w-0", "w-1")])
 
 
+def test_a_pod_that_was_lost_before_we_asked_is_lost_all_the_same() -> None:
+    """It is named as one that can't be asked: after a restart of the operator, too."""
+    reach = Reach()
+    for _ in range(2):
+        reach.answered(READY, [says("w-0", lost=("w-1",))])
+    assert reach.lost == {"w-1"}
+
+
 def test_a_pod_that_only_some_frontends_know_is_lost_to_the_others() -> None:
     reach = Reach()
     for _ in range(2):

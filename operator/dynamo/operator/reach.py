@@ -27,6 +27,11 @@ class Answer(msgspec.Struct, frozen=True):
     instances: tuple[Instance, ...] = ()
 
     @property
+    def named(self) -> frozenset[str]:
+        """Pods that have registered."""
+        return frozenset(one.host for one in self.instances if one.host)
+
+    @property
     def reached(self) -> frozenset[str]:
         """Pods that a request could go to."""
         return frozenset(one.host for one in self.instances if one.routable and one.host)
@@ -47,7 +52,7 @@ class Reach:
         Without an answer nothing is known, and nothing held against anybody.
         """
         reached = [answer.reached for answer in answers]
-        named = frozenset[str]().union(*reached)
+        named = frozenset[str]().union(*(answer.named for answer in answers))
         lacking = frozenset(
             pod for pod in ready if (pod in self._known or pod in named) and not all(pod in one for one in reached)
         )
