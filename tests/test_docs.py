@@ -7,6 +7,7 @@ import pytest
 
 from dynamo.cli import reference
 from dynamo.cli.compat import page
+from dynamo.cli.compat.variables import STATES
 from dynamo.operator import conditions, conditions_page
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +59,11 @@ def test_compatibility_follows_the_code() -> None:
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) > 400
     assert [row for row in rows if any(not cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])] == []
+
+
+def test_a_variable_has_one_state() -> None:
+    """What a setting or a connection reads says so itself; the table beside them has the others only."""
+    assert [name for name in STATES if page.reader_of(name)] == []
 
 
 def test_conditions_follow_the_code() -> None:

@@ -238,13 +238,14 @@ def test_the_admin_api_can_be_left_out(make_site: Any) -> None:
     [
         ("127.0.0.1", {}, False, 404), ("::1", {}, False, 404), ("", {}, False, 404),
         ("203.0.113.5", {}, False, 403), ("127.0.0.1", {"x-forwarded-for": "203.0.113.5"}, False, 403),
-        ("203.0.113.5", {}, True, 404),
+        ("127.0.0.1", {"origin": "http://evil.example"}, False, 403), ("203.0.113.5", {}, True, 404),
     ],
 )  # fmt: skip
 def test_only_this_machine_changes_thresholds(
     client: str, headers: dict[str, str], open_admin_api: bool, status: int
 ) -> None:
-    """Who may ask for tokens must not refuse them to all others; asking is for everybody. (404: no such model.)"""
+    """Who may ask for tokens must not refuse them to all others, and no web page may that somebody looks at on this
+    machine; asking is for everybody. (404: no such model.)"""
 
     async def main() -> None:
         settings = FrontendSettings(open_admin_api=open_admin_api)

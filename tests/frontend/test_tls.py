@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -54,6 +56,14 @@ def test_https_serves_and_streams(make_site: Any, engines: Any, within: Any, fil
         assert large.status_code in (413, 415)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{site.url}/live")
+
+
+def test_a_client_that_never_greets_is_closed(make_site: Any, files: dict[str, str]) -> None:
+    """Before TLS has begun there is no request whose headers could be late: the same time limit holds."""
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=0.3)
+    url = urlsplit(site.url)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_only_known_clients_are_taken(

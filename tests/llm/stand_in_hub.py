@@ -39,7 +39,7 @@ class Fault:
     """Of the file; `api`: of every question about a model."""
     times: int = 1
     status: int = 0
-    """An error instead of the file; 429 comes with `Retry-After: 1`."""
+    """An error instead of the file; 429 comes with `Retry-After: 1`, 302 leads to where it comes from."""
     cut_at: int | None = None
     """The connection ends after that many bytes of the file."""
     hold_at: int | None = None
@@ -79,6 +79,8 @@ class Hub(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, bool]] = []
         self.loads: list[Load] = []
         self.faults: list[Fault] = []
+        self.odd = False
+        """Searches and revisions are answered in another shape, as mirrors do."""
         self.lock = threading.Lock()
         self.digests: dict[tuple[Path, str], str] = {}
 
@@ -146,10 +148,11 @@ class _Handler(BaseHTTPRequestHandler):
         about = parts[:2] == ["api", "models"]
         repo, rest = "/".join(parts[2:4] if about else parts[:2]), parts[4:] if about else parts[2:]
         folder = self.server.folder / repo
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        kind, _, given = self.headers.get("Authorization", "").partition(" ")
+        given = given if kind == "Bearer" else ""  # a mirror's password is not looked at
         fault = self.server.fault("api") if about else None
         if fault is not None:
-            self._refuse(fault.status, "", "Too bad", {"Retry-After": "1"} if fault.status == 429 else {})
+            self._refuse(fault.status, "", "Too bad", self._with(fault.status))
         elif not folder.is_dir() or folder == self.server.folder:
             self._refuse(401 if not given else 404, "RepoNotFound", "Repository not found")
         elif self.server.token and given and given != self.server.token:
@@ -172,6 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _search(self, query: dict[str, list[str]]) -> None:
         words = [word.lower() for key in ("search", "author") for word in query.get(key, [])]
+        if self.server.odd:
+            self._send(200, [1, None, "x"])
+            return
         repos = [str(found.relative_to(self.server.folder)) for found in sorted(self.server.folder.glob("*/*"))]
         self._send(200, [{"id": repo} for repo in repos if all(word in repo.lower() for word in words)])
 
@@ -179,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         if rest == ["refs"]:
             branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": COMMIT}
             tag = {"name": "v1.0", "ref": "refs/tags/v1.0", "targetCommit": COMMIT}
-            self._send(200, {"branches": [branch], "tags": [tag], "converts": []})
+            self._send(200, {"branches": None if self.server.odd else [branch], "tags": [tag], "converts": []})
         elif rest and rest[1] not in ("main", "v1.0", COMMIT):
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {rest[1]}")
         elif rest[:1] == ["tree"]:
@@ -223,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _content(self, file: Path) -> None:
         size, fault = file.stat().st_size, self.server.fault(file.name) if self.command == "GET" else None
         if fault is not None and fault.status:
-            self._refuse(fault.status, "", "Too bad", {"Retry-After": "1"} if fault.status == 429 else {})
+            self._refuse(fault.status, "", "Too bad", self._with(fault.status))
             return
         fault = fault or Fault("")
         begin, _, last = (self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").partition("-")
@@ -267,6 +273,9 @@ class _Handler(BaseHTTPRequestHandler):
             while fault.endless and load.sent < ENDLESS:
                 load.sent += self.wfile.write(bytes(PIECE))
             load.ended = True
+
+    def _with(self, code: int) -> dict[str, str]:
+        return {429: {"Retry-After": "1"}, 302: {"Location": self.path}}.get(code, {})
 
     def _refuse(self, code: int, kind: str, message: str, more: dict[str, str] | None = None) -> None:
         own = {"X-Error-Message": message} | ({"X-Error-Code": kind} if kind else {})

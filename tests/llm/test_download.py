@@ -118,6 +118,17 @@ def test_whatever_lies_there_the_file_is_right(hub: Hub, place: Place, there: by
         assert hub.sent(NAME) == len(CONTENT) - len(there)
 
 
+def test_a_link_is_not_written_through(hub: Hub, place: Place, tmp_path: Path) -> None:
+    """Whoever shares the cache may put links into it; a file elsewhere stays as it is."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    place.blob.parent.mkdir(parents=True)
+    place.partial.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        load(remote(hub), place, errand())
+    assert victim.read_bytes() == b"precious"
+
+
 def test_two_at_once_without_locks_harm_nothing(hub: Hub, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that has none, both write the same bytes to the same places."""
     import filelock

@@ -242,6 +242,14 @@ def test_a_broken_file_of_a_checkout_is_named(checkout: Path, name: str) -> None
         open_model(checkout)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_file_nested_beyond_reading_is_named(checkout: Path, name: str) -> None:
+    """Whoever made such a model gets no further than others."""
+    (checkout / name).write_text('{"model": {}, "normalizer": ' + "[" * 100_000)
+    with pytest.raises(InvalidArgument, match=rf"{name}.*nested too deeply"):
+        open_model(checkout)
+
+
 def test_an_unknown_card_field_is_a_programming_error() -> None:
     """Misspelt overrides are not dropped."""
     with pytest.raises(TypeError, match="contextlength"):

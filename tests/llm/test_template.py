@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -54,10 +55,11 @@ def test_parts_are_flattened() -> None:
 
 
 def test_tool_calls_have_objects_as_arguments() -> None:
-    """Arguments travel as JSON text; what is no JSON stays text."""
+    """Arguments travel as JSON text; what is no JSON, or nested beyond what can be read, stays text."""
     template = ChatTemplate("{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }};{% endfor %}")
-    calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"x": 1}', "nonsense")]
-    assert template.render([{"role": "assistant", "tool_calls": calls}]) == '{"x": 1};"nonsense";'
+    calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"x": 1}', "nonsense", "[" * 100_000)]
+    deep = json.dumps("[" * 100_000)
+    assert template.render([{"role": "assistant", "tool_calls": calls}]) == f'{{"x": 1}};"nonsense";{deep};'
 
 
 def test_the_tool_template_is_taken_with_tools() -> None:

@@ -183,6 +183,7 @@ def test_a_vocabulary_that_only_is_called_sentencepiece(tmp_path: Path) -> None:
         ("pat_str = 5\npattern = 'no classes'", None),
         ("this is no Python", None),
         ("(" * 5000, None),
+        *((f"pat_str = {'+'.join(['x'] * depth)}", None) for depth in (500, 990, 3000)),
     ],
 )
 def test_the_expression_in_the_code_is_read_and_never_run(code: str, pattern: str | None) -> None:
@@ -197,6 +198,14 @@ def test_a_broken_vocabulary(data: bytes) -> None:
         tik.build(data, {"tokenizer_class": "QWenTokenizer"}, [])
 
 
+def test_a_special_token_whose_number_is_none() -> None:
+    """It is left out, as others that can't be read."""
+    stated = {"9" * 5000: {"content": "far"}, "300": {"content": "near"}}
+    assert tik.special_tokens({b"a": 0}, {"added_tokens_decoder": stated}, "") == {"near": 300}
+    built = spm.build(MODELS["llama-like"], {"added_tokens_decoder": stated})
+    assert "near" in [token["content"] for token in built["added_tokens"]]
+
+
 def test_a_vocabulary_without_its_expression() -> None:
     """A near miss would give a model tokens that it was never trained on."""
     with pytest.raises(InvalidArgument, match=r"pat_str in a \.py file"):
@@ -208,3 +217,11 @@ def test_a_broken_sentencepiece_model(cut: int, more: bytes) -> None:
     """Cut anywhere, with anything behind: read, or refused in a sentence."""
     with contextlib.suppress(InvalidArgument):
         assert spm.read(MODELS["t5-like"][:cut] + more).pieces
+
+
+@pytest.mark.parametrize("number", [b"\x7f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"], ids=["127", "-1"])
+def test_a_sentencepiece_model_without_its_unknown_piece(number: bytes) -> None:
+    """The trainer's part names it by number; one that is there instead of it would be taken for every odd text."""
+    piece, trainer = b"\x0a\x03\x0a\x01a", b"\x18\x02\xc0\x02" + number
+    with pytest.raises(InvalidArgument, match="unknown"):
+        spm.build(piece + b"\x12" + bytes([len(trainer)]) + trainer, {})

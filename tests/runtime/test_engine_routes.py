@@ -51,6 +51,7 @@ def test_a_callback_gets_the_body_and_answers_with_json() -> None:
         ({"method": "GET", "url": "/engine/sleep"}, 405, "POST only"),
         ({"method": "POST", "url": "/engine/sleep", "content": "{"}, 400, "no JSON"),
         ({"method": "POST", "url": "/engine/sleep", "content": "[]"}, 400, "a JSON object"),
+        ({"method": "POST", "url": "/engine/sleep", "content": "[" * 100_000}, 400, "nested too deeply"),
         ({"method": "POST", "url": "/engine/sleep", "headers": {"origin": "http://x"}}, 403, "web pages"),
         ({"method": "POST", "url": "/engine/sleep", "content": b"x" * (BODY_LIMIT + 1)}, 413, "larger than"),
         ({"method": "POST", "url": "/engine/refuse"}, 400, "not asleep"),
@@ -72,6 +73,27 @@ def test_what_is_refused(ask: dict[str, Any], status: int, says: str) -> None:
         assert says in answer.text
 
     run(routes, case)
+
+
+def test_half_a_request_is_none() -> None:
+    """Whoever leaves before his body has come has asked nothing: an empty body would be an order."""
+    calls: list[dict[str, Any]] = []
+    routes = EngineRoutes()
+    routes.register("sleep", calls.append)
+
+    async def case(client: httpx.AsyncClient) -> None:
+        head = b"POST /engine/sleep HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n"
+        for sent in (head, head + b'{"level": 2}'):
+            _, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+            writer.write(sent)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+        for level in (3, 4):
+            await client.post("/engine/sleep", json={"level": level})
+
+    run(routes, case)
+    assert calls == [{"level": 3}, {"level": 4}]
 
 
 def test_failures_are_answers(caplog: pytest.LogCaptureFixture) -> None:

@@ -126,6 +126,33 @@ def test_what_is_wrong_is_one_sentence(hub: Hub, tmp_path: Path) -> None:
     assert (code, err.startswith("Error: "), "Traceback" in err) == (1, True, False)
 
 
+def test_a_mirror_that_can_not_suggest(hub: Hub, tmp_path: Path) -> None:
+    """What it answers to searches may have any shape: what can't be read suggests nothing."""
+    hub.odd = True
+    name, revision = said(hub.url, tmp_path, "hf://org/tinny", "hf://org/tiny@v9")
+    assert name.startswith("hf://org/tinny: the hub has no such model; check the name")
+    assert revision == "hf://org/tiny@v9: the model has no such revision; it has v1.0"
+
+
+def test_a_password_of_a_mirror_is_told_nobody(hub: Hub, tmp_path: Path) -> None:
+    """It stands in HF_ENDPOINT for mirrors that want one; sentences and logs name the host alone."""
+    hub.token, own = "hf_secret", hub.url.replace("//", "//somebody:hunter2@")
+    assert f"on its page {hub.url}/org/tiny and" in said(own, tmp_path, "org/tiny")[0]
+    hub.token = ""
+    fetched(own, tmp_path, "hf://org/tiny")
+    hub.faults.append(Fault("api", times=99, status=500))
+    code, out, err = ended(start(own, tmp_path, "--model-path", "org/tiny"))
+    assert code == 0, err
+    assert "the hub can't be reached (the hub answers 500)" in err
+    assert "hunter2" not in out + err
+
+
+def test_a_hub_that_leads_round_in_circles(hub: Hub, tmp_path: Path) -> None:
+    """It is told as what it is, not as a download that somebody stopped."""
+    hub.faults.append(Fault(NAME, times=999, status=302))
+    assert "redirects" in said(hub.url, tmp_path, "org/tiny")[0]
+
+
 def test_a_hub_that_fails_for_a_while(hub: Hub, tmp_path: Path, weights: bytes) -> None:
     """Its questions about the model are asked again; what stays is a sentence."""
     hub.faults += [Fault("api", times=2, status=503), Fault("api", status=429)]

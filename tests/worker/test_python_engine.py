@@ -161,6 +161,18 @@ def test_initialize_gets_the_arguments(form: str, tmp_path: Path) -> None:
     run(tmp_path, text, body, python_arg=["-n", "42"])
 
 
+@pytest.mark.parametrize("form", ["async def", "def"])
+def test_initialize_may_end_the_process(form: str, tmp_path: Path) -> None:
+    """It is told as any other failure of it, by its line; nothing runs on or ends without a word."""
+    text = f"import sys\n{form} initialize():\n    sys.exit(3)\nasync def generate(request):\n    yield ''\n"
+
+    async def body(rig: Rig) -> None:
+        raise AssertionError("it has started")
+
+    with pytest.raises(InvalidArgument, match=r"^engine.py:3 in initialize: SystemExit: 3"):
+        run(tmp_path, text, body)
+
+
 def test_initialize_may_fail(tmp_path: Path) -> None:
     """With the line; the process is told in one sentence."""
     text = "async def initialize():\n    raise OSError('no such weights')\nasync def generate(request):\n    yield ''\n"

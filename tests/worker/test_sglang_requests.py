@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import CapacityExceeded, EngineError, InvalidArgument
+from dynamo.worker.engines.sglang import _Home
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
 from dynamo.worker.engines.sglang_requests import NEVER, OutputReader, Phase, error_of, generate, phases
 from dynamo.worker.settings import WorkerSettings
@@ -219,3 +221,12 @@ def test_events_are_heard_on_this_machine_only() -> None:
     config = msgspec.json.decode(kv_events(5000, 5002))
     assert (config["endpoint"], config["replay_endpoint"]) == ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5002")
     assert (config["publisher"], config["bind"]) == ("zmq", True)
+
+
+def test_a_start_that_nobody_waits_for_any_more() -> None:
+    """Ctrl-C while the model loads: the thread ends in order, and nobody waits for it in vain."""
+    home = _Home({})
+    home._ready.cancel()
+    home._live()
+    assert home._ended.is_set()
+    asyncio.run(home.stop())

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.waiting import until
 from tests.worker.engine_rigs import Recorder
 
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.engines import slots as module
 from dynamo.worker.engines.slots import Job, Slots
 
 
@@ -109,3 +111,31 @@ def test_what_is_aborted_in_the_queue_is_never_answered() -> None:
         assert (second.ends, seen) == ([], [job, last])
 
     run(slots, body)
+
+
+def test_threads_that_do_not_end_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together have the time that one has: a leaving worker isn't held up by their number."""
+    monkeypatch.setattr(module, "_JOIN_SECONDS", 0.2)
+    asked: list[float] = []
+    stuck = threading.Event()
+
+    class Watched(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            if self.name.startswith("engine"):
+                asked.append(timeout or 0.0)
+            super().join(timeout)
+
+    monkeypatch.setattr(threading, "Thread", Watched)
+    slots = Slots("engine", 3, 4, lambda job: (stuck.wait(30), None)[1])
+
+    async def body(slots: Slots) -> None:
+        for _ in range(3):
+            ask(slots)
+        await until("all of them work", lambda: slots.load().running == 3)
+
+    try:
+        run(slots, body)
+        assert len(asked) == 3
+        assert sum(asked) < 2 * module._JOIN_SECONDS
+    finally:
+        stuck.set()

@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from dynamo.runtime.console import VARIABLE, running, socket_path
+from dynamo.runtime.console import VARIABLE, check_private, running, socket_path
+from dynamo.runtime.errors import InvalidArgument
 
 EPILOG = f"""\b
 Examples:
@@ -67,8 +68,12 @@ def _alive(pid: int) -> bool:
 
 
 def snapshots(pid: int) -> Iterator[dict[str, Any]]:
-    """What the process says, a line each; ends with it."""
+    """What the process says, a line each; ends with it. One that says nothing is an error."""
     path = socket_path(os.environ, pid)
+    try:
+        check_private(path.parent)  # else anybody's words would be shown here
+    except InvalidArgument as error:
+        raise click.ClickException(error.message) from error
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_SECONDS)
         try:
@@ -77,12 +82,22 @@ def snapshots(pid: int) -> Iterator[dict[str, Any]]:
             raise click.ClickException(
                 f"process {pid} has no console ({error.strerror}): start it with {VARIABLE}=1"
             ) from error
-        with sock.makefile("rb") as lines:
-            try:
-                for line in lines:
-                    yield json.loads(line)
-            except TimeoutError:
-                raise click.ClickException(f"process {pid} said nothing for {_SECONDS:g} s: its loop is busy") from None
+        line = b""
+        for line in _lines(sock, pid):
+            yield json.loads(line)
+        if not line:
+            raise click.ClickException(f"process {pid} says nothing: it has ended, or others look at it already")
+
+
+def _lines(sock: socket.socket, pid: int) -> Iterator[bytes]:
+    """Whole lines; a process that is killed may leave half of one."""
+    with sock.makefile("rb") as lines:
+        try:
+            yield from (line for line in lines if line.endswith(b"\n"))
+        except TimeoutError:
+            raise click.ClickException(f"process {pid} said nothing for {_SECONDS:g} s: its loop is busy") from None
+        except ConnectionError:  # it has ended
+            return
 
 
 def table(found: dict[str, Any], stack: bool) -> str:

@@ -310,12 +310,11 @@ class HttpServer:
     def __init__(
         self, app: AsgiApp, limits: Limits, metrics: Metrics | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._tls = tls
+        self._tls, self._state = tls, _State(limits, metrics)
         self._config = Config(
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
         )  # fmt: skip
-        self._state = _State(limits, metrics)
         self._servers: list[asyncio.Server] = []
         self._date: asyncio.TimerHandle | None = None
 
@@ -330,7 +329,11 @@ class HttpServer:
                 server = await loop.create_unix_server(self._connection, sock=sock)
             else:
                 _notice_silence(sock, self._state.limits.silence)
-                server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG, ssl=self._tls)
+                begin, end = (self._state.limits.headers, _LINGER_SECONDS) if self._tls else (None, None)
+                server = await loop.create_server(  # before and after TLS there is no `Connection`, and so no timer
+                    self._connection, sock=sock, backlog=_BACKLOG, ssl=self._tls,
+                    ssl_handshake_timeout=begin, ssl_shutdown_timeout=end,
+                )  # fmt: skip
             self._servers.append(server)
 
     def drain(self) -> None:

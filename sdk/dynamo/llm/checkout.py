@@ -99,6 +99,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidArgument(f"{str(path)!r} is no valid JSON (is it cut off?): {error}") from error
+    except RecursionError as error:
+        raise _too_deep(path) from error
     if not isinstance(data, dict):
         raise InvalidArgument(f"{str(path)!r} must hold a JSON object")
     return data
@@ -162,6 +164,12 @@ def read_tokens(path: Path) -> list[str | None]:
         raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidArgument(f"{str(path)!r} is no valid tokenizer file (is it cut off?): {error}") from error
+    except RecursionError as error:
+        raise _too_deep(path) from error
+
+
+def _too_deep(path: Path) -> InvalidArgument:
+    return InvalidArgument(f"{str(path)!r} is nested too deeply to be read: get the model from elsewhere")
 
 
 def _no_tokenizer(folder: Path) -> str:

@@ -197,7 +197,7 @@ def _held(file: RemoteFile, place: Place, errand: Errand) -> Iterator[None]:
 
 def _filled(file: RemoteFile, place: Place, errand: Errand) -> bool:
     """Complete the partial file; whether its content is what the hub announced."""
-    handle = os.open(place.partial, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(place.partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         summed = file.digest()
         at = _sum_up(handle, summed, file.size, errand)

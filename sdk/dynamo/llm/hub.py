@@ -51,7 +51,7 @@ def fetch(source: str, *, weights: Weights = "any", stop: threading.Event | None
     from huggingface_hub import constants
     from huggingface_hub.utils import httpx
 
-    from dynamo.llm.hub_errors import explained, may_pass, retry_after
+    from dynamo.llm.hub_errors import explained, may_pass, retry_after, told
 
     errand = Errand(HubLine(), Progress({}), stop or threading.Event())
     with explained(model):
@@ -64,20 +64,22 @@ def fetch(source: str, *, weights: Weights = "any", stop: threading.Event | None
             except httpx.HTTPError as error:
                 if not may_pass(error):
                     raise
-                if found := _whole_in_cache(model, weights, error):
+                if found := _whole_in_cache(model, weights, told(error)):
                     return found
+                if errand.stop.is_set():  # files were being loaded, and one of them failed for good
+                    raise
                 seconds = patience.wait(retry_after(error))
                 if seconds is None:
                     raise
                 errand.pause(seconds)
 
 
-def _whole_in_cache(model: HubModel, weights: Weights, error: Exception) -> Path | None:
+def _whole_in_cache(model: HubModel, weights: Weights, why: str) -> Path | None:
     try:
         found = _cached(model, weights, "")
     except InvalidArgument:
         return None
-    log.warning("the hub can't be reached (%s); %s is whole in the cache and serves", error, model)
+    log.warning("the hub can't be reached (%s); %s is whole in the cache and serves", why, model)
     return found
 
 

@@ -8,6 +8,7 @@ import errno
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 from dynamo.llm.hub_names import HubModel
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
@@ -47,6 +48,13 @@ def retry_after(error: Exception) -> float | None:
     return seconds_of(error.response.headers) if isinstance(error, errors.HfHubHTTPError) else None
 
 
+def told(error: Exception) -> str:
+    """What went wrong, in few words; not the library's own for an answer, since they hold the address, and that
+    perhaps a password or a signature."""
+    status = _status(error)
+    return f"the hub answers {status}" if status else str(error).partition("\n")[0] or type(error).__name__
+
+
 def seconds_of(headers: Mapping[str, str]) -> float | None:
     """What `Retry-After` asks for, where it is a number."""
     asked = headers.get("Retry-After", "")
@@ -61,11 +69,11 @@ def _status(error: Exception) -> int | None:
 
 
 def _refused(model: HubModel, error: Exception) -> DynamoException:
-    from huggingface_hub import constants, errors, get_token
+    from huggingface_hub import errors, get_token
 
     status, token = _status(error), get_token()
     if isinstance(error, errors.GatedRepoError):
-        page = f"{constants.ENDPOINT}/{model.repo}"
+        page = _page(model)
         then = f"with the account of {_SECRET}" if token else f"and set {_SECRET}"
         return InvalidArgument(f"{model} is gated: ask for access on its page {page} {then}")
     if isinstance(error, errors.RevisionNotFoundError):
@@ -84,9 +92,15 @@ def _refused(model: HubModel, error: Exception) -> DynamoException:
 
 
 def _unreachable(model: HubModel, error: Exception) -> DynamoException:
-    status = _status(error)
-    said = f"the hub answers {status}" if status else str(error).partition("\n")[0] or type(error).__name__
-    return CannotConnect(f"{model} can't be loaded: {said}; check the way to the hub (HF_ENDPOINT, proxies)")
+    return CannotConnect(f"{model} can't be loaded: {told(error)}; check the way to the hub (HF_ENDPOINT, proxies)")
+
+
+def _page(model: HubModel) -> str:
+    """Where people look at it; a mirror's password is none of its address."""
+    from huggingface_hub import constants
+
+    parts = urlsplit(constants.ENDPOINT)
+    return f"{urlunsplit(parts._replace(netloc=parts.netloc.rpartition('@')[2]))}/{model.repo}"
 
 
 def _unwritable(model: HubModel, error: OSError) -> DynamoException:
@@ -112,8 +126,8 @@ def _near_name(model: HubModel) -> str:
 
 def _near_revision(model: HubModel) -> str:
     answer = _ask(f"api/models/{model.repo}/refs", {})
-    found = answer if isinstance(answer, dict) else {}
-    names = [ref["name"] for kind in ("branches", "tags") for ref in found.get(kind, []) if "name" in ref]
+    kinds = [answer.get(kind) for kind in ("branches", "tags")] if isinstance(answer, dict) else []
+    names = [name for kind in kinds for name in _values(kind, "name")]
     close = difflib.get_close_matches(model.revision or "", names, n=1)
     if close:
         return f"; did you mean {close[0]}?"
@@ -121,8 +135,13 @@ def _near_revision(model: HubModel) -> str:
 
 
 def _search(**how: str) -> list[str]:
-    answer = _ask("api/models", {**how, "limit": "50", "sort": "downloads"})
-    return [str(entry["id"]) for entry in answer if "id" in entry] if isinstance(answer, list) else []
+    return _values(_ask("api/models", {**how, "limit": "50", "sort": "downloads"}), "id")
+
+
+def _values(found: Any, name: str) -> list[str]:
+    """That text of each object of a list; mirrors answer in other shapes."""
+    objects = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [value for one in objects if isinstance(value := one.get(name), str)]
 
 
 def _ask(path: str, parameters: dict[str, str]) -> Any:

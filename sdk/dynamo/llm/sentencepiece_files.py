@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dynamo.llm.added_tokens import stated
 from dynamo.llm.gguf_tokenizer import rebuild_merges
 from dynamo.runtime.errors import InvalidArgument
 
@@ -64,6 +65,8 @@ def read(data: bytes) -> Pieces:
         raise InvalidArgument("the SentencePiece model is broken (is it cut off?): get the file again") from error
     if not found.pieces:
         raise InvalidArgument("the SentencePiece model has no pieces: get the file again")
+    if not 0 <= found.unk_id < len(found.pieces):
+        raise InvalidArgument(f"the SentencePiece model has no piece {found.unk_id}, which is its unknown one")
     return found
 
 
@@ -149,14 +152,12 @@ def _added(model: Pieces, number: int) -> dict[str, Any]:
 
 def _stated(settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """The tokens that the configuration adds, by id."""
-    stated = settings.get("added_tokens_decoder")
     found = {}
-    for number, token in stated.items() if isinstance(stated, Mapping) else ():
-        if isinstance(token, Mapping) and isinstance(token.get("content"), str) and str(number).isdecimal():
-            own = _token(int(number), token["content"], bool(token.get("special")))
-            found[int(number)] = own | {
-                name: bool(token[name]) for name in ("lstrip", "rstrip", "single_word", "normalized") if name in token
-            }
+    for number, about in stated(settings).items():
+        own = _token(number, about["content"], bool(about.get("special")))
+        found[number] = own | {
+            name: bool(about[name]) for name in ("lstrip", "rstrip", "single_word", "normalized") if name in about
+        }
     return found
 
 

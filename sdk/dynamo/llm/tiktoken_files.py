@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from dynamo.llm.added_tokens import stated
 from dynamo.llm.byte_alphabet import byte_characters, written
 from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
 from dynamo.runtime.errors import InvalidArgument
@@ -110,12 +111,7 @@ def merges(ranks: Mapping[bytes, int], characters: Mapping[int, str]) -> list[tu
 def special_tokens(ranks: Mapping[bytes, int], settings: Mapping[str, Any], kind: str) -> dict[str, int]:
     """Return the special tokens: those that the configuration numbers, and those of known kinds."""
     first = max(ranks.values()) + 1
-    stated = settings.get("added_tokens_decoder")
-    found: dict[str, int] = {}
-    for number, token in stated.items() if isinstance(stated, Mapping) else ():
-        content = token.get("content") if isinstance(token, Mapping) else token
-        if isinstance(content, str) and str(number).isdecimal():
-            found[content] = int(number)
+    found: dict[str, int] = {about["content"]: number for number, about in stated(settings).items()}
     if kind == _QWEN_CLASS and not found:
         found = {content: first + n for n, content in enumerate(_QWEN_SPECIAL)}
     if kind == _RESERVED_CLASS:
@@ -128,9 +124,12 @@ def special_tokens(ranks: Mapping[bytes, int], settings: Mapping[str, Any], kind
 def pattern_in(code: str) -> str | None:
     """Find the expression in a model's Python code, without executing any of it."""
     try:
-        tree = ast.parse(code)
+        return _pattern_of(ast.parse(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _pattern_of(tree: ast.Module) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and any(_target(target) in _NAMES for target in node.targets):
             text = _text(node.value)

@@ -157,7 +157,7 @@ async def console(env: dict[str, str] | os._Environ[str]) -> AsyncIterator[Path 
         yield None
         return
     path = socket_path(env, os.getpid())
-    _private(path.parent)
+    _made(path.parent)
     path.unlink(missing_ok=True)  # of a process that had our id and died
     old = os.umask(0o177)
     try:
@@ -173,14 +173,24 @@ async def console(env: dict[str, str] | os._Environ[str]) -> AsyncIterator[Path 
         path.unlink(missing_ok=True)
 
 
-def _private(made: Path) -> None:
+def _made(here: Path) -> None:
     try:
-        made.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = made.lstat()
+        here.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidArgument(f"{VARIABLE}: {made} can't be used: {error.strerror}") from error
+        raise InvalidArgument(f"{VARIABLE}: {here} can't be used: {error.strerror}") from error
+    check_private(here)
+
+
+def check_private(here: Path) -> None:
+    """Raise `InvalidArgument` where others may put sockets into a folder; one that isn't there has none."""
+    try:
+        found = here.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidArgument(f"{VARIABLE}: {here} can't be used: {error.strerror}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise InvalidArgument(f"{VARIABLE}: {made} must be a folder that only you can open (chmod 700)")
+        raise InvalidArgument(f"{VARIABLE}: {here} must be a folder that only you can open (chmod 700)")
 
 
 def running(env: dict[str, str] | os._Environ[str]) -> Iterable[int]:

@@ -65,6 +65,8 @@ class EngineRoutes:
             given = json.loads(body) if body.strip() else {}
         except ValueError as error:
             return _error(400, "Bad request", f"the body is no JSON: {error}")
+        except RecursionError:
+            return _error(400, "Bad request", "the body is nested too deeply")
         if not isinstance(given, dict):
             return _error(400, "Bad request", "the body must be a JSON object")
         if self._open >= AT_ONCE:

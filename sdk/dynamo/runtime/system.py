@@ -119,8 +119,13 @@ class SystemServer:
         tree = None if path in self._routes else next((t for p, t in self._trees.items() if path.startswith(p)), None)
         if tree is None:
             status, kind, body = self._answer(scope["method"], path)
+        elif (asked := await _body(receive)) is None:
+            return
+        elif len(asked) > BODY_LIMIT:
+            text = f"the body is larger than {BODY_LIMIT} bytes"
+            status, kind, body = _json(413, {"error": "Too large", "message": text})
         else:
-            status, kind, body = await _ask(tree, scope, receive)
+            status, kind, body = await tree(scope["method"], path, dict(scope["headers"]), asked)
         headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
@@ -162,16 +167,16 @@ class SystemServer:
         return {"secs": int(secs), "nanos": int(rest * 1e9)}
 
 
-async def _ask(tree: Tree, scope: Mapping[str, Any], receive: Receive) -> tuple[int, str, bytes]:
-    """What a tree answers, with the whole body."""
+async def _body(receive: Receive) -> bytes | None:
+    """A request's body, or as much of it as shows that it is too large; None where the client left before its end."""
     body, more = b"", True
-    while more:
+    while more and len(body) <= BODY_LIMIT:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         body += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > BODY_LIMIT:
-            return _json(413, {"error": "Too large", "message": f"the body is larger than {BODY_LIMIT} bytes"})
-    return await tree(scope["method"], scope["path"], dict(scope["headers"]), body)
+    return body
 
 
 def _listen(host: str, port: int) -> socket.socket:

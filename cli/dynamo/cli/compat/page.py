@@ -114,13 +114,18 @@ def _remark(former: Former) -> str:
     return "; ".join(filter(None, (to, (plain if former.refused else "") + former.says)))
 
 
+def reader_of(name: str) -> str:
+    """What here reads a variable of the original's; empty: nothing."""
+    if flags := {f"`--{field}`" for field in _fields_of(name)}:
+        return f"as {', '.join(sorted(flags))}"
+    found = {**CONNECTIONS, **OTHERS}.get(name)
+    return "" if found is None else found[1] or "see docs/configuration.md"
+
+
 def variable_state(name: str) -> tuple[str, str]:
-    """The same, of a variable."""
-    readers = [f"`--{field}`" for field in _fields_of(name)]
-    if readers:
-        return WORKS, f"as {', '.join(sorted(set(readers)))}"
-    if name in {**CONNECTIONS, **OTHERS}:
-        return WORKS, {**CONNECTIONS, **OTHERS}[name][1] or "see docs/configuration.md"
+    """The same as of a flag, of a variable."""
+    if reader := reader_of(name):
+        return WORKS, reader
     if name in STATES:
         return STATES[name]
     for former in _formers():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamo.runtime.engine_routes import PREFIX
+from dynamo.worker.metadata import ROUTE
+
 SERVED: Final = "served"
 ABSENT: Final = "not there"
 ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
@@ -46,7 +49,8 @@ OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("`worker_kv_query_source_*`", "C", ABSENT, "routers ask workers for snapshots over their own connection"),
     ("System server `/health`, `/live`, `/metrics`", "B, C", SERVED,
      "`--system-port`; loopback unless `--system-host` says otherwise"),
-    ("System server `/metadata`, `/engine/*`, `/v1/metadata/*`, `/loras`", "C", ABSENT,
-     "frontends fetch tokenizers from workers over NATS"),
+    (f"System server `{PREFIX}*`", "C", SERVED, "what an engine or a user's file registers; refused to web pages"),
+    (f"System server `{ROUTE}/*`", "C", SERVED, "card, figures and the model's files; frontends fetch those over NATS"),
+    ("System server `/metadata`, `/loras`", "C", ABSENT, "`/v1/metadata` has what is known"),
 )  # fmt: skip
 """Endpoint, ages, state, a remark."""

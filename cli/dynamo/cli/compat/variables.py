@@ -35,19 +35,17 @@ NAMES: Final = (
 """Separated by blanks."""
 _NOT_READ: Final = "not read"
 _NATS: Final = "requests, answers and events travel over NATS"
+_LORA: Final = "adapters are among an engine's arguments (`lora` of llamacpp); they can't be loaded later"
 _NO_TCP: Final = "there is no TCP plane"
 STATES: Final[dict[str, tuple[str, str]]] = {
     "DYN_LOGGING_CONFIG_PATH": (_NOT_READ, "`DYN_LOG` says it: `warn,dynamo.runtime=debug`"),
     "DYN_LOGGING_CONSOLE_FORMAT": (_NOT_READ, "`DYN_LOGGING_JSONL=1` for JSON"),
     "DYN_LOG_USE_LOCAL_TZ": (_NOT_READ, "lines have the process's time zone (`TZ`)"),
     "DYN_LOGGING_SPAN_EVENTS": (_NOT_READ, "lines carry request ids; spans go to a collector (`OTEL_EXPORT_ENABLED`)"),
-    "OTEL_EXPORT_ENABLED": ("works", "with the extra `otel`"),
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": ("works", "with the extra `otel`"),
-    "OTEL_SERVICE_NAME": ("works", "with the extra `otel`"),
     "DYN_RUNTIME_NUM_WORKER_THREADS": (_NOT_READ, "one loop per process; `dynamo-frontend --workers`"),
     "DYN_RUNTIME_MAX_BLOCKING_THREADS": (_NOT_READ, "one loop per process"),
     "DYN_RUNTIME_INHIBITED_DURATION_SECS": (_NOT_READ, "the canary (`DYN_CANARY_WAIT_TIME`) takes silent engines out"),
-    "DYN_SYSTEM_ENABLED": (_NOT_READ, "a port turns it on: `DYN_SYSTEM_PORT`"),
     "DYN_SYSTEM_STARTING_HEALTH_STATUS": (_NOT_READ, "not ready until frontends can route here"),
     "DYN_SYSTEM_HEALTH_PATH": (_NOT_READ, "`/health`"),
     "DYN_SYSTEM_LIVE_PATH": (_NOT_READ, "`/live`"),
@@ -76,14 +74,13 @@ STATES: Final[dict[str, tuple[str, str]]] = {
         "RESPONSE_STREAM_PORT")},
     "DYN_NAMESPACE_WORKER_SUFFIX": (_NOT_READ, "the operator names revisions itself; `--namespace` says it by hand"),
     "DYN_COMPONENT": (_NOT_READ, "`DYN_ENDPOINT` with all three names"),
-    "DYN_LORA_ENABLED": (_NOT_READ, "there are no adapters in this version"),
-    "DYN_LORA_PATH": (_NOT_READ, "there are no adapters in this version"),
+    "DYN_LORA_ENABLED": (_NOT_READ, _LORA),
+    "DYN_LORA_PATH": (_NOT_READ, _LORA),
     "DYN_KVBM_CPU_CACHE_GB": (_NOT_READ, "the engine's own arguments say where blocks are kept"),
     "DYN_KVBM_DISK_CACHE_GB": (_NOT_READ, "the engine's own arguments say where blocks are kept"),
     "DYN_MOCKER_KV_CACHE_TRACE": (_NOT_READ, "`DYN_LOG=dynamo.worker=debug`"),
     "DYN_ROUTER_ACTIVE_REQUEST_EXPIRY_SECS": (_NOT_READ, "a request counts until it ends, however long it is"),
     "DYN_KUBE_DISCOVERY_MODE": (_NOT_READ, "workers are found in etcd"),
-    "POD_NAME": ("works", "what a worker's record says of where it runs"),
     "POD_NAMESPACE": (_NOT_READ, "workers are found in etcd"),
     "POD_UID": (_NOT_READ, "workers are found in etcd"),
     **dict.fromkeys(("HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),

@@ -21,8 +21,8 @@ from dynamo.frontend.routes.replies import json_reply
 from dynamo.frontend.services import Services
 
 _FIELDS = Thresholds.__struct_fields__
-_PROXIED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip"})
-"""Headers of a proxy on this machine, which speaks for somebody else."""
+_ELSEWHERE: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "origin"})
+"""Headers of a proxy on this machine, and of a browser on it: both speak for somebody else."""
 
 
 class BusyThresholdRequest(Thresholds, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,8 +80,8 @@ def _permit(services: Services, request: Request) -> None:
     if services.policy.open_admin_api:
         return
     client = request.client
-    if client is not None and (not _is_loopback(client.host) or not _PROXIED.isdisjoint(request.headers.keys())):
-        where = "the frontend's own machine (kubectl port-forward counts)"
+    if client is not None and (not _is_loopback(client.host) or not _ELSEWHERE.isdisjoint(request.headers.keys())):
+        where = "the frontend's own machine (kubectl port-forward counts), by no web page"
         raise ApiError(403, f"Thresholds are changed from {where}, or with --open-admin-api.", code="not_local")
 
 

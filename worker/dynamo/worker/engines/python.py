@@ -70,11 +70,15 @@ class Python:
         return f"{self._home.file.name} is still being loaded" + (f": {place} ({place.code})" if place else "")
 
     async def _initialize(self, initialize: Callable[..., Any]) -> None:
+        waiting = f"{self._home.file.name}: initialize has not ended yet"
+        await patiently(self._initialized(initialize), lambda: waiting)
+
+    async def _initialized(self, initialize: Callable[..., Any]) -> None:
+        """In a task of its own, where all that it raises must be caught: `sys.exit` would end the loop."""
         arguments = (self._arguments,) if takes_arguments(initialize) else ()
         try:
             if asyncio.iscoroutinefunction(initialize):
-                waiting = f"{self._home.file.name}: initialize has not ended yet"
-                await patiently(initialize(*arguments), lambda: waiting)
+                await initialize(*arguments)
             else:
                 found = await asyncio.to_thread(initialize, *arguments)
                 if isinstance(found, Awaitable):

@@ -70,6 +70,9 @@ class _Home:
         await asyncio.wrap_future(self._ready)
 
     def _live(self) -> None:
+        if not self._ready.set_running_or_notify_cancel():  # from here on it can't be cancelled, so its end is told
+            self._ended.set()
+            return
         asyncio.set_event_loop(self.loop)
         try:
             from sglang.srt.entrypoints.engine import Engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,7 @@ from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError
 from dynamo.worker.engine import Abort, EngineLoad, Sink
 
 _JOIN_SECONDS: Final = 10.0
+"""That all threads together may take to end."""
 
 
 class Job:
@@ -66,8 +68,9 @@ class Slots:
         self._threads.clear()
 
     def _join(self) -> None:
+        end = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(max(0.0, end - time.monotonic()))
 
     async def failed(self) -> BaseException:
         """Wait until a thread dies; why it did."""
