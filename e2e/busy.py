@@ -26,13 +26,17 @@ class Load(NamedTuple):
     seen: Seen
     truth: Truth
 
-    def judge(self, note: Note) -> None:
-        """Every stream was complete, and Ready never promised what the endpoint didn't keep."""
+    def judge(self, note: Note, *, with_operator: bool = True) -> None:
+        """Every stream was complete, and Ready never promised what the endpoint didn't keep.
+
+        Nor more workers than frontends had, as long as there is an operator to say so.
+        """
         note("streams", str(self.seen))
         note("status", str(self.truth))
         assert self.seen.failures == []
         assert self.seen.complete == self.seen.sent > 0
         assert self.truth.lies == []
+        assert not with_operator or self.truth.lacks == []
 
 
 def mocker(**component: Any) -> Object:

@@ -34,7 +34,7 @@ def test_operator_down_for_ten_minutes(namespace: Namespace, platform: Platform,
         wait_for_leader(platform)
         namespace.wait_ready(NAME)
         assert _all_ready(namespace, 4)
-    both.judge(record_property)
+    both.judge(record_property, with_operator=False)
 
 
 def _all_ready(namespace: Namespace, count: int) -> bool:

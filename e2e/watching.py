@@ -61,6 +61,8 @@ class Truth:
         self.ready = 0
         """Polls at which it said Ready of the present generation."""
         self.lies: list[str] = []
+        self.lacks: list[str] = []
+        """As `lies`, of the workers."""
 
     @property
     def longest(self) -> float:
@@ -71,8 +73,8 @@ class Truth:
         """One poll; `refusal` is empty where the endpoint answered, `lacking` where a frontend could ask everybody."""
         self.polls += 1
         self.ready += is_ready
-        told = self._refused.saw(now, is_ready, refusal), self._lacked.saw(now, is_ready, lacking)
-        self.lies += [one for one in told if one]
+        self.lies += filter(None, [self._refused.saw(now, is_ready, refusal)])
+        self.lacks += filter(None, [self._lacked.saw(now, is_ready, lacking)])
 
     def __str__(self) -> str:
         most = f"{self.longest:.1f} s while the endpoint refused, {self._lacked.longest:.1f} s while a worker lacked"

@@ -47,8 +47,8 @@ def test_a_worker_that_lacks_is_a_lie_of_its_own() -> None:
     truth = Truth(allowed=2.0)
     for now in (0, 1, 2.5):
         truth.saw(now, True, "", "1 of 2")
-    assert truth.lies == ["Ready for 2.5 s and more while a frontend lacked a worker: 1 of 2"]
-    assert truth.longest == 0.0
+    assert truth.lacks == ["Ready for 2.5 s and more while a frontend lacked a worker: 1 of 2"]
+    assert (truth.lies, truth.longest) == ([], 0.0)
 
 
 def test_what_a_frontend_lacks() -> None:
