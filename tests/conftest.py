@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import trustme
 from hypothesis import HealthCheck, settings
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 
 # An example takes as long as the machine lets it: a deadline would fail whoever tests beside something else.
@@ -33,6 +34,20 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     server = NatsServer(tmp_path_factory.mktemp("nats"))
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """An etcd for all tests of this process that don't harm it; each uses keys or namespaces of its own."""
+    with EtcdServer.running() as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[EtcdServer]:
+    """An etcd that the test may kill."""
+    with EtcdServer.running() as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
