@@ -1,11 +1,31 @@
-"""Fixtures shared by all tests."""
+"""Fixtures and settings shared by all tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import trustme
+from hypothesis import HealthCheck, settings
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
+
+# An example takes as long as the machine lets it: a deadline would fail whoever tests beside something else.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test speaks to a host that a public authority vouches for, so there is one that has vouched for nobody: each
+    client and process that reads the system's list of 140 spends 50 ms of CPU on it, most of all in loops that ask
+    until a server answers."""
+    folder = tmp_path_factory.mktemp("authority")
+    trustme.CA().cert_pem.write_to_path(str(folder / "one.pem"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(folder / "one.pem"))
+        patch.setenv("SSL_CERT_DIR", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +34,20 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     server = NatsServer(tmp_path_factory.mktemp("nats"))
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """An etcd for all tests of this process that don't harm it; each uses keys or namespaces of its own."""
+    with EtcdServer.running() as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[EtcdServer]:
+    """An etcd that the test may kill."""
+    with EtcdServer.running() as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])

@@ -1,7 +1,4 @@
-"""A real etcd for tests: one server per test process, or one of a test's own that it may kill.
-
-`from tests.fixtures_etcd import etcd_server` in a test module makes the fixture known there.
-"""
+"""A real etcd for tests: one server per test process, or one of a test's own that it may kill (`conftest.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from dynamo.runtime.config import EtcdConfig
 
@@ -119,26 +114,14 @@ class EtcdServer:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-
-@pytest.fixture(scope="session")
-def etcd_server() -> Iterator[EtcdServer]:
-    """An etcd for tests that don't harm it; each uses keys or namespaces of its own."""
-    server = EtcdServer()
-    try:
-        server.start()
-        server.wait()
-        yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def own_etcd() -> Iterator[EtcdServer]:
-    """An etcd that the test may kill."""
-    server = EtcdServer()
-    try:
-        server.start()
-        server.wait()
-        yield server
-    finally:
-        server.close()
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[EtcdServer]:
+        """One that serves, and its end."""
+        server = cls()
+        try:
+            server.start()
+            server.wait()
+            yield server
+        finally:
+            server.close()

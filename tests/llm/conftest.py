@@ -6,14 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-settings.register_profile("llm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("llm")
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. It's 2026, and we'll see 12345 tokens!",

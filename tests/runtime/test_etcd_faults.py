@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, free_ports, own_etcd  # noqa: F401
+from tests.fixtures_etcd import EtcdServer, free_ports
 
 from dynamo.runtime import (
     CannotConnect,
@@ -103,7 +103,7 @@ def play(site: Site, case: Callable[[Site], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_killed_and_restarted_empty(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
+def test_killed_and_restarted_empty(own_etcd: EtcdServer, nats_server: Any) -> None:
     """etcd dies and comes back without data: no request fails, and all are registered again within 10 s."""
 
     async def case(site: Site) -> None:
@@ -128,7 +128,7 @@ def test_killed_and_restarted_empty(own_etcd: EtcdServer, nats_server: Any) -> N
     play(Site(own_etcd, nats_server.url), case)
 
 
-def test_lease_expires_while_etcd_is_dead(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
+def test_lease_expires_while_etcd_is_dead(own_etcd: EtcdServer, nats_server: Any) -> None:
     """An outage longer than the lease, with the data kept: nobody is taken out of service."""
 
     async def case(site: Site) -> None:
@@ -147,7 +147,7 @@ def test_lease_expires_while_etcd_is_dead(own_etcd: EtcdServer, nats_server: Any
     play(Site(own_etcd, nats_server.url, lease_ttl=1.0), case)
 
 
-def test_frozen(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
+def test_frozen(own_etcd: EtcdServer, nats_server: Any) -> None:
     """etcd stops answering without closing anything: requests go on; it thaws and newcomers are seen."""
 
     async def case(site: Site) -> None:
@@ -166,7 +166,7 @@ def test_frozen(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
     play(Site(own_etcd, nats_server.url), case)
 
 
-def test_compacted_while_a_client_was_away(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
+def test_compacted_while_a_client_was_away(own_etcd: EtcdServer, nats_server: Any) -> None:
     """History that a client missed is compacted away: it lists again and misses nothing."""
 
     async def case(site: Site) -> None:
@@ -187,7 +187,7 @@ def test_compacted_while_a_client_was_away(own_etcd: EtcdServer, nats_server: An
     play(Site(own_etcd, nats_server.url), case)
 
 
-def test_not_there_at_the_start(own_etcd: EtcdServer, nats_server: Any, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+def test_not_there_at_the_start(own_etcd: EtcdServer, nats_server: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A process that starts before etcd waits, says for what and where, and goes on when it is there."""
 
     async def case(site: Site) -> None:
@@ -231,7 +231,7 @@ WORKER = """
 """
 
 
-def test_a_killed_worker_is_confirmed_gone(own_etcd: EtcdServer, nats_server: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_killed_worker_is_confirmed_gone(own_etcd: EtcdServer, nats_server: Any, tmp_path: Path) -> None:
     """kill -9 of a worker: its lease ends, nobody answers the ping, and it is gone; the other one stays."""
     script = tmp_path / "worker.py"
     script.write_text(textwrap.dedent(WORKER))
@@ -253,7 +253,7 @@ def test_a_killed_worker_is_confirmed_gone(own_etcd: EtcdServer, nats_server: An
     play(Site(own_etcd, nats_server.url), case)
 
 
-def test_the_second_of_two_endpoints(own_etcd: EtcdServer, nats_server: Any) -> None:  # noqa: F811
+def test_the_second_of_two_endpoints(own_etcd: EtcdServer, nats_server: Any) -> None:
     """With one of several endpoints dead, the next one is used, at the start and later."""
     (dead,) = free_ports(1)
     site = Site(own_etcd, nats_server.url)

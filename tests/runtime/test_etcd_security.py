@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 
 from dynamo.runtime._etcd import EtcdStore
 from dynamo.runtime.config import EtcdConfig
@@ -29,7 +29,7 @@ def _control(server: EtcdServer, *words: str) -> None:
 
 
 @pytest.fixture
-def guarded(own_etcd: EtcdServer) -> EtcdServer:  # noqa: F811
+def guarded(own_etcd: EtcdServer) -> EtcdServer:
     """An etcd that asks for a password; `tenant` may use the keys under `dynamo/`."""
     _control(own_etcd, "user", "add", "root:secret")
     _control(own_etcd, "user", "grant-role", "root", "root")
@@ -161,7 +161,7 @@ def test_an_etcd_that_lost_its_data_is_signed_in_to_again(guarded: EtcdServer) -
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["files before", "files after"])
-def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:  # noqa: F811
+def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:
     """etcd asked for no password when the store connected, and does now."""
 
     async def main() -> None:
@@ -182,12 +182,12 @@ def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, k
     asyncio.run(main())
 
 
-def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:
     """Credentials for an etcd without authentication are no error."""
     assert use(own_etcd.config(username="tenant", password="pass")) == b"v"
 
 
-def test_rights_for_one_namespace(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_rights_for_one_namespace(own_etcd: EtcdServer) -> None:
     """What a tenant needs: its own instances and clients, the epoch, and a look at the clients of all namespaces."""
     _control(own_etcd, "put", "dynamo/epoch", "e")
     _control(own_etcd, "user", "add", "root:secret")

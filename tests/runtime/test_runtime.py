@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.fixtures_etcd import etcd_server  # noqa: F401
 from tests.waiting import until
 
 from dynamo.runtime import (

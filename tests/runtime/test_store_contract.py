@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 
 from dynamo.runtime._etcd import EtcdStore
 from dynamo.runtime._memory_store import MemoryStore, StoreWorld

@@ -22,12 +22,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.fixtures_etcd import free_ports
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any:
     """Poll `check` until it is true; fail with `what` at the deadline."""
     deadline = time.monotonic() + within
@@ -105,9 +99,8 @@ class Stack:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.etcd_port, self.peer_port, self.nats_port = free_port(), free_port(), free_port()
+        self.etcd_port, self.peer_port, self.nats_port, self.nats_http = free_ports(4)
         self.etcd_endpoints = [f"http://127.0.0.1:{self.etcd_port}"]
-        self.nats_http = free_port()
         self.processes: list[Process] = []
         self.etcd = self.start_etcd()
         argv = [binary("nats-server"), "-a", "127.0.0.1", "-p", str(self.nats_port), "-m", str(self.nats_http)]
@@ -169,7 +162,7 @@ class Stack:
         return self._start(name, argv, {**self.env, **env})
 
     def frontend(self, *flags: str, name: str = "frontend", **env: str) -> Frontend:
-        port = free_port()
+        (port,) = free_ports(1)
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
         process = self._start(name, [*argv, "--namespace", "test", *flags], {**self.env, **env})
         return Frontend(process, f"http://127.0.0.1:{port}")
@@ -211,14 +204,28 @@ def _listens(port: int) -> bool:
         return True
 
 
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Stack]:
+    """A deployment, and the end of all that was started on it."""
+    stack = Stack(folder)
+    try:
+        yield stack
+    finally:
+        stack.close()
+
+
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """An empty deployment."""
-    opened = Stack(tmp_path)
-    try:
-        yield opened
-    finally:
-        opened.close()
+    """An empty deployment, for a test that kills, counts or configures."""
+    with opened(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One for all tests of a file that leave it as it was: a frontend and a worker cost two seconds of CPU to start."""
+    with opened(tmp_path_factory.mktemp("shared")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -19,12 +19,18 @@ TEXT = "/v1/completions"
 USER = [{"role": "user", "content": "hi"}]
 
 
+@pytest.fixture(scope="module")
+def frontend(shared_stack: Any) -> Any:
+    """With an echo worker of 512 tokens of context."""
+    shared_stack.worker("worker", "echo_core", "--context-length", "512", DYN_TOKEN_ECHO_DELAY_MS="1")
+    found = shared_stack.frontend("--body-limit-mb", "1")
+    found.wait_for()
+    return found
+
+
 @pytest.fixture
-def served(stack: Any) -> Iterator[Any]:
-    """A frontend with an echo worker of 512 tokens of context; must serve as before after each rudeness."""
-    stack.worker("worker", "echo_core", "--context-length", "512", DYN_TOKEN_ECHO_DELAY_MS="1")
-    frontend = stack.frontend("--body-limit-mb", "1")
-    frontend.wait_for()
+def served(frontend: Any) -> Iterator[Any]:
+    """That frontend, which must serve as before after each rudeness."""
     yield frontend
     answer = httpx.post(frontend.url + TEXT, json={"model": "m", "prompt": "still here", "max_tokens": 50})
     assert answer.json()["choices"][0]["text"] == "still here"
@@ -130,7 +136,7 @@ def test_half_sent_headers_time_out(served: Any) -> None:
         assert time.monotonic() - began < 60
 
 
-def test_client_that_disappears_frees_the_engine(served: Any, stack: Any) -> None:
+def test_client_that_disappears_frees_the_engine(served: Any) -> None:
     """A closed connection cancels the request at the worker."""
     body = json.dumps({"model": "m", "prompt": "abc " * 100, "stream": True, "max_tokens": 400, "ignore_eos": True})
     head = f"POST {TEXT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -177,20 +183,20 @@ def test_no_worker_yet(stack: Any) -> None:
         (["llamacpp"], "model-path"),
     ],
 )
-def test_workers_say_what_is_wrong(stack: Any, flags: list[str], words: str) -> None:
+def test_workers_say_what_is_wrong(shared_stack: Any, flags: list[str], words: str, tmp_path: Path) -> None:
     """A worker that can't start ends with one sentence and exit code 1 or 2, no traceback."""
-    worker = stack.worker("wrong", *flags)
+    worker = shared_stack.worker(f"wrong-{tmp_path.name}", *flags)
     assert worker.popen.wait(60) in {1, 2}
     said = worker.text()
     assert "Traceback" not in said
     assert words in said
 
 
-def test_gguf_cut_in_half(stack: Any, tmp_path: Path) -> None:
+def test_gguf_cut_in_half(shared_stack: Any, tmp_path: Path) -> None:
     """Half a GGUF is refused with a sentence."""
     half = tmp_path / "half.gguf"
     half.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\x05" * 200)
-    worker = stack.worker("half", "llamacpp", "--model-path", str(half))
+    worker = shared_stack.worker("half", "llamacpp", "--model-path", str(half))
     assert worker.popen.wait(60) == 1
     assert "Traceback" not in worker.text()
     assert "half.gguf" in worker.text()

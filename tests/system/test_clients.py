@@ -30,10 +30,10 @@ console.log(JSON.stringify({models, plain: plain.choices[0].text, streamed, usag
 """
 
 
-@pytest.fixture
-def url(stack: Any) -> str:
-    stack.worker(DYN_TOKEN_ECHO_DELAY_MS="1")
-    frontend = stack.frontend()
+@pytest.fixture(scope="module")
+def url(shared_stack: Any) -> str:
+    shared_stack.worker(DYN_TOKEN_ECHO_DELAY_MS="1")
+    frontend = shared_stack.frontend()
     frontend.wait_for()
     return str(frontend.url)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.system.kv_deployment import BLOCK, Deployment, Front, run, until
 
@@ -22,7 +22,7 @@ FOREVER = 100_000
 
 
 @pytest.fixture
-def play(etcd_server: EtcdServer, tmp_path: Path) -> Iterator[Play]:  # noqa: F811
+def play(etcd_server: EtcdServer, tmp_path: Path) -> Iterator[Play]:
     nats = NatsServer(tmp_path)
     config = RuntimeConfig(etcd=etcd_server.config(), nats=NatsConfig(servers=(nats.url,)))
     yield lambda case: run(case, config)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.system.kv_deployment import BLOCK, Deployment, run, until
 
@@ -29,7 +29,7 @@ def nats(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-def play(etcd_server: EtcdServer, nats: NatsServer) -> Play:  # noqa: F811
+def play(etcd_server: EtcdServer, nats: NatsServer) -> Play:
     config = RuntimeConfig(etcd=etcd_server.config(), nats=NatsConfig(servers=(nats.url,)))
     return lambda case: run(case, config)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.system.kv_deployment import BLOCK, Deployment, run, until
 
@@ -31,7 +31,7 @@ FORMS = {"handed over": {}, "met": {"bootstrap_port": 0}}
 
 @pytest.mark.parametrize(("mode", "form"), [("kv", "handed over"), ("round-robin", "handed over"), ("kv", "met")])
 def test_prompts_are_computed_in_one_pool_and_decoded_in_the_other(
-    etcd_server: EtcdServer, nats: NatsServer, mode: str, form: str  # noqa: F811
+    etcd_server: EtcdServer, nats: NatsServer, mode: str, form: str
 ) -> None:  # fmt: skip
     """In kv mode a prompt goes back to the prefill worker that has it; all that was kept is taken; a pool may go."""
 
@@ -64,7 +64,7 @@ def test_prompts_are_computed_in_one_pool_and_decoded_in_the_other(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_transfer_shows_in_the_time_to_the_first_token(
-    etcd_server: EtcdServer, nats: NatsServer, form: str  # noqa: F811
+    etcd_server: EtcdServer, nats: NatsServer, form: str
 ) -> None:  # fmt: skip
     """24 tokens of 1 MB over 100 MB/s: the one token of the answer takes 240 ms and the computation, in both forms."""
 
@@ -84,7 +84,7 @@ def test_a_transfer_shows_in_the_time_to_the_first_token(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_prefill_worker_that_leaves_gives_first_what_it_has(
-    etcd_server: EtcdServer, nats: NatsServer, form: str  # noqa: F811
+    etcd_server: EtcdServer, nats: NatsServer, form: str
 ) -> None:  # fmt: skip
     """Prompts that it is computing or that are on their way: it goes when they are there, and nobody computes twice."""
 
@@ -103,7 +103,7 @@ def test_a_prefill_worker_that_leaves_gives_first_what_it_has(
     run(case, RuntimeConfig(etcd=etcd_server.config(), nats=NatsConfig(servers=(nats.url,))))
 
 
-def test_the_next_turn_stays_where_its_beginning_is(etcd_server: EtcdServer, nats: NatsServer) -> None:  # noqa: F811
+def test_the_next_turn_stays_where_its_beginning_is(etcd_server: EtcdServer, nats: NatsServer) -> None:
     """Conditional disaggregation, by the decode workers' own events: a transfer fills their caches, too."""
 
     async def case(deployment: Deployment) -> None:

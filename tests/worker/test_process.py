@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server
+from tests.fixtures_etcd import EtcdServer
 from tests.worker.engine_rigs import RIGS, TOKENS
 
 from dynamo.llm import open_model
@@ -26,8 +26,6 @@ from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineShutdown
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
 from dynamo.runtime.runtime import DistributedRuntime
-
-__all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 MODULE = ["-m", "dynamo.worker"]

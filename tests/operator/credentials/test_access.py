@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.operator.apiserver import ApiServer
 from tests.operator.pipelines import SMALLEST, Spec, body
@@ -137,7 +137,7 @@ async def reaches_etcd(bench: Bench, folder: Path, namespace: str = "serving_lla
         await store.close()
 
 
-def test_a_new_pipeline_can_sign_in(own_etcd: EtcdServer, tmp_path: Path) -> None:  # noqa: F811
+def test_a_new_pipeline_can_sign_in(own_etcd: EtcdServer, tmp_path: Path) -> None:
     """Its Secret is the first child; what is mounted of it lets the runtime in, and into its own namespace only."""
 
     async def case(bench: Bench) -> None:
@@ -173,7 +173,7 @@ def started(folder: Path, conf: bytes) -> NatsServer:
 
 
 def test_at_rest_nothing_is_written_and_etcd_is_not_asked(
-    own_etcd: EtcdServer,  # noqa: F811
+    own_etcd: EtcdServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One read of the Secret per look; a new operator process writes nothing either."""
@@ -205,7 +205,7 @@ def test_at_rest_nothing_is_written_and_etcd_is_not_asked(
     run(own_etcd, case)
 
 
-def test_whoever_deletes_the_secret_gets_another_one(own_etcd: EtcdServer, tmp_path: Path) -> None:  # noqa: F811
+def test_whoever_deletes_the_secret_gets_another_one(own_etcd: EtcdServer, tmp_path: Path) -> None:
     """The user before stays until every pod has had time to read its new files."""
 
     async def case(bench: Bench) -> None:
@@ -227,7 +227,7 @@ def test_whoever_deletes_the_secret_gets_another_one(own_etcd: EtcdServer, tmp_p
     run(own_etcd, case)
 
 
-def test_new_keys_of_the_platform_reach_every_pipeline(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_new_keys_of_the_platform_reach_every_pipeline(own_etcd: EtcdServer) -> None:
     """NATS users are made anew; what etcd asks for has not changed, so it stays."""
 
     async def case(bench: Bench) -> None:
@@ -251,7 +251,7 @@ def test_new_keys_of_the_platform_reach_every_pipeline(own_etcd: EtcdServer) -> 
 
 
 @pytest.mark.parametrize("up", [True, False], ids=["operator up", "operator down"])
-def test_a_deleted_pipelines_user_goes_when_its_pods_have(own_etcd: EtcdServer, up: bool) -> None:  # noqa: F811
+def test_a_deleted_pipelines_user_goes_when_its_pods_have(own_etcd: EtcdServer, up: bool) -> None:
     """Also where the deletion happened while no operator ran; other users are left alone."""
 
     async def case(bench: Bench) -> None:
@@ -279,7 +279,7 @@ def test_a_deleted_pipelines_user_goes_when_its_pods_have(own_etcd: EtcdServer, 
     run(own_etcd, case)
 
 
-def test_an_etcd_that_came_back_empty_gets_its_users_again(own_etcd: EtcdServer, tmp_path: Path) -> None:  # noqa: F811
+def test_an_etcd_that_came_back_empty_gets_its_users_again(own_etcd: EtcdServer, tmp_path: Path) -> None:
     """It asks for sign-in again, and the same files let the pipeline in."""
 
     async def case(bench: Bench) -> None:
@@ -303,7 +303,7 @@ def emptied(server: EtcdServer) -> None:
     server.wait()
 
 
-def test_no_pipeline_gets_into_another_ones_namespace(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_no_pipeline_gets_into_another_ones_namespace(own_etcd: EtcdServer) -> None:
     """The name would be the only thing in between, so it is refused, with what to do."""
 
     async def case(bench: Bench) -> None:
@@ -318,7 +318,7 @@ def test_no_pipeline_gets_into_another_ones_namespace(own_etcd: EtcdServer) -> N
 
 
 @pytest.mark.parametrize("whose", ["somebody's", "a predecessor's"])
-def test_a_foreign_secret_is_not_touched(own_etcd: EtcdServer, whose: str) -> None:  # noqa: F811
+def test_a_foreign_secret_is_not_touched(own_etcd: EtcdServer, whose: str) -> None:
     """Somebody's: the name is taken. A deleted pipeline's of this name: it has yet to go."""
 
     async def case(bench: Bench) -> None:
@@ -343,7 +343,7 @@ def test_a_foreign_secret_is_not_touched(own_etcd: EtcdServer, whose: str) -> No
     run(own_etcd, prepared)
 
 
-def test_a_platform_without_its_secret_holds_up_only_new_pipelines(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_a_platform_without_its_secret_holds_up_only_new_pipelines(own_etcd: EtcdServer) -> None:
     """The condition names the Secret that somebody has to make; what runs is left alone."""
     given = settings(own_etcd, SignIn(secret="theirs"))
 
@@ -368,7 +368,7 @@ def test_a_platform_without_its_secret_holds_up_only_new_pipelines(own_etcd: Etc
     run(own_etcd, case, given=given)
 
 
-def test_an_etcd_that_is_away_holds_up_only_new_pipelines(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_an_etcd_that_is_away_holds_up_only_new_pipelines(own_etcd: EtcdServer) -> None:
     """A running one stays Ready, whether this operator has seen its user or has just started."""
 
     async def case(bench: Bench) -> None:
@@ -397,7 +397,7 @@ def again(server: EtcdServer) -> None:
     server.wait()
 
 
-def test_nothing_secret_leaves_the_secrets(own_etcd: EtcdServer, caplog: pytest.LogCaptureFixture) -> None:  # noqa: F811
+def test_nothing_secret_leaves_the_secrets(own_etcd: EtcdServer, caplog: pytest.LogCaptureFixture) -> None:
     """Not in a log, a status, a ConfigMap, an argv or an annotation, whatever goes wrong."""
     caplog.set_level(logging.DEBUG)
 
@@ -420,7 +420,7 @@ def test_nothing_secret_leaves_the_secrets(own_etcd: EtcdServer, caplog: pytest.
     run(own_etcd, case)
 
 
-def test_without_sign_in_nothing_is_read_or_written(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_without_sign_in_nothing_is_read_or_written(own_etcd: EtcdServer) -> None:
     """As before: no Secret is asked for, in no namespace."""
     plain = Settings((own_etcd.url,), "nats://nats:4222", Site("f:1", {"default": "w:1"}), own_namespace="dynamo")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.fixtures_etcd import EtcdServer, own_etcd  # noqa: F401
+from tests.fixtures_etcd import EtcdServer
 
 from dynamo.operator.credentials import rights
 from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth, EtcdError
@@ -47,7 +47,7 @@ async def ping(_key: InstanceKey) -> Verdict:
 
 
 @pytest.mark.servers
-def test_a_user_has_its_keys_and_nothing_else(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_a_user_has_its_keys_and_nothing_else(own_etcd: EtcdServer) -> None:
     """It registers and becomes ready in its own namespace; another's keys it neither reads, watches nor writes."""
 
     async def case(auth: EtcdAuth) -> None:
@@ -81,7 +81,7 @@ def test_a_user_has_its_keys_and_nothing_else(own_etcd: EtcdServer) -> None:  # 
 
 
 @pytest.mark.servers
-def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None:
     """A killed operator's half-made user is finished, a half-removed one is removed."""
 
     async def case(auth: EtcdAuth) -> None:
@@ -107,7 +107,7 @@ def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None
 
 
 @pytest.mark.servers
-def test_a_token_that_etcd_forgot_is_renewed(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_a_token_that_etcd_forgot_is_renewed(own_etcd: EtcdServer) -> None:
     """A restart of etcd ends its tokens."""
 
     async def case(auth: EtcdAuth) -> None:
@@ -125,7 +125,7 @@ def restarted(server: EtcdServer) -> None:
 
 
 @pytest.mark.servers
-def test_refusals_are_sentences_without_secrets(own_etcd: EtcdServer) -> None:  # noqa: F811
+def test_refusals_are_sentences_without_secrets(own_etcd: EtcdServer) -> None:
     """A wrong password, a user who may not make users, and an etcd that isn't there."""
 
     async def case(auth: EtcdAuth) -> None:
