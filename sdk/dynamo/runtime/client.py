@@ -164,7 +164,7 @@ class ItemStream:
 
 
 class Client:
-    """See the module."""
+    """Knows who serves one endpoint, and sends requests to them."""
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class Endpoint:
         """Serve it with an async generator `handler(request)` or `handler(request, context)` until the shutdown.
 
         Returns when the shutdown has let its streams end; `graceful_shutdown=False` cuts them. `metrics_labels` and
-        `health_check_payload` change nothing: no figures are kept here, and nobody is asked on his behalf.
+        `health_check_payload` change nothing: no figures are kept here, and handlers aren't probed.
         """
         from dynamo.runtime.generators import from_generator
 
@@ -210,6 +210,11 @@ class Component:
         """Of this process."""
         return self._runtime
 
+    @property
+    def metrics(self) -> NoReturn:
+        """Refused: a program keeps its own figures."""
+        refuse("Component.metrics")
+
     def endpoint(self, name: str) -> Endpoint:
         return Endpoint(self._runtime, EndpointPath(self.namespace, self.name, check_name(name, "endpoint")))
 
@@ -236,6 +241,11 @@ class Namespace:
     def __init__(self, runtime: DistributedRuntime, name: str) -> None:
         self._runtime = runtime
         self.name = check_name(name, "namespace")
+
+    @property
+    def metrics(self) -> NoReturn:
+        """Refused: a program keeps its own figures."""
+        refuse("Namespace.metrics")
 
     def component(self, name: str) -> Component:
         return Component(self._runtime, self.name, name)

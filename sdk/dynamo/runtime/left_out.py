@@ -11,6 +11,11 @@ from typing import Final, NoReturn
 from dynamo.runtime.errors import InvalidArgument
 
 _IN_FRONTENDS: Final = "frontends do this for each model that a worker registers: call register_llm, start a frontend"
+_OWN_FIGURES: Final = (
+    "keep figures of your own with prometheus_client; dynamo-worker and the frontend export theirs"
+)
+_OWN_LOGS: Final = "call configure_dynamo_logging, and set DYN_LOG"
+_ENGINES_LOGS: Final = "dynamo-worker sets the logging of the engine that it starts"
 _ONE_REQUEST: Final = "a request is one message here: take it with serve_endpoint, and send another for what follows"
 
 LEFT_OUT: Final = {
@@ -22,7 +27,17 @@ LEFT_OUT: Final = {
     "DistributedRuntime.to_capsule": "there is no native library here: give the object itself",
     "Endpoint.serve_bidirectional_endpoint": _ONE_REQUEST,
     "Endpoint.first_token_source": "frontends measure the first token: see dynamo_frontend_time_to_first_token_seconds",
-    "Endpoint.metrics": "keep figures of your own with prometheus_client; dynamo-worker and the frontend export theirs",
+    "Namespace.metrics": _OWN_FIGURES,
+    "Component.metrics": _OWN_FIGURES,
+    "Endpoint.metrics": _OWN_FIGURES,
+    "logging.LogHandler": _OWN_LOGS,
+    "logging.construct_formatter_prefix": _OWN_LOGS,
+    "logging.python_log_level_mapping": _OWN_LOGS,
+    "logging.VllmColorFormatter": _ENGINES_LOGS,
+    "logging.configure_vllm_logging": _ENGINES_LOGS,
+    "logging.configure_sglang_logging": _ENGINES_LOGS,
+    "logging.configure_trtllm_logging": _ENGINES_LOGS,
+    "logging.map_dyn_log_to_tllm_level": _ENGINES_LOGS,
     "Client.device_aware_weighted": "instances have no device weights here: use least_loaded or power_of_two",
 }
 

@@ -41,7 +41,10 @@ log = logging.getLogger(__name__)
 
 
 class DistributedRuntime:
-    """See the module. `create` and `in_memory` connect at once; the constructor leaves it to the first use."""
+    """A process on etcd and NATS: gives endpoints to serve and to call, and leaves in order.
+
+    `create` and `in_memory` connect at once; the constructor leaves it to the first use.
+    """
 
     def __init__(
         self,
