@@ -288,7 +288,9 @@ class Client:
             self._candidates = (self._view.version, self._view.routable(self.path))
         return self._candidates[1]
 
-    def _open(self, key: InstanceKey, request: Any, annotated: bool | None, context: Context | None) -> ItemStream:
+    def _open(self, key: InstanceKey, request: Any, annotated: object, context: Context | None) -> ItemStream:
+        if isinstance(annotated, Context):
+            raise InvalidArgument("the context has its place behind `annotated`: write context=…")
         buffer = _Buffer(lambda: self._done(key))
         self._loads[key] += 1
         try:

@@ -38,17 +38,22 @@ def wanted_port(env: Mapping[str, str]) -> int:
 
 @contextlib.asynccontextmanager
 async def system_server(runtime: DistributedRuntime, env: Mapping[str, str] | None = None) -> AsyncIterator[None]:
-    """Serve health, figures and engine routes of `runtime` meanwhile, where the environment asks for it."""
+    """Serve health and engine routes of `runtime` meanwhile, where the environment asks for it.
+
+    `/metrics` shows what the program keeps with prometheus_client.
+    """
     env = os.environ if env is None else env
     if (port := wanted_port(env)) < 0:
         yield
         return
+    from prometheus_client import REGISTRY
+
     from dynamo.runtime.engine_routes import PREFIX
     from dynamo.runtime.system import SystemServer, runtime_health
 
     host = env.get("DYN_SYSTEM_HOST", "").strip() or "127.0.0.1"
     trees = {PREFIX: runtime.engine_routes.answer}
-    server = SystemServer(lambda: runtime_health(runtime), host=host, port=port, trees=trees)
+    server = SystemServer(lambda: runtime_health(runtime), REGISTRY, host=host, port=port, trees=trees)
     runtime.system_url = f"http://{f'[{host}]' if ':' in host else host}:{await server.start()}"
     log.info("health is on %s/health", runtime.system_url)
     try:
