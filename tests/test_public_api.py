@@ -14,11 +14,12 @@ import dynamo.llm
 import dynamo.runtime
 
 PUBLIC = """
-    Annotated Cancelled CannotConnect CapacityExceeded Client Component ConnectionTimeout Context DeadlineExceeded
-    Disconnected DistributedRuntime DynamoException Endpoint EndpointPath EngineError EngineShutdown EtcdConfig
-    Instance InstanceKey InstanceView InvalidArgument ItemStream MemoryWorld Namespace NatsConfig NoInstances
-    ProtocolMismatch Readiness RouterMode RuntimeConfig Served StreamIncomplete UnaryClient Unknown
-    WorkerUnavailable configure_logging dynamo_endpoint dynamo_worker
+    Annotated CancellationToken Cancelled CannotConnect CapacityExceeded Client Component ConnectionTimeout
+    Context DeadlineExceeded Disconnected DistributedRuntime DynamoException Endpoint EndpointPath EngineError
+    EngineShutdown EtcdClient EtcdConfig EtcdKvCache Instance InstanceKey InstanceView InvalidArgument
+    InvalidRequest ItemStream MemoryWorld Namespace NatsConfig NoInstances ProtocolMismatch Readiness
+    RouterMode RuntimeConfig Served SpanProxy StreamIncomplete UnaryClient Unknown WorkerUnavailable
+    configure_logging dynamo_endpoint dynamo_worker serve_unary_endpoint
 """
 
 

@@ -158,7 +158,10 @@ class Site:
         return [one["instance_id"] for one in httpx.get(f"{self.url}/health").json()["instances"]]
 
     def stop_worker(self, runtime: DistributedRuntime, grace: float = 5) -> None:
-        self.run(runtime.shutdown(grace))
+        async def stop() -> None:
+            await runtime.shutdown(grace)
+
+        self.run(stop())
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0, **{"timeout": 20, **options})

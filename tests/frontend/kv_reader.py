@@ -18,8 +18,9 @@ from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.runtime import DistributedRuntime, MemoryWorld
 from dynamo.runtime._memory_store import MemoryStore
 from dynamo.runtime._nats import NatsBus
-from dynamo.runtime.config import NatsConfig
+from dynamo.runtime.config import NatsConfig, RuntimeConfig
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.runtime.parts import Parts
 from dynamo.worker.engine import KvListener
 
 BLOCK = 16
@@ -90,7 +91,7 @@ class Site:
         else:
             bus = NatsBus(NatsConfig(servers=(self.server.url,)))
             await bus.connect()
-            made = await DistributedRuntime(MemoryStore(self.world.store), bus)._start()
+            made = DistributedRuntime.over(Parts(MemoryStore(self.world.store), bus, RuntimeConfig()))
         self._runtimes.append(made)
         return made
 

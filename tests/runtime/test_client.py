@@ -130,7 +130,7 @@ def test_a_worker_that_leaves_is_not_picked() -> None:
 
     async def case(client: Client, caller: DistributedRuntime, workers: list[DistributedRuntime]) -> None:
         leaving, other = workers
-        stream = client.direct(0, leaving.id, Context(), annotated=False)
+        stream = client.direct(0, leaving.id, annotated=False, context=Context())
         assert await anext(stream) == leaving.id
         await leaving.served[0].drain(0)
         while leaving.id in client.instance_ids():

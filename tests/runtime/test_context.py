@@ -67,8 +67,8 @@ def test_waiting() -> None:
 
     async def main() -> None:
         context = Context()
-        waiting = asyncio.create_task(context.async_killed_or_stopped())
-        given_up = asyncio.create_task(context.async_killed_or_stopped())
+        waiting = context.async_killed_or_stopped()
+        given_up = context.async_killed_or_stopped()
         await asyncio.sleep(0)
         given_up.cancel()
         context.stop_generating()

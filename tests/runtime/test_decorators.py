@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ async def ask(runtime: DistributedRuntime, handler: Any, request: Any, context: 
     client = await endpoint.client()
     await client.wait_for_instances()
     try:
-        return [item async for item in client.generate(request, context, annotated=False)]
+        return [item async for item in client.generate(request, annotated=False, context=context)]
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
@@ -98,7 +99,28 @@ def test_sigterm_leaves_in_order() -> None:
     assert made[0].served == []
 
 
-def test_static_workers_are_refused() -> None:
-    """What is not there is said, with what to do."""
-    with pytest.raises(InvalidArgument, match="DYN_DISCOVERY_BACKEND=mem"):
-        dynamo_worker(static=True)
+def test_forms_of_the_decorator() -> None:
+    """What says nothing is taken; what may mean two things, or has no parentheses, is refused with what to write."""
+
+    async def work(runtime: DistributedRuntime, word: str) -> str:
+        return word
+
+    forms = [dynamo_worker(), dynamo_worker(False), dynamo_worker(static=False), dynamo_worker(static=True)]
+    with pytest.warns(DeprecationWarning, match="enable_nats changes nothing"):
+        forms.append(dynamo_worker(enable_nats=False))
+    assert [asyncio.run(form(work)("done")) for form in forms] == ["done"] * 5
+    with pytest.raises(InvalidArgument, match="name it"):
+        dynamo_worker(True)
+    with pytest.raises(InvalidArgument, match="parentheses"):
+        dynamo_worker(work)  # type: ignore[arg-type]
+
+
+def test_outside_of_the_main_thread() -> None:
+    """A loop of another thread can't listen for signals, and runs all the same."""
+
+    @dynamo_worker()
+    async def worker(runtime: DistributedRuntime) -> str:
+        return "done"
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        assert pool.submit(asyncio.run, worker()).result(30) == "done"

@@ -87,7 +87,8 @@ def test_hello(play: Play) -> None:
     async def case(site: Deployment) -> None:
         server, caller = await site.runtime(), await site.runtime()
         component = server.namespace(site.namespace).component("backend")
-        await component.create_service()
+        with pytest.warns(DeprecationWarning, match="create_service"):
+            await component.create_service()
         serving = asyncio.create_task(component.endpoint("generate").serve_endpoint(count))
         client = await caller.endpoint(f"dyn://{site.path}").client()
         assert await client.wait_for_instances() == [server.id]
@@ -117,7 +118,7 @@ def test_the_context_reaches_the_handler(play: Play) -> None:
         client = await (await site.runtime()).endpoint(site.path).client()
         await client.wait_for_instances()
         context = Context("my-id", {"who": "me"})
-        assert [i async for i in client.generate("hi", context, annotated=False)] == [["hi", "my-id", "me"]]
+        assert [i async for i in client.generate("hi", annotated=False, context=context)] == [["hi", "my-id", "me"]]
         await server.shutdown(1)
         await serving
 
@@ -280,7 +281,7 @@ def test_shutdown_waits_for_running_streams(play: Play) -> None:
         await client.wait_for_instances()
         stream = client.random(0, annotated=False)
         await begun.wait()
-        closing = asyncio.create_task(server.shutdown(20))
+        closing = asyncio.ensure_future(server.shutdown(20))
         await until("left routing", lambda: client.instance_ids() == [])
         assert not closing.done()
         go_on.set()

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from dynamo.runtime.client import Annotated as Annotated
     from dynamo.runtime.client import Client as Client
+    from dynamo.runtime.client import InvalidRequest as InvalidRequest
     from dynamo.runtime.client import ItemStream as ItemStream
     from dynamo.runtime.client import UnaryClient as UnaryClient
+    from dynamo.runtime.client import serve_unary_endpoint as serve_unary_endpoint
     from dynamo.runtime.component import Component as Component
     from dynamo.runtime.component import Endpoint as Endpoint
     from dynamo.runtime.component import Namespace as Namespace
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from dynamo.runtime.config import NatsConfig as NatsConfig
     from dynamo.runtime.config import RuntimeConfig as RuntimeConfig
     from dynamo.runtime.context import Context as Context
+    from dynamo.runtime.context import SpanProxy as SpanProxy
     from dynamo.runtime.decorators import dynamo_endpoint as dynamo_endpoint
     from dynamo.runtime.decorators import dynamo_worker as dynamo_worker
     from dynamo.runtime.errors import Cancelled as Cancelled
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from dynamo.runtime.errors import StreamIncomplete as StreamIncomplete
     from dynamo.runtime.errors import Unknown as Unknown
     from dynamo.runtime.errors import WorkerUnavailable as WorkerUnavailable
+    from dynamo.runtime.etcd_client import EtcdClient as EtcdClient
+    from dynamo.runtime.etcd_client import EtcdKvCache as EtcdKvCache
     from dynamo.runtime.logs import configure_logging as configure_logging
     from dynamo.runtime.memory import MemoryWorld as MemoryWorld
     from dynamo.runtime.names import EndpointPath as EndpointPath
@@ -50,9 +55,11 @@ if TYPE_CHECKING:
     from dynamo.runtime.registry import Readiness as Readiness
     from dynamo.runtime.runtime import DistributedRuntime as DistributedRuntime
     from dynamo.runtime.selection import RouterMode as RouterMode
+    from dynamo.runtime.tokens import CancellationToken as CancellationToken
 
 __all__ = [
     "Annotated",
+    "CancellationToken",
     "Cancelled",
     "CannotConnect",
     "CapacityExceeded",
@@ -68,11 +75,14 @@ __all__ = [
     "EndpointPath",
     "EngineError",
     "EngineShutdown",
+    "EtcdClient",
     "EtcdConfig",
+    "EtcdKvCache",
     "Instance",
     "InstanceKey",
     "InstanceView",
     "InvalidArgument",
+    "InvalidRequest",
     "ItemStream",
     "MemoryWorld",
     "Namespace",
@@ -83,6 +93,7 @@ __all__ = [
     "RouterMode",
     "RuntimeConfig",
     "Served",
+    "SpanProxy",
     "StreamIncomplete",
     "UnaryClient",
     "Unknown",
@@ -90,10 +101,12 @@ __all__ = [
     "configure_logging",
     "dynamo_endpoint",
     "dynamo_worker",
+    "serve_unary_endpoint",
 ]
 
 _HOMES: Final = {
     "Annotated": "client",
+    "CancellationToken": "tokens",
     "Cancelled": "errors",
     "CannotConnect": "errors",
     "CapacityExceeded": "errors",
@@ -109,11 +122,14 @@ _HOMES: Final = {
     "EndpointPath": "names",
     "EngineError": "errors",
     "EngineShutdown": "errors",
+    "EtcdClient": "etcd_client",
     "EtcdConfig": "config",
+    "EtcdKvCache": "etcd_client",
     "Instance": "registry",
     "InstanceKey": "names",
     "InstanceView": "registry",
     "InvalidArgument": "errors",
+    "InvalidRequest": "client",
     "ItemStream": "client",
     "MemoryWorld": "memory",
     "Namespace": "component",
@@ -124,6 +140,7 @@ _HOMES: Final = {
     "RouterMode": "selection",
     "RuntimeConfig": "config",
     "Served": "component",
+    "SpanProxy": "context",
     "StreamIncomplete": "errors",
     "UnaryClient": "client",
     "Unknown": "errors",
@@ -131,6 +148,7 @@ _HOMES: Final = {
     "configure_logging": "logs",
     "dynamo_endpoint": "decorators",
     "dynamo_worker": "decorators",
+    "serve_unary_endpoint": "client",
 }
 """The module of each name; tests/test_public_api.py holds it against the imports above."""
 
@@ -139,9 +157,17 @@ if not TYPE_CHECKING:
     def __getattr__(name):
         home = _HOMES.get(name)
         if home is None:
+            if not name.startswith("_"):
+                _say_what_is_left_out(name)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
         return found
+
+    def _say_what_is_left_out(name):
+        # An ImportError keeps its sentence through `from dynamo.runtime import …`, an AttributeError doesn't.
+        left_out = importlib.import_module(f"{__name__}.left_out")
+        if name in left_out.LEFT_OUT:
+            raise ImportError(left_out.sentence(name))
 
     def __dir__():
         return sorted({*globals(), *__all__})

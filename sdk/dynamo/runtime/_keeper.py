@@ -126,6 +126,8 @@ class Keeper:
         self._on_replaced = on_replaced
         self._keys: dict[str, LeasedKey] = {}
         self._lease: Lease | None = None
+        self._wanted = False
+        """Somebody needs the lease for keys of his own."""
         self._renew_at = 0.0
         self._wake = asyncio.Event()
         self._hurry = False
@@ -168,6 +170,20 @@ class Keeper:
             async with asyncio.timeout(within):
                 await self._wake.wait()
 
+    async def lease(self, timeout: float) -> Lease:
+        """The lease, for keys that are written without being kept; `CannotConnect` after `timeout` seconds."""
+        self._wanted = True
+        try:
+            async with asyncio.timeout(timeout):
+                while self._lease is None:
+                    self.wake(now=True)
+                    await asyncio.sleep(GAP)
+        except TimeoutError:
+            raise CannotConnect(
+                f"there was no lease within {timeout:.0f} s: {self.away or 'the store is slow'}"
+            ) from None
+        return self._lease
+
     async def release(self, timeout: float) -> None:
         """Give the lease back: all keys vanish at once."""
         lease, self._lease = self._lease, None
@@ -181,7 +197,7 @@ class Keeper:
 
     async def _round(self) -> float:
         try:
-            if self._keys:
+            if self._keys or self._wanted:
                 await self._renew()
                 await self._sync()
             self._back()
@@ -194,7 +210,7 @@ class Keeper:
         except Exception:  # a mistake in here must not take the process out of service
             log.exception("the keys in the store could not be kept; trying again")
             return RETRY
-        return max(self._renew_at - self._clock(), 0.0) if self._keys else self._ttl
+        return max(self._renew_at - self._clock(), 0.0) if self._keys or self._wanted else self._ttl
 
     async def _renew(self) -> None:
         now = self._clock()

@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import random as _random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from dynamo.runtime._membership import Instance
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import DynamoException, NoInstances, StreamIncomplete
+from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances, StreamIncomplete
+from dynamo.runtime.left_out import refuse
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.selection import RouterMode, select
 from dynamo.runtime.view import InstanceView
+
+if TYPE_CHECKING:
+    from dynamo.runtime.component import Endpoint
 
 BUFFER: Final = 10_000
 """Items that a reader may be behind before its stream is given up."""
@@ -45,8 +49,12 @@ class Opener(Protocol):
     ) -> Call: ...
 
 
+class InvalidRequest(InvalidArgument, ValueError):  # noqa: N818 - as its parent; callers of the original catch ValueError
+    """The worker could not take the request."""
+
+
 class Annotated:
-    """One item as the original wraps it; `is_error` is always False, errors are raised."""
+    """One item as the original wraps it. Errors are raised while iterating: none comes as an item."""
 
     __slots__ = ("_data",)
 
@@ -148,13 +156,15 @@ class ItemStream:
 
     def _finish(self) -> Any:
         error, self._buffer.error = self._buffer.error, None
+        if type(error) is InvalidArgument:
+            raise InvalidRequest(error.message) from error
         if error is not None:
             raise error
         raise StopAsyncIteration
 
 
 class Client:
-    """See the module."""
+    """Knows who serves one endpoint, and sends requests to them."""
 
     def __init__(
         self,
@@ -163,8 +173,12 @@ class Client:
         caller: Opener,
         mode: RouterMode | str | None = None,
         rng: _random.Random | None = None,
+        *,
+        static: bool = False,
     ) -> None:
+        """`static`: of a runtime that finds workers without etcd."""
         self.path = path
+        self._static = static
         self._view, self._caller = view, caller
         self._mode = RouterMode.parse(mode)
         self._rng = rng or _random.Random()
@@ -180,56 +194,103 @@ class Client:
     def instance_ids(self) -> list[int]:
         return [instance.id for instance in self.instances()]
 
+    def endpoint_ids(self) -> list[int]:
+        """What 0.1 called `instance_ids`."""
+        return self.instance_ids()
+
     async def wait_for_instances(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
         """Return the ids as soon as there is one; `NoInstances` after `timeout` seconds."""
+        found = await self._wait(self.instances, 1, timeout)
+        if not found:
+            raise NoInstances(f"nobody has served {self.path} for {timeout:g} s")
+        return [instance.id for instance in found]
+
+    async def wait_for_endpoints(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
+        """What 0.1 called `wait_for_instances`."""
+        return await self.wait_for_instances(timeout)
+
+    async def wait_for_instance_by_runtime_data(self, key: str, value: str, timeout_s: float | None = None) -> int:
+        """The id of an instance whose model was registered with `runtime_data[key] == value`."""
+        return (await self.wait_for_instances_by_runtime_data(key, value, 1, timeout_s))[0]
+
+    async def wait_for_instances_by_runtime_data(
+        self, key: str, value: str, min_count: int, timeout_s: float | None = None
+    ) -> list[int]:
+        """The ids of `min_count` such instances or more; `NoInstances` after `timeout_s` seconds."""
+        timeout = WAIT_FOR_INSTANCES if timeout_s is None else timeout_s
+
+        def matching() -> list[Instance]:
+            return [one for one in self.instances() if dict(one.figures.get("runtime_data") or {}).get(key) == value]
+
+        found = await self._wait(matching, min_count, timeout)
+        if len(found) < min_count:
+            raise NoInstances(f"{len(found)} instances of {self.path} have {key}={value} after {timeout:g} s")
+        return [instance.id for instance in found]
+
+    async def _wait(self, find: Callable[[], list[Instance]], count: int, timeout: float) -> list[Instance]:
+        """What `find` gives once that are `count` or more, or `timeout` seconds have passed."""
         try:
             async with asyncio.timeout(timeout):
-                while not (found := self.instance_ids()):
+                while len(found := find()) < count:
                     await self._view.wait_news()
         except TimeoutError:
-            raise NoInstances(f"nobody has served {self.path} for {timeout:g} s") from None
+            return find()
         return found
 
-    def random(self, request: Any, context: Context | None = None, annotated: bool = True) -> ItemStream:
-        return self._send(RouterMode.RANDOM, request, context, annotated)
+    # `annotated` False: bare values instead of `Annotated`. `context`: the request stops with it.
 
-    def round_robin(self, request: Any, context: Context | None = None, annotated: bool = True) -> ItemStream:
-        return self._send(RouterMode.ROUND_ROBIN, request, context, annotated)
+    def random(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
+        return self._send(RouterMode.RANDOM, request, annotated, context)
 
-    def least_loaded(self, request: Any, context: Context | None = None, annotated: bool = True) -> ItemStream:
-        return self._send(RouterMode.LEAST_LOADED, request, context, annotated)
+    def round_robin(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
+        return self._send(RouterMode.ROUND_ROBIN, request, annotated, context)
 
-    def power_of_two(self, request: Any, context: Context | None = None, annotated: bool = True) -> ItemStream:
-        return self._send(RouterMode.POWER_OF_TWO, request, context, annotated)
+    def least_loaded(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
+        return self._send(RouterMode.LEAST_LOADED, request, annotated, context)
 
-    def generate(self, request: Any, context: Context | None = None, annotated: bool = True) -> ItemStream:
+    def power_of_two(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
+        return self._send(RouterMode.POWER_OF_TWO, request, annotated, context)
+
+    def generate(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
         """Send by the client's own router mode."""
-        return self._send(self._mode, request, context, annotated)
+        return self._send(self._mode, request, annotated, context)
 
     def direct(
-        self, request: Any, instance_id: int, context: Context | None = None, annotated: bool = True
+        self, request: Any, instance_id: int, annotated: bool | None = True, context: Context | None = None
     ) -> ItemStream:
         """Send to one instance, whatever traffic says of it."""
         key = InstanceKey(self.path, instance_id)
         if not self._view.serves(key):
             raise NoInstances(f"instance_id={instance_id} not found for endpoint {self.path}")
-        return self._open(key, request, context, annotated)
+        return self._open(key, request, annotated, context)
 
-    def _send(self, mode: RouterMode, request: Any, context: Context | None, annotated: bool) -> ItemStream:
+    def static(self, request: Any, annotated: bool | None = True, context: Context | None = None) -> ItemStream:
+        """Send to whoever serves it without etcd; `InvalidArgument` where this process isn't static."""
+        if not self._static:
+            raise InvalidArgument("Client.static() belongs to dynamo_worker(static=True): use round_robin() here")
+        return self._send(self._mode, request, annotated, context)
+
+    def device_aware_weighted(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: instances have no weights."""
+        refuse("Client.device_aware_weighted")
+
+    def _send(self, mode: RouterMode, request: Any, annotated: bool | None, context: Context | None) -> ItemStream:
         candidates = self._routable()
         if not candidates:
             silent = "; those that are known don't answer" if self.instance_ids() else ""
             raise NoInstances(f"nobody serves {self.path} now{silent}")
         self._turn += 1
         key = select(mode, candidates, self._loads, self._turn - 1, self._rng)
-        return self._open(key, request, context, annotated)
+        return self._open(key, request, annotated, context)
 
     def _routable(self) -> list[InstanceKey]:
         if self._candidates[0] != self._view.version:
             self._candidates = (self._view.version, self._view.routable(self.path))
         return self._candidates[1]
 
-    def _open(self, key: InstanceKey, request: Any, context: Context | None, annotated: bool) -> ItemStream:
+    def _open(self, key: InstanceKey, request: Any, annotated: object, context: Context | None) -> ItemStream:
+        if isinstance(annotated, Context):
+            raise InvalidArgument("the context has its place behind `annotated`: write context=…")
         buffer = _Buffer(lambda: self._done(key))
         self._loads[key] += 1
         try:
@@ -239,7 +300,7 @@ class Client:
         except DynamoException:
             buffer.on_end(None)
             raise
-        return ItemStream(buffer, Annotated if annotated else _raw)
+        return ItemStream(buffer, _raw if annotated is False else Annotated)
 
     def _done(self, key: InstanceKey) -> None:
         self._loads[key] -= 1
@@ -255,10 +316,19 @@ class UnaryClient:
 
     async def complete(self, request: Any, context: Context | None = None) -> Any:
         """The first item; `StreamIncomplete` where there is none."""
-        async with self._client.generate(request, context=context, annotated=False) as items:
+        async with self._client.generate(request, annotated=False, context=context) as items:
             async for item in items:
                 return item
         raise StreamIncomplete(f"{self._client.path} ended without an answer")
+
+
+async def serve_unary_endpoint(endpoint: Endpoint, handler: Callable[..., Awaitable[Any]]) -> None:
+    """Serve `await handler(request, context=…)`, which answers once, until the shutdown."""
+
+    async def generate(request: Any, *, context: Context) -> AsyncIterator[Any]:
+        yield await handler(request, context=context)
+
+    await endpoint.serve_endpoint(generate)
 
 
 def _raw(data: Any) -> Any:

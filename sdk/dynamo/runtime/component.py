@@ -7,12 +7,15 @@ has it, and `start` with a low-level handler, which the worker uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime._readiness import Readiness
 from dynamo.runtime.client import Client
 from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.left_out import refuse
 from dynamo.runtime.names import EndpointPath, check_name
 from dynamo.runtime.registry import Registration
 from dynamo.runtime.selection import RouterMode
@@ -35,6 +38,8 @@ class Served:
         self._held: dict[str, str] = {}
         self.graceful = True
         """False: a shutdown does not wait for its streams."""
+        self.gone = asyncio.Event()
+        """Set when its record is away and its streams have ended, or were not waited for any longer."""
 
     @property
     def instance_id(self) -> int:
@@ -98,9 +103,12 @@ class Served:
 
     async def stop(self) -> None:
         """Refuse new requests and take the record away; running streams are not waited for."""
-        await self.drain(0.0)
-        await self._registration.withdraw()
-        self._forget(self)
+        try:
+            await self.drain(0.0)
+            await self._registration.withdraw()
+        finally:
+            self._forget(self)
+            self.gone.set()
 
 
 class Endpoint:
@@ -124,7 +132,9 @@ class Endpoint:
         """The id under which this process serves it."""
         return self._runtime.id
 
-    lease_id = connection_id
+    def lease_id(self) -> int:
+        """What 0.1 to 0.3 called `connection_id`."""
+        return self._runtime.id
 
     async def client(self, router_mode: RouterMode | str | None = None) -> Client:
         """A client that knows the instances as they are now."""
@@ -141,22 +151,38 @@ class Endpoint:
         self,
         handler: Callable[..., Any],
         graceful_shutdown: bool = True,
-        metrics_labels: Any = None,
-        health_check_payload: Any = None,
+        metrics_labels: Sequence[tuple[str, str]] | None = None,
+        health_check_payload: Mapping[str, Any] | None = None,
     ) -> None:
         """Serve it with an async generator `handler(request)` or `handler(request, context)` until the shutdown.
 
-        `metrics_labels` and `health_check_payload` are taken for compatibility and have no effect.
+        Returns when the shutdown has let its streams end; `graceful_shutdown=False` cuts them. `metrics_labels` and
+        `health_check_payload` change nothing: no figures are kept here, and handlers aren't probed.
         """
         from dynamo.runtime.generators import from_generator
 
         served = await self.start(from_generator(handler))
         served.graceful = graceful_shutdown
         try:
-            await self._runtime.closing.wait()
+            if self._runtime.closing.is_set():
+                await served.stop()  # nobody else will
+            await served.gone.wait()
         finally:
             if not self._runtime.closing.is_set():
                 await served.stop()
+
+    @property
+    def metrics(self) -> NoReturn:
+        """Refused: a program keeps its own figures."""
+        refuse("Endpoint.metrics")
+
+    def serve_bidirectional_endpoint(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a request is one message."""
+        refuse("Endpoint.serve_bidirectional_endpoint")
+
+    def first_token_source(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: frontends measure the first token."""
+        refuse("Endpoint.first_token_source")
 
     async def unregister_endpoint_instance(self) -> None:
         """Leave routing without ending."""
@@ -184,11 +210,29 @@ class Component:
         """Of this process."""
         return self._runtime
 
+    @property
+    def metrics(self) -> NoReturn:
+        """Refused: a program keeps its own figures."""
+        refuse("Component.metrics")
+
     def endpoint(self, name: str) -> Endpoint:
         return Endpoint(self._runtime, EndpointPath(self.namespace, self.name, check_name(name, "endpoint")))
 
-    async def create_service(self) -> None:
-        """Nothing to do; programs written for older versions of the original call it."""
+    def create_service(self) -> Awaitable[None]:
+        """Nothing to do, awaited or not: a service needs no making since 0.8 of the original."""
+        warnings.warn(
+            "create_service() changes nothing: serve_endpoint() makes the endpoint known; leave it out",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return _Done()
+
+
+class _Done:
+    """Something to await that is over."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
 
 
 class Namespace:
@@ -197,6 +241,11 @@ class Namespace:
     def __init__(self, runtime: DistributedRuntime, name: str) -> None:
         self._runtime = runtime
         self.name = check_name(name, "namespace")
+
+    @property
+    def metrics(self) -> NoReturn:
+        """Refused: a program keeps its own figures."""
+        refuse("Namespace.metrics")
 
     def component(self, name: str) -> Component:
         return Component(self._runtime, self.name, name)

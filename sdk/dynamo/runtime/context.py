@@ -12,6 +12,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from typing import Any
+
+from dynamo.runtime.tracing import TRACEPARENT, TRACESTATE, trace_ids
 
 _log = logging.getLogger(__name__)
 
@@ -74,22 +77,54 @@ class Context:
         """The request is over: nobody waits for a stop any more (also frees what the callbacks hold)."""
         self._callbacks.clear()
 
-    async def async_killed_or_stopped(self) -> bool:
-        """Return True when the request is stopped or killed."""
-        if self._stopped:
-            return True
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def async_killed_or_stopped(self) -> asyncio.Future[bool]:
+        """True when the request is stopped or killed. To be awaited, or given to `asyncio.wait`; may be cancelled."""
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
             if not waiting.done():
-                waiting.set_result(None)
+                waiting.set_result(True)
 
+        waiting.add_done_callback(lambda _: self.forget(wake))
         self.on_stop(wake)
-        try:
-            await waiting
-        finally:
-            self.forget(wake)
-        return True
+        return waiting
+
+    def notify_first_token(self) -> None:
+        """Nothing to do: frontends measure the first token when it comes."""
+
+    # -- traces: see `tracing` for who sends them
+
+    @property
+    def trace_id(self) -> str | None:
+        """Of the trace that the request belongs to, 32 hexadecimal digits; None where tracing is off."""
+        ids = trace_ids(self.metadata.get(TRACEPARENT, ""))
+        return ids[0] if ids else None
+
+    @property
+    def span_id(self) -> str | None:
+        """Of the span that caused the request, 16 hexadecimal digits."""
+        ids = trace_ids(self.metadata.get(TRACEPARENT, ""))
+        return ids[1] if ids else None
+
+    @property
+    def parent_span_id(self) -> str | None:
+        """Always None: only the span that caused the request travels with it."""
+        return None
+
+    def trace_headers(self) -> dict[str, str] | None:
+        """The W3C headers to give to whatever is called for this request; None where tracing is off."""
+        found: dict[str, str] = {
+            name: self.metadata[name] for name in (TRACEPARENT, TRACESTATE) if name in self.metadata
+        }
+        return found if TRACEPARENT in found else None
+
+    def current_span(self) -> SpanProxy:
+        """A span that is not sent: see `SpanProxy`."""
+        return SpanProxy()
+
+    def start_span(self, name: str, attrs: Mapping[str, Any] | None = None) -> SpanProxy:
+        """The same."""
+        return SpanProxy()
 
     def child(self, id: str | None = None) -> Context:  # noqa: A002
         """A context that stops with this one; it has the same time limit and a copy of the metadata."""
@@ -108,3 +143,26 @@ class Context:
                 callback()
             except Exception:  # the others must hear of it too
                 _log.exception("request %s: a stop callback failed", self._id)
+
+
+class SpanProxy:
+    """A span of a program's own, as the original's handlers begin it. Nothing is sent of it.
+
+    For a span that is seen, use OpenTelemetry itself, with `Context.trace_headers()` as its parent.
+    """
+
+    __slots__ = ()
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Nothing to do, and so below."""
+
+    def add_event(self, name: str, attrs: Mapping[str, Any] | None = None) -> None: ...
+
+    def set_status(self, status: str, description: str | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> SpanProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...

@@ -13,11 +13,14 @@ import contextlib
 import functools
 import logging
 import signal
+import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.program import system_server
 from dynamo.runtime.runtime import DistributedRuntime
 
 T = TypeVar("T")
@@ -26,25 +29,32 @@ log = logging.getLogger(__name__)
 
 
 def dynamo_worker(
-    static: bool = False, enable_nats: bool | None = None
+    *unnamed: bool, static: bool = False, enable_nats: bool | None = None
 ) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Coroutine[Any, Any, T]]]:
-    """Give the decorated coroutine a runtime made from the environment, and close it afterwards.
+    """Give the decorated coroutine function a runtime made from the environment, and close it afterwards.
 
-    SIGTERM shuts the runtime down in order, which ends `serve_endpoint`; a second one ends
-    the process. `enable_nats` is taken for compatibility and has no effect; `static=True` is refused.
+    Call the result without the runtime: `asyncio.run(worker())`, `uvloop.run(worker())`, or on a loop of one's own.
+    SIGTERM shuts the runtime down in order, which ends `serve_endpoint`; a second one ends the process. With
+    `DYN_SYSTEM_PORT`, `/health`, `/live`, `/metrics` and `/engine/…` are served meanwhile.
+
+    `static=True` (0.1 to 0.3): workers are found over NATS, no etcd is needed. `enable_nats` (0.4 on) changes nothing.
+    A bare `dynamo_worker(True)` means the one in 0.3 and the other in 0.8, and is refused: `InvalidArgument`.
     """
-    if static:
-        raise InvalidArgument(
-            "dynamo_worker(static=True) is not supported: set DYN_DISCOVERY_BACKEND=mem to run without etcd"
-        )
+    if any(map(callable, unnamed)):
+        raise InvalidArgument("write @dynamo_worker() with its parentheses")
+    if any(unnamed):
+        raise InvalidArgument("dynamo_worker(True) was static=True up to 0.3 and enable_nats=True from 0.4 on: name it")
+    if enable_nats is not None:
+        warnings.warn("enable_nats changes nothing: requests always travel over NATS", DeprecationWarning, stacklevel=2)
 
     def decorate(work: Callable[..., Awaitable[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
         @functools.wraps(work)
         async def run(*args: Any, **kwargs: Any) -> T:
-            runtime = await DistributedRuntime.create()
+            runtime = await DistributedRuntime.create(static=static)
             try:
-                with _leaving_on_sigterm(runtime):
-                    return await work(runtime, *args, **kwargs)
+                async with system_server(runtime):
+                    with _leaving_on_sigterm(runtime):
+                        return await work(runtime, *args, **kwargs)
             finally:
                 await runtime.shutdown()
 
@@ -55,13 +65,16 @@ def dynamo_worker(
 
 @contextlib.contextmanager
 def _leaving_on_sigterm(runtime: DistributedRuntime) -> Iterator[None]:
+    """A program that listens for signals itself takes the place of this; a loop of another thread can't listen."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
-    leaving: list[asyncio.Task[None]] = []
 
     def leave() -> None:
         log.info("leaving on SIGTERM; a second one ends the process now")
         loop.remove_signal_handler(signal.SIGTERM)
-        leaving.append(loop.create_task(runtime.shutdown(), name="leave on SIGTERM"))
+        runtime.shutdown()
 
     loop.add_signal_handler(signal.SIGTERM, leave)
     try:
@@ -73,8 +86,8 @@ def _leaving_on_sigterm(runtime: DistributedRuntime) -> Iterator[None]:
 def dynamo_endpoint(request_model: Any, response_model: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Parse the request into a pydantic model before the decorated generator sees it.
 
-    A request that does not fit is an `InvalidArgument`. `response_model` is not enforced; items
-    that are models are sent as dictionaries.
+    For functions and methods, with and without a context. A request that does not fit is an `InvalidArgument` that
+    begins with "Invalid request". `response_model` is not enforced; items that are models are sent as dictionaries.
     """
 
     def decorate(generate: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:

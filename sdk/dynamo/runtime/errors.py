@@ -101,7 +101,7 @@ class EngineShutdown(DynamoException):
     retryable = True
 
 
-class EngineError(DynamoException):
+class EngineError(DynamoException, ValueError):  # callers of the original catch a ValueError
     """The engine failed on this request."""
 
     code = "engine_error"

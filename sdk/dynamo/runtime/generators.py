@@ -1,6 +1,6 @@
 """Handlers written as async generators, the original's form, over the push-style one.
 
-`async def handler(request)` or `handler(request, context)`: yield items, return to end
+`async def handler(request)`, `handler(request, context)` or `handler(request, *, context)`: yield items, return to end
 well, raise to fail. Each request runs in a task, which is cancelled as soon as the
 client leaves, so a slot is free within one step.
 """
@@ -8,6 +8,7 @@ client leaves, so a slot is free within one step.
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -15,13 +16,21 @@ from typing import Any
 from dynamo.runtime._peer import Incoming
 
 
+class Wants(enum.Enum):
+    """How a handler takes the request's context."""
+
+    NO = 0
+    SECOND = 1
+    NAMED = 2
+
+
 def from_generator(handler: Callable[..., Any]) -> Callable[[Incoming], None]:
     """Turn an async generator function (or a coroutine function: one item) into a low-level handler."""
-    wants_context = _wants_context(handler)
+    wants = wanted_context(handler)
     tasks: set[asyncio.Task[None]] = set()
 
     def start(incoming: Incoming) -> None:
-        task = asyncio.get_running_loop().create_task(_run(handler, wants_context, incoming))
+        task = asyncio.get_running_loop().create_task(_run(handler, wants, incoming))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         incoming.on_cancel(lambda: _cancel(task))
@@ -33,27 +42,34 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-def _wants_context(handler: Callable[..., Any]) -> bool:
-    """Whether `handler` takes `(request, context)`."""
-    parameters = inspect.signature(handler).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return True
-    return sum(p.kind in positional for p in parameters) >= 2
+def wanted_context(handler: Callable[..., Any]) -> Wants:
+    """From its parameters: one called `context`, or a second one that must be given."""
+    parameters = list(inspect.signature(handler).parameters.values())
+    kinds = {p.name: p.kind for p in parameters}
+    if kinds.get("context") is inspect.Parameter.KEYWORD_ONLY:
+        return Wants.NAMED
+    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
+        return Wants.SECOND
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(places) < 2:
+        return Wants.NO
+    if places[1].name == "context" or places[1].default is inspect.Parameter.empty:
+        return Wants.SECOND
+    return Wants.NAMED if "context" in kinds else Wants.NO
 
 
-async def _run(handler: Callable[..., Any], wants_context: bool, incoming: Incoming) -> None:
+async def _run(handler: Callable[..., Any], wants: Wants, incoming: Incoming) -> None:
     try:
-        await _produce(handler, wants_context, incoming)
+        await _produce(handler, wants, incoming)
     except asyncio.CancelledError as error:
         incoming.fail(error)
     except Exception as error:  # whatever a handler raises belongs to this request alone
         incoming.fail(error)
 
 
-async def _produce(handler: Callable[..., Any], wants_context: bool, incoming: Incoming) -> None:
-    arguments = (incoming.payload, incoming.context) if wants_context else (incoming.payload,)
-    output = handler(*arguments)
+async def _produce(handler: Callable[..., Any], wants: Wants, incoming: Incoming) -> None:
+    arguments = (incoming.payload, incoming.context) if wants is Wants.SECOND else (incoming.payload,)
+    output = handler(*arguments, **({"context": incoming.context} if wants is Wants.NAMED else {}))
     if isinstance(output, Awaitable):
         output = await output
     if not isinstance(output, AsyncIterator):

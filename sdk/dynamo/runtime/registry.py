@@ -210,6 +210,11 @@ class Registry:
             raise CannotConnect(f"{key.path} could not be registered within {timeout:.0f} s: {self._keeper.away}")
         return registration
 
+    async def put(self, key: str, value: bytes, timeout: float = FIRST_WRITE) -> None:
+        """Write a key of the program's own, which vanishes with this process. Raises `CannotConnect`, `LeaseLost`."""
+        self._start()
+        await self._store.put(key, value, await self._keeper.lease(timeout))
+
     async def watch(self, namespace: str | None, kind: str = "other") -> InstanceView:
         """The instances of a namespace (None: of all). One view per namespace, shared by all who ask."""
         view = self._views.get(namespace)
@@ -253,6 +258,9 @@ class Registry:
 
     def _add(self, key: LeasedKey) -> None:
         self._keeper.add(key)
+        self._start()
+
+    def _start(self) -> None:
         if not self._started:
             self._started = True
             self._spawn(self._keeper.run(), "keep the lease")

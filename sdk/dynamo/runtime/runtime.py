@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime.calling import Caller
 from dynamo.runtime.client import Client
 from dynamo.runtime.component import Endpoint, Namespace, Served
-from dynamo.runtime.config import MEMORY, RuntimeConfig
+from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.engine_routes import Callback, EngineRoutes
 from dynamo.runtime.errors import CannotConnect, DynamoException
+from dynamo.runtime.left_out import refuse
 from dynamo.runtime.memory import MemoryWorld
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.ports import Bus, Store, Verdict
+from dynamo.runtime.parts import Parts, asked_config, in_memory, parts_of
+from dynamo.runtime.ports import Verdict
 from dynamo.runtime.registry import IdTaken, Registry
 from dynamo.runtime.selection import RouterMode
 from dynamo.runtime.serving import RequestServer
+from dynamo.runtime.static import StaticWorkers
+from dynamo.runtime.tokens import CancellationToken
 from dynamo.runtime.tracing import Tracing
 
 if TYPE_CHECKING:
+    from dynamo.runtime.etcd_client import EtcdClient
     from dynamo.runtime.serving import Handler
 
 CLOSE_LIMIT: Final = 3.0
@@ -36,28 +41,59 @@ log = logging.getLogger(__name__)
 
 
 class DistributedRuntime:
-    """See the module. `store` and `bus` are connected; `create` and `in_memory` see to that."""
+    """A process on etcd and NATS: gives endpoints to serve and to call, and leaves in order.
+
+    `create` and `in_memory` connect at once; the constructor leaves it to the first use.
+    """
 
     def __init__(
-        self, store: Store, bus: Bus, *, config: RuntimeConfig | None = None, transport: str = "nats",
-        instance_id: int | None = None,
-    ) -> None:  # fmt: skip
-        self.config = config or RuntimeConfig()
-        self.id = instance_id or new_id()
-        self.store, self.bus = store, bus
-        self.client_id = new_id()
-        self.caller = Caller(bus, self.client_id)
-        self.server = RequestServer(bus, self.id)
+        self,
+        event_loop: asyncio.AbstractEventLoop | None = None,
+        discovery_backend: str | bool | None = None,
+        request_plane: str | None = None,
+        enable_nats: bool | None = None,
+        *,
+        event_plane: str | None = None,
+        response_plane: str | None = None,
+        is_static: bool = False,
+        store_kv: str | None = None,
+    ) -> None:
+        """As the original's of all ages: `(loop, is_static)`, `(loop, "etcd", "tcp")`; needs no running loop.
+
+        `discovery_backend` (0.8: `store_kv`): `etcd`, `mem`, or as `DYN_DISCOVERY_BACKEND` says. Planes and
+        `enable_nats` change nothing: all travels over NATS. Raises `InvalidArgument`.
+        """
+        planes = (request_plane, event_plane, response_plane)
+        config, static = asked_config(discovery_backend or store_kv, is_static, *planes)
+        self._loop = event_loop
+        self._compose(parts_of(config, static))
+
+    @classmethod
+    def over(cls, parts: Parts) -> DistributedRuntime:
+        """Over these adapters, connected or not."""
+        made = cls.__new__(cls)
+        made._loop = None
+        made._compose(parts)
+        return made
+
+    def _compose(self, parts: Parts) -> None:
+        self.config, self.store, self.bus = parts.config, parts.store, parts.bus
+        self.id, self.client_id = new_id(), new_id()
+        self.caller = Caller(self.bus, self.client_id)
+        self.server = RequestServer(self.bus, self.id)
         self.registry = Registry(
-            store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=transport,
+            self.store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=parts.transport,
             host=self.config.host,
         )  # fmt: skip
+        self.caller.on_verdict(self.registry.observe)
         self.closing = asyncio.Event()
         """Set when the shutdown begins."""
         self.health: bool | None = None
         """What `set_health_status` said; None: nothing, readiness decides."""
         self.engine_routes = EngineRoutes()
         """What a system server of this process answers under `/engine/`."""
+        self.system_url: str | None = None
+        """Where a system server of this process answers; set by who starts it."""
         self.tracing: Tracing | None = None
         """Set by who starts the process, where traces are asked for; closed with the runtime."""
         self._served: list[Served] = []
@@ -67,35 +103,49 @@ class DistributedRuntime:
         """What other layers keep as long as this process serves, by keys of their own."""
         self._on_close: list[Callable[[], None]] = []
         self._writing: set[asyncio.Task[bool]] = set()
+        self._static = StaticWorkers(self.bus, self.store, self.client_id, self.id) if parts.static else None
+        self._tokens: weakref.WeakSet[CancellationToken] = weakref.WeakSet()
+        self._connecting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
 
     @classmethod
-    async def create(cls, config: RuntimeConfig | None = None) -> DistributedRuntime:
-        """Over etcd and NATS; waits for both, says so, and gives up after the configuration's limit."""
-        config = config or RuntimeConfig.from_env()
-        if config.discovery_backend == MEMORY:
-            return await cls.in_memory(config=config)
-        store, bus = _etcd_store(config), _nats_bus(config)
-        try:
-            await store.connect()
-            await bus.connect()
-            return await cls(store, bus, config=config)._start()
-        except BaseException:
-            await store.close()
-            await bus.close()
-            raise
+    async def create(cls, config: RuntimeConfig | None = None, *, static: bool = False) -> DistributedRuntime:
+        """Over etcd and NATS; waits for both, says so, and gives up after the configuration's limit.
+
+        `static`: over NATS alone, see `dynamo.runtime.static`.
+        """
+        return await cls.over(parts_of(config or RuntimeConfig.from_env(), static))._opened()
 
     @classmethod
     async def in_memory(
         cls, world: MemoryWorld | None = None, *, config: RuntimeConfig | None = None
     ) -> DistributedRuntime:
         """Inside this process; runtimes of the same world see each other."""
-        from dynamo.runtime._memory_store import MemoryStore
+        return await cls.over(in_memory(world or MemoryWorld(), config))._opened()
 
-        world = world or MemoryWorld()
-        bus = world.network.bus()
-        await bus.connect()
-        return await cls(MemoryStore(world.store), bus, config=config, transport="memory")._start()
+    async def _opened(self) -> DistributedRuntime:
+        try:
+            await self.ready()
+        except BaseException:
+            await self.shutdown(0)
+            raise
+        return self
+
+    async def ready(self) -> None:
+        """Return when it is connected; what serves or calls waits for it. Raises `CannotConnect`."""
+        if self._connecting is None or (self._connecting.done() and _failed(self._connecting)):
+            self._loop = asyncio.get_running_loop()
+            self._connecting = self._loop.create_task(self._connect(), name="connect")
+        await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> None:
+        try:
+            await self.store.connect()
+            await self.bus.connect()
+        except BaseException:
+            await self.store.close()
+            await self.bus.close()
+            raise
 
     def namespace(self, name: str) -> Namespace:
         return Namespace(self, name)
@@ -103,6 +153,40 @@ class DistributedRuntime:
     def endpoint(self, path: str | EndpointPath) -> Endpoint:
         """`ns.comp.ep` or `dyn://ns.comp.ep`."""
         return Endpoint(self, path if isinstance(path, EndpointPath) else EndpointPath.parse(path))
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it was given, else the running one."""
+        return self._loop or asyncio.get_running_loop()
+
+    def etcd_client(self) -> EtcdClient | None:
+        """For keys of the program's own; None where the runtime is static."""
+        from dynamo.runtime.etcd_client import EtcdClient
+
+        return None if self._static else EtcdClient(self)
+
+    def primary_token(self) -> CancellationToken:
+        """Cancelled when the runtime shuts down; `cancel()` shuts it down."""
+        return self._token(self.shutdown)
+
+    def child_token(self) -> CancellationToken:
+        """The same, but its `cancel()` ends nothing else."""
+        return self._token(None)
+
+    def _token(self, on_cancel: Callable[[], object] | None) -> CancellationToken:
+        token = CancellationToken(on_cancel)
+        self._tokens.add(token)
+        if self.closing.is_set():
+            token.end()
+        return token
+
+    @staticmethod
+    def detached() -> NoReturn:
+        """Refused: no runtime is found by itself."""
+        refuse("DistributedRuntime.detached")
+
+    def to_capsule(self) -> NoReturn:
+        """Refused: there is no native library."""
+        refuse("DistributedRuntime.to_capsule")
 
     @property
     def served(self) -> list[Served]:
@@ -112,6 +196,10 @@ class DistributedRuntime:
     def set_health_status(self, ready: bool) -> None:
         """What `/health` says from now on, whatever the endpoints say."""
         self.health = ready
+
+    def system_status_server_url(self) -> str | None:
+        """Where `/health` of this process is; None where `DYN_SYSTEM_PORT` doesn't ask for it."""
+        return self.system_url
 
     def register_engine_route(self, route_name: str, callback: Callback) -> None:
         """Have `POST /engine/<route_name>` of the system server call `callback(dict) -> dict`, async or not."""
@@ -133,10 +221,13 @@ class DistributedRuntime:
 
     async def client(self, path: EndpointPath, mode: RouterMode | str | None = None) -> Client:
         """A client of an endpoint; requests may be sent when this returns."""
+        await self.ready()
         await self.caller.listen(path.namespace)
         view = await self.registry.watch(path.namespace, "other")
         await view.wait_synced()
-        return Client(path, view, self.caller, mode)
+        if self._static is not None:
+            await self._static.look_for(path, view)
+        return Client(path, view, self.caller, mode, static=self._static is not None)
 
     async def serve(
         self,
@@ -147,6 +238,7 @@ class DistributedRuntime:
         figures: Mapping[str, Any] | None = None,
     ) -> Served:
         """Listen, then register: nobody is routed to an endpoint that does not listen yet."""
+        await self.ready()
         for _ in range(3):
             await self.server.serve(path, handler)
             try:
@@ -158,27 +250,44 @@ class DistributedRuntime:
                 continue
             served = Served(registration, self.server, self._forget)
             self._served.append(served)
+            if self._static is not None:
+                await self._static.answer_for(path, registration.leased)
             return served
         raise IdTaken(f"three ids in a row are taken at {path}")
 
-    async def shutdown(self, grace: float | None = None) -> None:
-        """Leave in order: out of routing, finish streams within `grace`, records, caller, bus, lease, store."""
+    def shutdown(self, grace: float | None = None) -> Awaitable[None]:
+        """Leave in order: out of routing, finish streams within `grace`, records, caller, bus, lease, store.
+
+        It begins at once, awaited or not; `await` it for its end. From another thread too, or a signal handler.
+        """
+        try:
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is None or self._loop not in (None, loop):
+            if self._loop is not None and self._loop.is_running():
+                self._loop.call_soon_threadsafe(self._begin_shutdown, grace)
+        else:
+            self._begin_shutdown(grace)
+        return _Closing(self._until_closed)
+
+    def _begin_shutdown(self, grace: float | None) -> None:
         if self._closed is None:
             self.closing.set()
+            for token in tuple(self._tokens):
+                token.end()
             grace = self.config.grace if grace is None else grace
             self._closed = asyncio.get_running_loop().create_task(self._shutdown(grace), name="shutdown")
-        await asyncio.shield(self._closed)
+
+    async def _until_closed(self) -> None:
+        if self._closed is not None:
+            await asyncio.shield(self._closed)
 
     async def __aenter__(self) -> DistributedRuntime:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
-
-    async def _start(self) -> DistributedRuntime:
-        await self.caller.start([])
-        self.caller.on_verdict(self.registry.observe)
-        return self
 
     async def _ping(self, key: InstanceKey) -> Verdict:
         if not self.bus.connected:
@@ -197,6 +306,10 @@ class DistributedRuntime:
             self._served.remove(served)
 
     async def _shutdown(self, grace: float) -> None:
+        if self._connecting is not None:
+            if not self._connecting.done():
+                self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
         served = self.served
         drains = [one.drain(grace if one.graceful else 0.0) for one in served]
         if not all(await asyncio.gather(*drains)):
@@ -205,6 +318,8 @@ class DistributedRuntime:
             await self._step("withdraw", one.stop())
         for callback in self._on_close:
             callback()
+        if self._static is not None:
+            await self._step("stop looking for workers", self._static.stop())
         await self._step("stop serving", self.server.stop())
         await self._step("stop watching", self.registry.stop_watching())
         await self._step("stop calling", self.caller.stop())
@@ -222,15 +337,15 @@ class DistributedRuntime:
             log.debug("shutdown: %s did not succeed: %r", what, error)
 
 
-def _etcd_store(config: RuntimeConfig) -> Store:
-    # gRPC writes lines of its own to stderr; read once, when it is first imported.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from dynamo.runtime._etcd import EtcdStore
+class _Closing:
+    """The end of a shutdown that has begun; it need not be awaited."""
 
-    return EtcdStore(config.etcd)
+    def __init__(self, wait: Callable[[], Awaitable[None]]) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
 
 
-def _nats_bus(config: RuntimeConfig) -> Bus:
-    from dynamo.runtime._nats import NatsBus
-
-    return NatsBus(config.nats)
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.cancelled() or task.exception() is not None

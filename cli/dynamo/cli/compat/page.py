@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from dynamo.cli.compat import runtime_names
 from dynamo.cli.compat.forms import FORMS, LINES
 from dynamo.cli.compat.originals import FLAGS
 from dynamo.cli.compat.routes import OF_WORKERS, ROUTES
@@ -55,6 +56,9 @@ and 1.6.1 print.
 | passed to the engine | an argument of vLLM, SGLang or TensorRT-LLM, which judges it |
 | not read | a variable that changes nothing, and what does |
 | not there | an endpoint that answers 404 |
+
+For Python names, refused means an `ImportError` or an `InvalidArgument` with that sentence; programs are in
+[python.md](python.md).
 
 Where the original errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never null
 at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
@@ -186,6 +190,8 @@ def render() -> str:
     routes = [(_code(f"{method} {path}"), *rest) for method, path, *rest in ROUTES]
     parts.append("## HTTP\n\n" + _table(("endpoint", "ages", "state", ""), routes))
     parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", ""), OF_WORKERS))
+    head = ("name", "ages", "state", "")
+    parts.append("## Python: dynamo.runtime\n\n" + _table(head, runtime_names.rows()))
     return "\n".join(parts)
 
 

@@ -206,7 +206,9 @@ class KvRouter:
             silent = True
             try:
                 rank = booking.rank
-                items = self._client.direct(self._to_rank(request, rank), rank.instance, context, annotated=False)
+                items = self._client.direct(
+                    self._to_rank(request, rank), rank.instance, annotated=False, context=context
+                )
                 async with aclosing(items):
                     async for item in items:
                         if silent:

@@ -1,0 +1,82 @@
+"""What a runtime is put together from, and how the constructors of three ages ask for it.
+
+`DistributedRuntime(loop, static)` is of 0.1 to 0.3, `(loop, "etcd", "tcp", enable_nats)` of 0.4 to 0.9, today's has
+`event_plane=` and `response_plane=`. Servers are named by the environment, as everywhere. Nothing here connects.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from dynamo.runtime.config import ETCD, MEMORY, RuntimeConfig
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.memory import MemoryWorld
+from dynamo.runtime.ports import Bus, Store
+
+NATS: Final = "nats"
+_PLANES: Final = (None, "", "tcp", "nats", "http", "zmq", "quic")
+_OTHERS: Final = ("kubernetes", "file")
+
+
+class Parts(NamedTuple):
+    """`static`: workers are found over the bus, and the store is this process's own."""
+
+    store: Store
+    bus: Bus
+    config: RuntimeConfig
+    transport: str = NATS
+    static: bool = False
+
+
+def asked_config(backend: str | bool | None, static: bool, *planes: str | None) -> tuple[RuntimeConfig, bool]:
+    """The configuration that a constructor asks for, and whether it asks for a static runtime.
+
+    `InvalidArgument` for a discovery backend or a plane that there is not.
+    """
+    if isinstance(backend, bool):  # the second argument of 0.1 to 0.3
+        static, backend = backend, None
+    for plane in planes:
+        if plane not in _PLANES:
+            raise InvalidArgument(f"there is no plane {plane!r}; everything travels over NATS here (NATS_SERVER)")
+    if backend in _OTHERS:
+        raise InvalidArgument(
+            f"discovery backend {backend!r} is not there: workers are found in etcd (ETCD_ENDPOINTS), in a cluster in "
+            f"the operator's own; {MEMORY!r} serves one process"
+        )
+    if backend not in (None, "", ETCD, MEMORY):
+        raise InvalidArgument(f"discovery backend {backend!r} must be {ETCD!r} or {MEMORY!r}")
+    named = {"DYN_DISCOVERY_BACKEND": backend} if backend else {}
+    return RuntimeConfig.from_env({**os.environ, **named}), static
+
+
+def parts_of(config: RuntimeConfig, static: bool = False) -> Parts:
+    """Adapters for a configuration, not connected yet."""
+    if config.discovery_backend == MEMORY:
+        return in_memory(MemoryWorld(), config)
+    if static:
+        from dynamo.runtime._memory_store import MemoryStore
+
+        return Parts(MemoryStore(), _nats_bus(config), config, static=True)
+    return Parts(_etcd_store(config), _nats_bus(config), config)
+
+
+def in_memory(world: MemoryWorld, config: RuntimeConfig | None) -> Parts:
+    """Adapters of one process's own world."""
+    from dynamo.runtime._memory_store import MemoryStore
+
+    return Parts(MemoryStore(world.store), world.network.bus(), config or RuntimeConfig(), "memory")
+
+
+def _etcd_store(config: RuntimeConfig) -> Store:
+    # gRPC writes lines of its own to stderr; read once, when it is first imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from dynamo.runtime._etcd import EtcdStore
+
+    return EtcdStore(config.etcd)
+
+
+def _nats_bus(config: RuntimeConfig) -> Bus:
+    from dynamo.runtime._nats import NatsBus
+
+    return NatsBus(config.nats)
