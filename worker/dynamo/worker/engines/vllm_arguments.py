@@ -7,6 +7,7 @@ it doesn't know is refused in the same words on a laptop and on a GPU.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dynamo.worker.settings import WorkerSettings, unknown_name
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
 
+INSTALL: Final = "pip install 'dynamo-pipelines[vllm]' (docs/engines/vllm.md has what a machine without a GPU needs)"
 _SAID_ELSEWHERE: Final = {
     "model": "--model-path names the model",
     "tokenizer": "frontends tokenise, by the model's own tokenizer.json",
@@ -58,8 +60,26 @@ class EventSockets:
         return cls(f"ipc://{folder}/inproc-events", f"ipc://{folder}/inproc-replay")
 
 
-def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets) -> dict[str, Any]:
-    """All arguments by vLLM's names; `InvalidArgument` where two of them can't both be meant."""
+def check(settings: WorkerSettings, model: LocalModel) -> None:
+    """Raise `InvalidArgument` for what a vLLM worker can't be, before anything of vLLM is imported."""
+    if importlib.util.find_spec("vllm") is None:
+        raise InvalidArgument(f"engine vllm is not installed: {INSTALL}")
+    if model.path is None or not model.path.is_dir():
+        raise InvalidArgument(
+            "engine vllm needs --model-path with a folder that holds config.json and weights"
+            " (.gguf files are llamacpp's)"
+        )
+    if settings.role != "aggregated":
+        raise InvalidArgument(
+            f"--role {settings.role}: vLLM workers can't hand prompts to each other yet; leave it at aggregated"
+        )
+
+
+def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | None) -> dict[str, Any]:
+    """All arguments by vLLM's names, without KV events where there are no sockets for them.
+
+    `InvalidArgument` where two of them can't both be meant.
+    """
     given = by_field(settings.arguments())
     for name in given.keys() & _SAID_ELSEWHERE.keys():
         if given[name]:
@@ -93,8 +113,8 @@ def _unless(value: int, default: int) -> int | None:
     return None if value == default else value
 
 
-def _events(given: Mapping[str, Any], sockets: EventSockets) -> dict[str, Any] | None:
-    if given.get("enable_prefix_caching") is False:
+def _events(given: Mapping[str, Any], sockets: EventSockets | None) -> dict[str, Any] | None:
+    if sockets is None or given.get("enable_prefix_caching") is False:
         return None
     return {
         "enable_kv_cache_events": True,
