@@ -52,8 +52,8 @@ def test_one_line_serves(run: Any, tiny: Path, tmp_path: Path, arguments: list[s
     texts: list[str] = []
 
     async def body(rig: Rig) -> None:
-        for prompt in PROMPTS:
-            texts.append((await directly(rig, prompt, 16, ignore_eos=True)).outputs[0].text)
+        told = [await directly(rig, prompt, 16, ignore_eos=True) for prompt in PROMPTS]
+        texts.extend(one.outputs[0].text for one in told)
 
     run(body)
     with running(tmp_path, RUN, ["in=http", "out=vllm", str(tiny), "--http-port", "0", *arguments]) as program:

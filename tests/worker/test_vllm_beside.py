@@ -77,7 +77,7 @@ def answers(port: int) -> bool:
 
 def test_one_that_ends_before_it_answers_is_no_start() -> None:
     async def body() -> None:
-        with pytest.raises(EngineError, match="true x does not answer at 127.0.0.1:1;"):
+        with pytest.raises(EngineError, match=r"true x does not answer at 127\.0\.0\.1:1;"):
             await Beside(("true", "x")).start(("127.0.0.1", 1))
 
     asyncio.run(body())
