@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, MutableMapping
@@ -73,7 +74,7 @@ class Vllm:
         # What vLLM starts ends with the thread that it is started in.
         self._home = ThreadPoolExecutor(1, thread_name_prefix="vllm")
         self._loading: asyncio.Future[Any] | None = None
-        self._name = model.card.name
+        self._name, self._role = model.card.name, settings.role
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +108,8 @@ class Vllm:
     def _load(self) -> Any:
         """In a thread: import, judge the arguments, start the core."""
         _prepare(os.environ)
+        if self._role != "aggregated":
+            _prepare_handing(os.environ)
         try:
             from vllm import SamplingParams
             from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -163,7 +166,10 @@ class Vllm:
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM tells nobody
             await asyncio.sleep(_PULSE_SECONDS)
-        self._died(EngineError(f"vLLM's core process has ended{_how(self._llm)}; what it wrote before says why"))
+        if not (how := _how(self._llm)):
+            await asyncio.sleep(_PULSE_SECONDS)  # it said that it would end, and is about to
+            how = _how(self._llm)
+        self._died(EngineError(f"vLLM's core process has ended{how}; what it wrote before says why"))
 
     async def _watch_beside(self, beside: Beside) -> None:
         self._died(await beside.failed())
@@ -237,7 +243,7 @@ class Vllm:
         if self._llm is None or self._death.done():
             raise EngineShutdown()
         room = room_for(request, self._context)
-        arguments = sampling(request, room, self._defaults)
+        arguments = sampling(request, room, self._defaults, self._role)
         if arguments["max_tokens"] == 0:
             return nothing_wanted(sink)
         rank = request.wanted_rank
@@ -318,6 +324,14 @@ def _prepare(environment: MutableMapping[str, str]) -> None:
     for name, value in DEFAULT_ENVIRONMENT.items():
         environment.setdefault(name, value)
     environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING")
+
+
+def _prepare_handing(environment: MutableMapping[str, str]) -> None:
+    """Where NIXL's agents find this one: a pod's address, and a port for each of several workers on one machine."""
+    if "POD_IP" in environment:
+        environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", environment["POD_IP"])
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_PORT", str(probe.getsockname()[1]))
 
 
 def _figures_into(figures: dict[int, EngineLoad]) -> Any:

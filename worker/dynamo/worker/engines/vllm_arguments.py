@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.vllm_handing import CONFIG, needs_nixl, transfer_config
 from dynamo.worker.settings import WorkerSettings, unknown_name
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ def check(settings: WorkerSettings, model: LocalModel) -> None:
             "engine vllm needs --model-path with a folder that holds config.json and weights"
             " (.gguf files are llamacpp's)"
         )
-    if settings.role != "aggregated":
+    if needs_nixl(settings.role, by_field(settings.arguments())) and importlib.util.find_spec("nixl") is None:
         raise InvalidArgument(
-            f"--role {settings.role}: vLLM workers can't hand prompts to each other yet; leave it at aggregated"
+            f"--role {settings.role}: vLLM workers hand prompts over by NIXL, which is not installed: pip install nixl,"
+            f" or name another connector in the engine argument {CONFIG!r}"
         )
 
 
@@ -94,7 +96,8 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | 
         if value is not None and given.setdefault(name, value) != value:
             raise InvalidArgument(f"{flag} {value} and vLLM argument {name!r} {given[name]} contradict each other")
     given.setdefault("kv_events_config", _events(given, sockets))
-    _check_transfer(given.get("kv_transfer_config"))
+    if (transfer := transfer_config(settings.role, given.get(CONFIG))) is not None:
+        given[CONFIG] = transfer
     return {**given, "model": str(model.path), "served_model_name": [model.card.name]}
 
 
@@ -122,16 +125,6 @@ def _events(given: Mapping[str, Any], sockets: EventSockets | None) -> dict[str,
         "endpoint": sockets.endpoint,
         "replay_endpoint": sockets.replay_endpoint,
     }
-
-
-def _check_transfer(config: Any) -> None:
-    """Refuse one half of a pair: nothing here says to it whose prompts to fetch."""
-    role = config.get("kv_role") if isinstance(config, Mapping) else None
-    if role in ("kv_producer", "kv_consumer"):
-        raise InvalidArgument(
-            f"vLLM argument 'kv_transfer_config' with kv_role {role!r}: handing prompts from one vLLM worker to another"
-            " is not there yet; kv_both, for a cache of its own, is taken"
-        )
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
