@@ -19,6 +19,7 @@ __all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 PROMPTS = [f"{number}. {PROMPT * 3}" for number in range(4)]
+ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 16, "temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
 def count(page: str, name: str) -> float:
