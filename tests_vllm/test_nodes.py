@@ -21,12 +21,12 @@ MODEL = {"model": "/m", "served_model_name": ["m"], "tensor_parallel_size": 4, "
         (
             {**MODEL, "data_parallel_size": 4},
             {"data_parallel_size": 4, "data_parallel_size_local": 2, "data_parallel_start_rank": 2,
-             "data_parallel_address": "10.0.0.1", "data_parallel_rpc_port": 13345},
+             "data_parallel_address": "10.0.0.1", "data_parallel_rpc_port": 29501},
         ),
     ],
 )  # fmt: skip
 def test_vllm_understands_what_followers_run(arguments: dict[str, Any], told: dict[str, Any]) -> None:
-    words = plan_node(Group(2, 1, "10.0.0.1"), arguments).beside
+    words = plan_node(Group(2, 1, "10.0.0.1", 29501), arguments).beside
     assert words[:2] == ("vllm", "serve")
     found = vars(make_arg_parser(FlexibleArgumentParser()).parse_args(list(words[2:])))
     expected = {"model_tag": "/m", "headless": True, "tensor_parallel_size": 4, "enforce_eager": True, **told}
@@ -35,7 +35,7 @@ def test_vllm_understands_what_followers_run(arguments: dict[str, Any], told: di
 
 @pytest.mark.parametrize("more", [{}, {"data_parallel_size": 2}, {"distributed_executor_backend": "ray"}])
 def test_vllm_understands_what_the_leader_runs(more: dict[str, Any]) -> None:
-    plan = plan_node(Group(2, 0, "10.0.0.1"), {**MODEL, **more})
+    plan = plan_node(Group(2, 0, "10.0.0.1", 29501), {**MODEL, **more})
     assert plan.engine is not None
     found = parsed(plan.engine)
     assert found.tensor_parallel_size == 4

@@ -21,6 +21,9 @@ EVENTS = {
     "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "ipc:///tmp/private/inproc-events",
     "replay_endpoint": "ipc:///tmp/private/inproc-replay",
 }  # fmt: skip
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+BOTH = {"kv_role": "kv_both"}
+PRODUCER = {"kv_role": "kv_producer"}
 PLAIN = {"model": "/models/tiny", "served_model_name": ["tiny"], "kv_events_config": EVENTS}
 
 
@@ -41,7 +44,10 @@ def told(given: dict[str, Any] | None = None, **flags: Any) -> dict[str, Any]:
         ({"enable_prefix_caching": False}, {}, {"enable_prefix_caching": False, "kv_events_config": None}),
         ({"kv-events-config": {"publisher": "null"}}, {}, {"kv_events_config": {"publisher": "null"}}),
         ({"enable_lora": False}, {}, {"enable_lora": False}),
-        ({"kv_transfer_config": {"kv_role": "kv_both"}}, {}, {"kv_transfer_config": {"kv_role": "kv_both"}}),
+        ({"kv_transfer_config": BOTH}, {}, {"kv_transfer_config": BOTH}),
+        ({}, {"role": "prefill"}, {"kv_transfer_config": NIXL}),
+        ({}, {"role": "decode"}, {"kv_transfer_config": NIXL}),
+        ({"kv-transfer-config": PRODUCER}, {"role": "prefill"}, {"kv_transfer_config": PRODUCER}),
     ],
 )
 def test_flags_and_arguments_meet(given: dict[str, Any], flags: dict[str, Any], more: dict[str, Any]) -> None:
@@ -57,7 +63,8 @@ def test_flags_and_arguments_meet(given: dict[str, Any], flags: dict[str, Any], 
         ({"model": "other"}, {}, "--model-path names the model"),
         ({"enable-lora": True}, {}, "merge it into the weights"),
         ({"nnodes": 2}, {}, "--num-nodes"),
-        ({"kv_transfer_config": {"kv_role": "kv_producer"}}, {}, "kv_producer.*not there yet"),
+        ({"kv_transfer_config": PRODUCER}, {"role": "decode"}, "--role decode, which takes kv_both or kv_consumer"),
+        ({"kv_transfer_config": PRODUCER}, {}, "kv_producer.*does not fit --role aggregated, which takes kv_both"),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], flags: dict[str, Any], said: str) -> None:
@@ -100,7 +107,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (open_model(None), {}, "needs --model-path with a folder"),
         (LocalModel(ModelCard(name="x"), path=Path(__file__)), {}, ".gguf files are llamacpp's"),
-        (LocalModel(ModelCard(name="x"), path=Path(__file__).parent), {"role": "prefill"}, "--role prefill"),
+        (LocalModel(ModelCard(name="x"), path=Path(__file__).parent), {"role": "prefill"}, "pip install nixl"),
     ],
 )
 @pytest.mark.usefixtures("installed")

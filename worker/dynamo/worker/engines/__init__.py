@@ -28,6 +28,7 @@ BUILT: Final = {
 NODES: Final = {
     "mocker": "dynamo.worker.engines.mocker:MockNode",
     "sglang": "dynamo.worker.engines.sglang:SgLangNode",
+    "vllm": "dynamo.worker.engines.vllm_beside:VllmNode",
 }
 """Engines whose replica can be a group of nodes: what runs on the nodes beside the leader."""
 WITHOUT_WEIGHTS: Final = ("echo_core", "echo_full", "mocker")

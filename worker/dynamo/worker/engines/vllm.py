@@ -9,14 +9,16 @@ told at its start `vllm_arguments.py`'s.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
 import os
 import secrets
 import shutil
+import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,8 +35,19 @@ from dynamo.runtime.errors import (
 )
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
 from dynamo.worker.engines.conditions import room_for
-from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT, EventSockets, merged, one_line, parsed
+from dynamo.worker.engines.vllm_arguments import (
+    DEFAULT_ENVIRONMENT,
+    INSTALL,
+    EventSockets,
+    check,
+    merged,
+    one_line,
+    parsed,
+)
+from dynamo.worker.engines.vllm_beside import Beside
+from dynamo.worker.engines.vllm_nodes import group_of, plan_node
 from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, sampling
+from dynamo.worker.engines.vllm_tether import kill_tethered, tethering
 from dynamo.worker.native_events import NativeKvEvents
 
 if TYPE_CHECKING:
@@ -43,31 +56,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INSTALL: Final = "pip install 'dynamo-pipelines[vllm]' (docs/engines/vllm.md has what a machine without a GPU needs)"
 _PULSE_SECONDS: Final = 0.5
 """How often the core's life is looked at where no request notices."""
 _LEAVE_SECONDS: Final = 5.0
-"""For the aborts of what is open when the engine is stopped."""
+"""For the aborts of what is open when the engine is stopped, and for a start that is given up."""
 
 
 class Vllm:
     """See the module. Engine arguments are those of `vllm serve`, as a JSON object with either spelling."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
-        if importlib.util.find_spec("vllm") is None:
-            raise InvalidArgument(f"engine vllm is not installed: {INSTALL}")
-        if model.path is None or not model.path.is_dir():
-            raise InvalidArgument(
-                "engine vllm needs --model-path with a folder that holds config.json and weights"
-                " (.gguf files are llamacpp's)"
-            )
-        if settings.role != "aggregated":
-            raise InvalidArgument(
-                f"--role {settings.role}: vLLM workers can't hand prompts to each other yet; leave it at aggregated"
-            )
+        check(settings, model)
         self._folder = Path(tempfile.gettempdir()) / f"dynamo-vllm-{secrets.token_hex(8)}"
-        self._arguments = merged(settings, model, EventSockets.within(self._folder))
-        self._name = model.card.name
+        given = merged(settings, model, EventSockets.within(self._folder))
+        self._plan = plan_node(group_of(settings), given)
+        self._beside = Beside(self._plan.beside) if self._plan.beside else None
+        # What vLLM starts ends with the thread that it is started in.
+        self._home = ThreadPoolExecutor(1, thread_name_prefix="vllm")
+        self._loading: asyncio.Future[Any] | None = None
+        self._name, self._role = model.card.name, settings.role
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,17 +92,24 @@ class Vllm:
         loop = asyncio.get_running_loop()
         self._death = loop.create_future()
         self._folder.mkdir(mode=0o700)
+        if self._beside is not None:
+            await self._beside.start(self._plan.opens)
         log.info("loading %s", self._name)
         began = time.monotonic()
-        self._llm = await asyncio.to_thread(self._load)
+        self._loading = loop.run_in_executor(self._home, self._load)
+        self._llm = await asyncio.shield(self._loading)
         log.info("vLLM has loaded %s in %.0f s", self._name, time.monotonic() - began)
         self.facts = self._facts(self._llm.vllm_config)
         self._background.start(self._watch(), "the life of vLLM's core")
+        if self._beside is not None:
+            self._background.start(self._watch_beside(self._beside), "the life of what runs beside vLLM")
         return self.facts
 
     def _load(self) -> Any:
         """In a thread: import, judge the arguments, start the core."""
         _prepare(os.environ)
+        if self._role != "aggregated":
+            _prepare_handing(os.environ)
         try:
             from vllm import SamplingParams
             from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -105,18 +119,20 @@ class Vllm:
             raise InvalidArgument(f"engine vllm can't be loaded ({error}): {INSTALL}") from error
         self._params, self._constraints = SamplingParams, StructuredOutputsParams
         self._deltas = RequestOutputKind.DELTA
-        arguments = parsed(self._arguments)
+        assert self._plan.engine is not None, "that of the leader, or of the only node"
+        arguments = parsed(self._plan.engine)
         try:
             config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
         except Exception as error:  # of many kinds, and all about what it was told
             raise InvalidArgument(f"vLLM does not take its arguments: {one_line(error)}") from error
         try:
-            return AsyncLLM.from_vllm_config(
-                config,
-                usage_context=UsageContext.ENGINE_CONTEXT,
-                stat_loggers=[_figures_into(self._figures)],
-                disable_log_stats=arguments.disable_log_stats,
-            )
+            with tethering():
+                return AsyncLLM.from_vllm_config(
+                    config,
+                    usage_context=UsageContext.ENGINE_CONTEXT,
+                    stat_loggers=[_figures_into(self._figures)],
+                    disable_log_stats=arguments.disable_log_stats,
+                )
         except Exception as error:  # likewise, and of the core in its own process
             raise EngineError(f"vLLM did not start: {one_line(error)} (what it wrote before says more)") from error
 
@@ -150,11 +166,17 @@ class Vllm:
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM tells nobody
             await asyncio.sleep(_PULSE_SECONDS)
-        self._died()
+        if not (how := _how(self._llm)):
+            await asyncio.sleep(_PULSE_SECONDS)  # it said that it would end, and is about to
+            how = _how(self._llm)
+        self._died(EngineError(f"vLLM's core process has ended{how}; what it wrote before says why"))
 
-    def _died(self) -> None:
+    async def _watch_beside(self, beside: Beside) -> None:
+        self._died(await beside.failed())
+
+    def _died(self, why: BaseException) -> None:
         if not self._death.done():
-            self._death.set_result(EngineError("vLLM's core process has ended; what it wrote before says why"))
+            self._death.set_result(why)
         self._end_all()
 
     def _end_all(self) -> None:
@@ -170,11 +192,25 @@ class Vllm:
             await asyncio.wait(tuple(self._tasks), timeout=_LEAVE_SECONDS)
         if self._native is not None:
             await self._native.stop()
+        await self._give_up_loading()
         llm, self._llm = self._llm, None
         if llm is not None:
-            await asyncio.to_thread(llm.shutdown)
+            await asyncio.get_running_loop().run_in_executor(self._home, llm.shutdown)
+        if self._beside is not None:
+            await self._beside.stop()
         await self._background.ended()
+        self._home.shutdown(wait=False)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _give_up_loading(self) -> None:
+        """Without its core a start fails, wherever it is."""
+        loading, self._loading = self._loading, None
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while loading is not None and not loading.done() and time.monotonic() < deadline:
+            kill_tethered()
+            await asyncio.wait([loading], timeout=_PULSE_SECONDS)
+        if loading is not None and loading.done() and not loading.cancelled() and loading.exception() is None:
+            self._llm = loading.result()  # it was just ready, and whoever waited had gone
 
     # -- what it tells
 
@@ -207,7 +243,7 @@ class Vllm:
         if self._llm is None or self._death.done():
             raise EngineShutdown()
         room = room_for(request, self._context)
-        arguments = sampling(request, room, self._defaults)
+        arguments = sampling(request, room, self._defaults, self._role)
         if arguments["max_tokens"] == 0:
             return nothing_wanted(sink)
         rank = request.wanted_rank
@@ -273,11 +309,29 @@ class Vllm:
         return EngineError(f"vLLM: {type(cause).__name__}: {one_line(cause)}")
 
 
+def _how(llm: Any) -> str:
+    """Which process went first and how, as far as vLLM tells: ` (EngineCore, SIGKILL)`."""
+    manager = getattr(llm.engine_core.resources, "engine_manager", None)
+    name = getattr(manager, "failed_proc_name", None)
+    code = manager.finished_procs().get(name) if name is not None else None
+    if code is None:
+        return ""
+    return f" ({name}, {signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+
+
 def _prepare(environment: MutableMapping[str, str]) -> None:
     """What vLLM reads while it is imported; what the user has set stands."""
     for name, value in DEFAULT_ENVIRONMENT.items():
         environment.setdefault(name, value)
     environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING")
+
+
+def _prepare_handing(environment: MutableMapping[str, str]) -> None:
+    """Where NIXL's agents find this one: a pod's address, and a port for each of several workers on one machine."""
+    if "POD_IP" in environment:
+        environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", environment["POD_IP"])
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_PORT", str(probe.getsockname()[1]))
 
 
 def _figures_into(figures: dict[int, EngineLoad]) -> Any:

@@ -7,6 +7,7 @@ it doesn't know is refused in the same words on a laptop and on a GPU.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.vllm_handing import CONFIG, needs_nixl, transfer_config
 from dynamo.worker.settings import WorkerSettings, unknown_name
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
 
+INSTALL: Final = "pip install 'dynamo-pipelines[vllm]' (docs/engines/vllm.md has what a machine without a GPU needs)"
 _SAID_ELSEWHERE: Final = {
     "model": "--model-path names the model",
     "tokenizer": "frontends tokenise, by the model's own tokenizer.json",
@@ -58,8 +61,27 @@ class EventSockets:
         return cls(f"ipc://{folder}/inproc-events", f"ipc://{folder}/inproc-replay")
 
 
-def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets) -> dict[str, Any]:
-    """All arguments by vLLM's names; `InvalidArgument` where two of them can't both be meant."""
+def check(settings: WorkerSettings, model: LocalModel) -> None:
+    """Raise `InvalidArgument` for what a vLLM worker can't be, before anything of vLLM is imported."""
+    if importlib.util.find_spec("vllm") is None:
+        raise InvalidArgument(f"engine vllm is not installed: {INSTALL}")
+    if model.path is None or not model.path.is_dir():
+        raise InvalidArgument(
+            "engine vllm needs --model-path with a folder that holds config.json and weights"
+            " (.gguf files are llamacpp's)"
+        )
+    if needs_nixl(settings.role, by_field(settings.arguments())) and importlib.util.find_spec("nixl") is None:
+        raise InvalidArgument(
+            f"--role {settings.role}: vLLM workers hand prompts over by NIXL, which is not installed: pip install nixl,"
+            f" or name another connector in the engine argument {CONFIG!r}"
+        )
+
+
+def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | None) -> dict[str, Any]:
+    """All arguments by vLLM's names, without KV events where there are no sockets for them.
+
+    `InvalidArgument` where two of them can't both be meant.
+    """
     given = by_field(settings.arguments())
     for name in given.keys() & _SAID_ELSEWHERE.keys():
         if given[name]:
@@ -74,7 +96,8 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets) -
         if value is not None and given.setdefault(name, value) != value:
             raise InvalidArgument(f"{flag} {value} and vLLM argument {name!r} {given[name]} contradict each other")
     given.setdefault("kv_events_config", _events(given, sockets))
-    _check_transfer(given.get("kv_transfer_config"))
+    if (transfer := transfer_config(settings.role, given.get(CONFIG))) is not None:
+        given[CONFIG] = transfer
     return {**given, "model": str(model.path), "served_model_name": [model.card.name]}
 
 
@@ -93,8 +116,8 @@ def _unless(value: int, default: int) -> int | None:
     return None if value == default else value
 
 
-def _events(given: Mapping[str, Any], sockets: EventSockets) -> dict[str, Any] | None:
-    if given.get("enable_prefix_caching") is False:
+def _events(given: Mapping[str, Any], sockets: EventSockets | None) -> dict[str, Any] | None:
+    if sockets is None or given.get("enable_prefix_caching") is False:
         return None
     return {
         "enable_kv_cache_events": True,
@@ -102,16 +125,6 @@ def _events(given: Mapping[str, Any], sockets: EventSockets) -> dict[str, Any] |
         "endpoint": sockets.endpoint,
         "replay_endpoint": sockets.replay_endpoint,
     }
-
-
-def _check_transfer(config: Any) -> None:
-    """Refuse one half of a pair: nothing here says to it whose prompts to fetch."""
-    role = config.get("kv_role") if isinstance(config, Mapping) else None
-    if role in ("kv_producer", "kv_consumer"):
-        raise InvalidArgument(
-            f"vLLM argument 'kv_transfer_config' with kv_role {role!r}: handing prompts from one vLLM worker to another"
-            " is not there yet; kv_both, for a cache of its own, is taken"
-        )
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:

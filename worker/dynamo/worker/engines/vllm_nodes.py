@@ -1,4 +1,4 @@
-"""vLLM over several nodes: what each of them runs. Pure; who starts the processes is elsewhere.
+"""vLLM over several nodes: what each of them runs. Pure; `vllm.py` and `vllm_beside.py` start it.
 
 Three ways, as the original has them: vLLM's own processes (`mp`: every node but the first runs `vllm serve
 --headless`), a Ray cluster (`ray`: nodes join it, the first one's engine finds them there), or data-parallel ranks on
@@ -9,44 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.vllm_arguments import command_line
+from dynamo.worker.settings import leader_address
 
-Backend = Literal["mp", "ray"]
+if TYPE_CHECKING:
+    from dynamo.worker.settings import WorkerSettings
+
 BACKEND: Final = "distributed_executor_backend"
-RAY_PORT: Final = 6379
-DATA_PARALLEL_PORT: Final = 13345
-MASTER_PORT: Final = 29501
-"""vLLM's own default."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """The nodes of one engine, as one of them sees it."""
 
     nodes: int
     rank: int
-    leader: str
-    """Host, or host:port, of rank 0."""
+    host: str = ""
+    """Of rank 0, with `port`, at which the nodes of the engine meet."""
+    port: int = 0
 
-    def address(self, port: int) -> tuple[str, int]:
-        """Where rank 0 is, on `port` unless it says another; `InvalidArgument` where it doesn't say."""
-        host, _, given = self.leader.rpartition(":") if _has_port(self.leader) else (self.leader, "", "")
-        if not host.strip("[]"):
-            raise InvalidArgument(
-                f"--num-nodes {self.nodes} needs --leader-addr, the address of the node of rank 0 (HOST or HOST:PORT)"
-            )
-        found = int(given or port)
-        if not 0 < found < 1 << 16:
-            raise InvalidArgument(f"--leader-addr {self.leader!r}: {found} is no port")
-        return host, found
+    @property
+    def address(self) -> str:
+        """Host and port in one word."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _has_port(address: str) -> bool:
-    host, separator, port = address.rpartition(":")
-    return bool(separator) and port.isdigit() and (":" not in host or host.endswith("]"))
+def group_of(settings: WorkerSettings) -> Group:
+    """The group that a worker's flags speak of; `InvalidArgument` where the leader's address is none."""
+    if settings.num_nodes == 1:
+        return Group(1, 0)
+    return Group(settings.num_nodes, settings.node_rank, *leader_address(settings.leader_addr))
 
 
 @dataclass(frozen=True)
@@ -55,10 +49,10 @@ class NodePlan:
 
     engine: Mapping[str, Any] | None
     """Arguments of the engine that this node's worker runs, by vLLM's names; None: it runs none and serves nothing."""
-    before: tuple[str, ...] = ()
-    """Has to have ended well before the engine is started; empty: nothing."""
     beside: tuple[str, ...] = ()
-    """Runs as long as the node belongs to the group; empty: nothing."""
+    """Command that runs as long as the node belongs to the group; empty: none."""
+    opens: tuple[str, int] | None = None
+    """Host and port at which that has to answer before the engine is started."""
 
 
 def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
@@ -66,11 +60,9 @@ def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
 
     Raises `InvalidArgument` for groups that can't be.
     """
-    if not 0 <= group.rank < group.nodes:
-        raise InvalidArgument(f"--node-rank {group.rank} is not below --num-nodes {group.nodes}")
     if group.nodes == 1:
         return NodePlan(dict(arguments))
-    backend = arguments.get(BACKEND, "mp")
+    backend = arguments.get(BACKEND) or "mp"
     _check_world(group, arguments)
     if int(arguments.get("data_parallel_size") or 1) > 1:
         return _data_parallel(group, arguments)
@@ -83,10 +75,9 @@ def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
 
 def _check_world(group: Group, arguments: Mapping[str, Any]) -> None:
     """Every node has as many of the engine's GPUs as the others."""
-    sizes = (arguments.get(f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "data"))
     world = 1
-    for size in sizes:
-        world *= int(size)
+    for kind in ("tensor", "pipeline", "data"):
+        world *= int(arguments.get(f"{kind}_parallel_size") or 1)
     if world % group.nodes:
         raise InvalidArgument(
             f"--num-nodes {group.nodes}: {world} GPUs (tensor, pipeline and data parallel sizes multiplied) can't be"
@@ -95,14 +86,11 @@ def _check_world(group: Group, arguments: Mapping[str, Any]) -> None:
 
 
 def _mp(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    host, port = group.address(MASTER_PORT)
     whole = {
-        **arguments, BACKEND: "mp", "nnodes": group.nodes, "node_rank": group.rank, "master_addr": host,
-        "master_port": port,
+        **arguments, BACKEND: "mp", "nnodes": group.nodes, "node_rank": group.rank, "master_addr": group.host,
+        "master_port": group.port,
     }  # fmt: skip
-    if group.rank == 0:
-        return NodePlan(whole)
-    return NodePlan(None, beside=_headless(whole))
+    return NodePlan(whole) if group.rank == 0 else NodePlan(None, _headless(whole))
 
 
 def _headless(arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -119,19 +107,19 @@ def _data_parallel(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
             f"--num-nodes {group.nodes}: {size} data-parallel ranks can't be split evenly among them, and a rank over"
             " several nodes is not there yet"
         )
-    host, port = group.address(DATA_PARALLEL_PORT)
     local = size // group.nodes
     whole = {
-        **arguments, "kv_events_config": None, "data_parallel_size_local": local, "data_parallel_address": host,
-        "data_parallel_rpc_port": port,
+        **arguments, "kv_events_config": None, "data_parallel_size_local": local, "data_parallel_address": group.host,
+        "data_parallel_rpc_port": group.port,
     }  # fmt: skip
     if group.rank == 0:
         return NodePlan(whole)
-    return NodePlan(None, beside=_headless({**whole, "data_parallel_start_rank": group.rank * local}))
+    return NodePlan(None, _headless({**whole, "data_parallel_start_rank": group.rank * local}))
 
 
 def _ray(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    host, port = group.address(RAY_PORT)
-    if group.rank == 0:
-        return NodePlan({**arguments, BACKEND: "ray"}, before=("ray", "start", "--head", f"--port={port}"))
-    return NodePlan(None, beside=("ray", "start", f"--address={host}:{port}", "--block"))
+    """Ray's own processes of a node stay with the command that started them (`--block`), and so with the worker."""
+    if group.rank:
+        return NodePlan(None, ("ray", "start", f"--address={group.address}", "--block"))
+    head = ("ray", "start", "--head", f"--port={group.port}", "--block")
+    return NodePlan({**arguments, BACKEND: "ray"}, head, (group.host, group.port))

@@ -22,6 +22,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import GUIDED
+from dynamo.worker.engines.vllm_handing import asked, handed_over
 
 _SAMPLING: Final = (
     "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed",
@@ -36,7 +37,9 @@ def own_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name in _SAMPLING if (value := generation.get(name)) is not None}
 
 
-def sampling(request: PreprocessedRequest, room: int, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def sampling(
+    request: PreprocessedRequest, room: int, defaults: Mapping[str, Any], role: str = "aggregated"
+) -> dict[str, Any]:
     """The arguments of vLLM's `SamplingParams`, without constraints."""
     conditions, options, output = request.stop_conditions, request.sampling_options, request.output_options
     longest = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
@@ -46,6 +49,8 @@ def sampling(request: PreprocessedRequest, room: int, defaults: Mapping[str, Any
         "ignore_eos": True, "stop_token_ids": [*_eos_ids(request), *conditions.stop_token_ids],
         "logprobs": output.logprobs, "prompt_logprobs": output.prompt_logprobs, "detokenize": False,
     }  # fmt: skip
+    if (handing := asked(role, request)) is not None:
+        found["extra_args"] = handing
     if options.logit_bias:
         found["logit_bias"] = {_token_id(token): bias for token, bias in options.logit_bias.items()}
     return found
@@ -103,6 +108,8 @@ class OutputReader:
         if made.logprobs and self._logprobs is not None:
             extras |= logprobs_of(ids, made.logprobs, self._logprobs)
         finish, ending, error = self._end(made.finish_reason, made.stop_reason)
+        if finish is not None and (kept := handed_over(output.kv_transfer_params)):
+            ending = {**(ending or {}), **kept}
         return Piece(ids, extras or None, finish, ending, error)
 
     def _of_prompt(self, output: Any) -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""Engines without us: the least that a program which calls their Python interface itself has to do for one answer.
+
+Each of them is asked of the engine that our adapter has loaded, so that both have the same one, and for the same
+tokens; all stream. What comes back is counted: an answer of another length is no measurement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from dynamo.worker.engines.mistralrs_tokens import prompt_text
+
+
+class Bare(Protocol):
+    """One engine."""
+
+    async def streams(self, count: int, tokens: int) -> int:
+        """`count` answers of `tokens` tokens at once; how many tokens came."""
+
+    async def one_by_one(self, count: int) -> int:
+        """`count` answers of one token, one after the other; how many tokens came."""
+
+    def close(self) -> None: ...
+
+
+class Blocking:
+    """An engine whose calls block a thread: as many threads as there are streams, none of them ours."""
+
+    def __init__(self, answer: Callable[[int], int], most: int) -> None:
+        self._answer = answer
+        self._threads = ThreadPoolExecutor(most)
+
+    async def streams(self, count: int, tokens: int) -> int:
+        loop = asyncio.get_running_loop()
+        return sum(
+            await asyncio.gather(*(loop.run_in_executor(self._threads, self._answer, tokens) for _ in range(count)))
+        )
+
+    async def one_by_one(self, count: int) -> int:
+        def all_of_them() -> int:
+            return sum(self._answer(1) for _ in range(count))
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, all_of_them)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+class LlamaCpp(Blocking):
+    """llama.cpp's server core, by `handle_completions`."""
+
+    def __init__(self, engine: Any, ids: list[int], tokenizer: Any, most: int) -> None:
+        self._engine, self._ids = engine, ids
+        super().__init__(self._one, most)
+
+    def _one(self, tokens: int) -> int:
+        body = {"prompt": self._ids, "n_predict": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+        usage: dict[str, int] = {}
+
+        def hear(chunk: dict[str, Any]) -> bool:
+            usage.update(chunk.get("usage") or {})
+            return False
+
+        self._engine._server.handle_completions(body, hear)
+        return usage.get("completion_tokens", 0)
+
+
+class MistralRs(Blocking):
+    """mistral.rs, by `send_chat_completion_request`; prompts come in one at a time, or it fails."""
+
+    def __init__(self, engine: Any, ids: list[int], tokenizer: Any, most: int) -> None:
+        self._engine, self._text = engine, prompt_text(tokenizer, ids, 0)
+        self._entrance = threading.Lock()
+        super().__init__(self._one, most)
+
+    def _one(self, tokens: int) -> int:
+        asked = self._engine._request(
+            [{"role": "user", "content": self._text}], "default", max_tokens=tokens, temperature=0.0, stream=True,
+            ignore_eos=True,
+        )  # fmt: skip
+        with self._entrance:
+            stream = self._engine._runner.send_chat_completion_request(asked)
+            chunks = [next(stream)]
+        return sum(bool(chunk.choices[0].delta.content) for chunk in itertools.chain(chunks, stream))
+
+
+class Vllm:
+    """vLLM, by `AsyncLLM.generate`, with token ids in and out."""
+
+    def __init__(self, engine: Any, ids: list[int], tokenizer: Any, most: int) -> None:
+        self._engine, self._ids = engine, ids
+        self._names = itertools.count()
+
+    async def _one(self, tokens: int) -> int:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=0.0, max_tokens=tokens, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
+        )
+        prompt = {"type": "token", "prompt_token_ids": self._ids}
+        outputs = self._engine._llm.generate(prompt, params, f"bare-{next(self._names)}")
+        return sum([len(output.outputs[0].token_ids) async for output in outputs])
+
+    async def streams(self, count: int, tokens: int) -> int:
+        return sum(await asyncio.gather(*(self._one(tokens) for _ in range(count))))
+
+    async def one_by_one(self, count: int) -> int:
+        return sum([await self._one(1) for _ in range(count)])
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+BARE: dict[str, Callable[[Any, list[int], Any, int], Bare]] = {
+    "llamacpp": LlamaCpp, "mistralrs": MistralRs, "vllm": Vllm,
+}  # fmt: skip

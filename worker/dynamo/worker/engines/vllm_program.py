@@ -1,0 +1,44 @@
+"""A command beside a worker, tied to its life: `python -m dynamo.worker.engines.vllm_program PID COMMAND …`.
+
+vLLM's own is run in this process, so that what it starts is tied, too. `vllm_beside.py` starts it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT
+from dynamo.worker.engines.vllm_tether import tether, tethering
+
+
+def main() -> None:
+    """Tie this process to the worker, then be the command."""
+    parent, *command = sys.argv[1:]
+    tether(int(parent))
+    if command[0] == "vllm":
+        _vllm(command)
+    else:
+        _other(command)
+
+
+def _vllm(command: list[str]) -> None:
+    for name, value in DEFAULT_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    sys.argv = command
+    with tethering():
+        from vllm.entrypoints.cli.main import main as vllm
+
+        vllm()
+
+
+def _other(command: list[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"can't start {command[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()
