@@ -7,6 +7,7 @@ programs have alike stands once.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,8 @@ sets (etcd, NATS, logs) stands in [configuration.md](../configuration.md); flags
 name now, in [compatibility.md](../compatibility.md).
 """
 _UNTOLD: Final = ("help", "version")
+_FILE: Final = re.compile(r"\b(?:docs|charts)/[\w/-]+\.md\b")
+"""Pages that a help text names."""
 _HEAD: Final = "| flag | value | default | variable | |\n| --- | --- | --- | --- | --- |\n"
 
 
@@ -173,8 +176,7 @@ def _texts(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    linked = text.replace("docs/compatibility.md", "[compatibility.md](../compatibility.md)")
-    return linked.replace("charts/dynamo-platform/README.md", "[its README](../../charts/dynamo-platform/README.md)") + "\n"
+    return _FILE.sub(lambda found: f"[{found[0]}](../../{found[0]})", text) + "\n"
 
 
 def _block(block: Block) -> str:
