@@ -30,7 +30,7 @@ PROGRAMS: Final = {
     "dynamo": "dynamo.cli", "dynamo-run": "dynamo.cli.run", "dynamo-frontend": "dynamo.frontend",
     "dynamo-worker": "dynamo.worker",
 }  # fmt: skip
-STEP_SECONDS: Final = 90.0
+STEP_SECONDS: Final = 240.0
 OURS: Final = ("DYN_", "ETCD_", "NATS_", "OTEL_")
 
 
@@ -138,7 +138,10 @@ class Session:
         serving = Serving(f"exec {command}", self.folder, self._environment(step.text), log)
         self._serving[step.name] = serving
         expected = pattern(self._here(step.prints))
-        eventually(f"{step.place} prints that; it is in {log}", lambda: serving.shows(expected), STEP_SECONDS)
+        try:
+            eventually(f"{step.place} prints that", lambda: serving.shows(expected), STEP_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it printed\n{serving.text()}") from error
 
     def _here(self, text: str) -> str:
         """With this session's ports."""

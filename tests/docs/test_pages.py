@@ -28,7 +28,7 @@ def opened() -> Iterator[Session]:
 
 @pytest.mark.processes
 @pytest.mark.servers
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
     """Every step, in order, on real programs."""
