@@ -136,3 +136,12 @@ def test_nodes_are_found_where_things_are_defined(found: Any) -> None:
     """Also where they are only imported from; what isn't ours has none."""
     node = python_source.node_of(found)
     assert (node.name if node is not None else None) == (None if found is len else found.__name__)
+
+
+def test_a_constant_is_told_by_its_assignment() -> None:
+    """Not by a representation that may hold addresses."""
+    found = python_source.constant("dynamo.runtime.client", "BUFFER")
+    assert found is not None
+    assert (found.kind, found.default) == ("Final", "10000")
+    assert found.doc.startswith("Items that a reader may be behind")
+    assert python_source.constant("dynamo.runtime.client", "nothing") is None

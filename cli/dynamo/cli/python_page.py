@@ -90,7 +90,21 @@ def _entry(title: str, found: Any, titles: dict[int, str]) -> Iterator[str]:
         yield _doc(found)
         yield _module(found)
     else:
-        yield f"`{found!r}`\n" if not inspect.isclass(found) else _doc(found)
+        yield from _constant(title, found)
+
+
+def _constant(title: str, found: Any) -> Iterator[str]:
+    """What is neither a function nor a class of ours: a type alias, a number, a class made elsewhere."""
+    package, _, name = title.rpartition(".")
+    home = f"{package}.{vars(importlib.import_module(package)).get('_HOMES', {}).get(name, '')}".rstrip(".")
+    importlib.import_module(home)
+    assigned = source.constant(home, name)
+    if assigned is None:
+        yield _doc(found)
+        return
+    yield f"```python\n{name} = {assigned.default}\n```\n"
+    yield assigned.doc and assigned.doc + "\n"
+    yield f"In `{home}`."
 
 
 def _class(found: type[Any], node: ast.ClassDef, titles: dict[int, str]) -> Iterator[str]:

@@ -135,6 +135,11 @@ def fields(node: ast.ClassDef) -> list[Field]:
     return [field for field in found if not field.name.startswith("_") and not field.kind.startswith("ClassVar")]
 
 
+def constant(module: str, name: str) -> Field | None:
+    """What a module assigns to a name."""
+    return next((field for field in _fields(_tree(module).body, "") if field.name == name), None)
+
+
 def _fields(body: Sequence[ast.stmt], before: str) -> Iterator[Field]:
     for at, node in enumerate(body):
         if isinstance(node, ast.AnnAssign):
