@@ -35,12 +35,20 @@ _COMMANDS = {
     "completion": "dynamo.cli.completion:completion",
 }
 
+_SECTIONS = {
+    "On this machine": ("up", "run", "ps", "logs", "validate"),
+    "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall"),
+    "Looking closer": ("console", "simulate"),
+    "This program": ("completion", "version"),
+}
+"""How `--help` orders them."""
+
 _OF_CLUSTERS = ("kubernetes", "pyhelm3", "urllib3")
 """Modules that only the commands of a cluster need."""
 
 EPILOG = """\b
 Examples:
-  dynamo up examples/quickstart.yaml      serve a pipeline file on this machine
+  dynamo up examples/quickstart.yaml      serve a pipeline file on this machine, until Ctrl-C
   dynamo ps                               what runs
   dynamo logs worker-0 -f                 what one part writes
   dynamo validate pipeline.yaml           check a file
@@ -52,6 +60,8 @@ On a Kubernetes cluster:
   dynamo apply pipeline.yaml --wait       until it serves
   dynamo status -A                        what is there
   dynamo get-url NAME --port-forward      a port of this machine
+
+`dynamo COMMAND --help` explains a command. Where to begin: docs/getting-started.md.
 """
 
 
@@ -60,6 +70,12 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in _SECTIONS.items():
+            rows = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in rows])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         target = _COMMANDS.get(cmd_name)
@@ -90,7 +106,11 @@ class LazyGroup(click.Group):
     help="Print the version.",
 )  # fmt: skip
 def dynamo() -> None:
-    """LLM serving from a pipeline file."""
+    """Serve large language models: on this machine, or on a Kubernetes cluster.
+
+    A pipeline file says which model is served, by which engine and by how many workers. `dynamo up FILE` serves it
+    here, `dynamo apply FILE` in a cluster. `dynamo run` needs no file: one model, one line.
+    """
 
 
 def _complete_run(ctx: click.Context, _param: click.Parameter | None, incomplete: str) -> Any:

@@ -25,27 +25,37 @@ from dynamo.runtime.flags import FlagCommand
 
 HELP: Final = """Chat with a model, serve it over HTTP, or make it a worker of a larger system.
 
+The words in= and out= come first, and either may be left out. Where neither is dyn, everything happens in this
+process: no etcd, no NATS.
+
 \b
-in=   who asks
-  text       a chat in this terminal (default on a terminal)
-  stdin      one prompt from a pipe, the answer on standard output (default otherwise)
-  http       an OpenAI-compatible server
-  batch:FILE  each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
+in=, who asks:
+  text         a chat in this terminal (default on a terminal)
+  stdin        one prompt from a pipe, the answer on standard output (default otherwise)
+  http         an OpenAI-compatible server
+  batch:FILE   each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
-  none       nobody: a node beside the leader of an engine that runs over several
+  none         nobody: a node beside the leader of an engine that runs over several
 
 \b
-out=  who answers
-  llamacpp   llama.cpp, for a .gguf file (default for one)
-  mistralrs  mistral.rs, for a .gguf file or a folder of safetensors
-  vllm       vLLM, for a folder of safetensors
-  echo_core  the prompt's own tokens, after the chat template
-  echo_full  the prompt's own text (also: echo; default without a model)
-  mocker     a simulated engine with real scheduling and timing
+out=, who answers:
+  llamacpp     llama.cpp, for a .gguf file (default for one)
+  mistralrs    mistral.rs, for a .gguf file or a folder of safetensors
+  vllm, sglang, trtllm  engines for NVIDIA GPUs, for a folder of safetensors
+  mocker       a simulated engine with real scheduling and timing
+  echo_core    the prompt's own tokens, after the chat template
+  echo_full    the prompt's own text (also: echo; default without a model)
   pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
-  dyn        workers found in etcd (also: auto, dyn://N.C.E)
+  dyn          workers found in etcd (also: auto, dyn://N.C.E)
 
-Where neither side is dyn, everything happens in this process: no etcd, no NATS.
+\b
+MODEL, what is served:
+  FILE.gguf                a GGUF file
+  FOLDER                   a checkout of Hugging Face: config.json, tokenizer, safetensors
+  ORG/REPO[@REVISION]      one of Hugging Face, loaded into its cache; give out= with it
+  ORG/REPO:Q4_K_M, ORG/REPO/FILE.gguf  a GGUF file of Hugging Face, likewise
+  package://NAME           a GGUF file that a Python package carries
+  left out                 echoes and the mocker need none
 """
 EPILOG: Final = """\b
 Examples:
@@ -59,7 +69,7 @@ Examples:
 \b
 Variables: a flag goes before its variable, that before the default.
   ETCD_ENDPOINTS, NATS_SERVER     connections (only with dyn)
-  DYN_LOG                         what is logged; -v is debug, -vv trace
+  DYN_LOG                         what is logged: info, warn,dynamo.runtime=debug; -v is debug, -vv trace
   DYN_TOKEN_ECHO_DELAY_MS         pause of the echo engines between tokens (10)
   HF_TOKEN, HF_HOME               models from Hugging Face
   DYN_CONSOLE=1                   `dynamo console` shows which task waits for what
@@ -70,14 +80,25 @@ Flags of 2025 and 2026 are understood: docs/compatibility.md.
 """
 
 
+class RunCommand(FlagCommand):
+    """Shows in= and out=, which another parser reads, where they are typed."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        sides = [] if "=" in (ctx.info_name or "") else ["[in=WHO-ASKS]", "[out=WHO-ANSWERS]"]
+        return [*sides, "[MODEL]", "[FLAGS]"]
+
+
 def command() -> FlagCommand:
-    """The flag parser, also for docs/configuration.md."""
-    return FlagCommand(
+    """The flag parser, also for docs/reference/cli.md."""
+    more = click.Option(["-v"], count=True, expose_value=False, help="More log lines; -vv for all of them.")
+    return RunCommand(
         "dynamo-run",
-        params=[click.Argument(["model"], required=False, default=""), *flags.options(RunSettings)],
+        params=[
+            click.Argument(["model"], required=False, default=""), *flags.options(RunSettings), more,
+            flags.version_option(),
+        ],
         callback=_collect, help=HELP, epilog=EPILOG, former=FORMER, groups=GROUPS,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-        options_metavar="[FLAGS]",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ FORMER: Final[tuple[Former, ...]] = (
             keeps=["round-robin", "random", "least-loaded", "power-of-two", "kv"]),
 )  # fmt: skip
 GROUPS: Final = {
-    "Model": ("model_", "context_length", "kv_cache_block_size"),
+    "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template"),
     "in=http": ("http_", "tls_"),
     "in=batch": ("batch_",),
     "Requests": ("request_template",),

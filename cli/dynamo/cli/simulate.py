@@ -44,7 +44,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
 """
 
 
-@click.command("simulate", epilog=EPILOG)
+@click.command("simulate", epilog=EPILOG, short_help="Send a trace through the router to simulated engines.")
 @click.argument("trace", required=False, type=click.Path(path_type=Path))
 @click.option("--workload", type=click.Choice(list(SHAPES)), help="A made-up trace instead of a file.")
 @click.option("--requests", type=click.IntRange(1), help=f"How many of the trace; of a made-up one {_REQUESTS}.")

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exits with 0 after a signal, with 1 and one sentence where it can't run (any more)."""
-    given = _arguments(argv)
+    given = make_parser().parse_args(argv)
     _log_to_stderr(os.environ.get("DYN_LOG") or "info")
     settings = _settings(given.config)
     try:
@@ -101,12 +101,13 @@ def _worth_saying(record: logging.LogRecord) -> bool:
     return "OS signals are ignored" not in str(record.msg)
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
+    """Its flags, also for docs/reference/cli.md."""
     parser = argparse.ArgumentParser(prog="dynamo-operator", description="Serves DynamoPipelines on Kubernetes.")
     parser.add_argument("--config", type=Path, default=Path("/etc/dynamo-operator/config.yaml"), help="settings (YAML)")
     parser.add_argument("--host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics")
     parser.add_argument("--port", type=int, default=8080, help="their port")
-    return parser.parse_args(argv)
+    return parser
 
 
 def _lacking(error: ImportError) -> NoReturn:

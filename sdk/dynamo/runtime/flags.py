@@ -127,16 +127,17 @@ class FlagCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (*self.groups, "Options")}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                sections[self._group(param.name or "")].append(record)
+                sections[self.group_of(param)].append(record)
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
-    def _group(self, name: str) -> str:
+    def group_of(self, param: click.Parameter) -> str:
+        """The title under which `--help` shows it."""
         for title, beginnings in self.groups.items():
-            if name.startswith(tuple(beginnings)):
+            if (param.name or "").startswith(tuple(beginnings)):
                 return title
         return "Options"

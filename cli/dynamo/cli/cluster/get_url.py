@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  curl $(dynamo get-url llama)/v1/models       through its Ingress, LoadBalancer or node port
-  dynamo get-url llama --port-forward          on a port of this machine, until Ctrl-C
-  dynamo get-url llama --port-forward --port 0 on a free one, which is printed
-  dynamo get-url llama --in-cluster            for clients that run in the cluster
+  curl $(dynamo get-url llama)/v1/models        through its Ingress, LoadBalancer or node port
+  dynamo get-url llama --port-forward           on a port of this machine, until Ctrl-C
+  dynamo get-url llama --port-forward --port 0  on a free one, which is printed
+  dynamo get-url llama --in-cluster             for clients that run in the cluster
 
 \b
 Exit codes: 0 the URL was printed, 1 nothing answers from here, 2 usage, 130 interrupted.

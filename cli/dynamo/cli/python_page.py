@@ -1,0 +1,186 @@
+"""Writes docs/reference/python.md out of the docstrings: `make generate`, checked by tests/test_docs.py.
+
+What is public is what `__all__` of these packages says; a name that is added there appears here by itself. Objects
+are found by importing them, as programs do (so that aliases and lazy names are what they are), and described by their
+source (`python_source`): annotations and defaults as they were written, the same with every Python. A documentation
+tool such as griffe reads both, too, but doesn't follow names that a package imports when they are first used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import enum
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.cli import python_source as source
+from dynamo.cli.commands_page import anchor
+
+PACKAGES: Final = ("dynamo.runtime", "dynamo.llm", "dynamo.llm.exceptions", "dynamo.worker")
+"""Those that are there and have an `__all__` are told."""
+TITLE: Final = """# Python reference
+
+Made from the docstrings by `make generate`; don't edit it by hand.
+
+The public names of the packages below: their signatures, what they say of themselves, and the module that has them.
+Import them from the package (`from dynamo.runtime import Client`); modules may move. A file of yours as an engine
+needs none of these: [engines/python.md](../engines/python.md). A name whose errors are not told raises what
+its arguments cause; all that cross the network are a `DynamoException`.
+"""
+_ELSEWHERE: Final = "See the module."
+_WIDTH: Final = 110
+
+
+def render() -> str:
+    """The whole page."""
+    packages = {name: list(_public(name)) for name in PACKAGES if _exports(name)}
+    titles: dict[int, str] = {}
+    for package, names in packages.items():
+        for name, found in names:
+            if _is_home(found, name):
+                titles.setdefault(id(found), f"{package}.{name}")
+    parts = [TITLE]
+    for package, names in packages.items():
+        parts += [f"## {package}\n", _doc(importlib.import_module(package)), _contents(package, names)]
+        for name, found in names:
+            parts += _entry(f"{package}.{name}", found, titles)
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def _exports(package: str) -> bool:
+    try:
+        known = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
+    return known and bool(getattr(importlib.import_module(package), "__all__", ()))
+
+
+def _public(package: str) -> Iterator[tuple[str, Any]]:
+    module = importlib.import_module(package)
+    for name in sorted(module.__all__, key=str.lower):
+        yield name, getattr(module, name)
+
+
+def _is_home(found: Any, name: str) -> bool:
+    """Not an alias: it is called so itself."""
+    return getattr(found, "__name__", name) == name
+
+
+def _contents(package: str, names: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"[`{name}`](#{anchor(f'{package}.{name}')})" for name, _ in names)
+
+
+def _entry(title: str, found: Any, titles: dict[int, str]) -> Iterator[str]:
+    yield f"### {title}\n"
+    home = titles.get(id(found), title)
+    if home != title and inspect.isroutine(found) | inspect.isclass(found):
+        yield f"The same as [`{home}`](#{anchor(home)}).\n"
+        return
+    node = source.node_of(found) if inspect.isroutine(found) or inspect.isclass(found) else None
+    if isinstance(node, ast.ClassDef):
+        yield from _class(found, node, titles)
+    elif node is not None:
+        what = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+        yield f"```python\n{what}{source.signature(node, width=_WIDTH)}\n```\n"
+        yield _doc(found)
+        yield _module(found)
+    else:
+        yield from _constant(title, found)
+
+
+def _constant(title: str, found: Any) -> Iterator[str]:
+    """What is neither a function nor a class of ours: a type alias, a number, a class made elsewhere."""
+    package, _, name = title.rpartition(".")
+    home = f"{package}.{vars(importlib.import_module(package)).get('_HOMES', {}).get(name, '')}".rstrip(".")
+    importlib.import_module(home)
+    assigned = source.constant(home, name)
+    if assigned is None:
+        yield _doc(found)
+        return
+    yield f"```python\n{name} = {assigned.default}\n```\n"
+    yield assigned.doc and assigned.doc + "\n"
+    yield f"In `{home}`."
+
+
+def _class(found: type[Any], node: ast.ClassDef, titles: dict[int, str]) -> Iterator[str]:
+    made = source.constructor(node)
+    if made is not None:
+        call = source.signature(made, name=found.__name__, method=True, width=_WIDTH).removesuffix(" -> None")
+        yield f"```python\n{call}\n```\n"
+    yield _doc(found)
+    bases = [titles[id(base)] for base in found.__bases__ if id(base) in titles]
+    yield _module(found) + "".join(f" A [`{base}`](#{anchor(base)})." for base in bases)
+    fields = [field for one in _own(found, titles) for field in source.fields(one)]
+    if fields:
+        yield _fields(fields, issubclass(found, enum.Enum))
+    members = {member.name: member for one in reversed(_own(found, titles)) for member in source.members(one)}
+    if members:
+        yield "\n".join(_member(found.__name__, member) for member in members.values())
+
+
+def _own(found: type[Any], titles: dict[int, str]) -> list[ast.ClassDef]:
+    """The class, and those of its bases that are nobody else's entry."""
+    nodes = [source.node_of(base) for base in found.__mro__ if base is found or id(base) not in titles]
+    return [node for node in nodes if isinstance(node, ast.ClassDef)]
+
+
+def _fields(fields: Iterable[source.Field], members: bool) -> str:
+    head = "| member | value | |" if members else "| field | type | default | |"
+    rows = (
+        _row([f"`{one.name}`", *([] if members else [_code(one.kind)]), _code(one.default), one.doc]) for one in fields
+    )
+    return f"{head}\n|{' --- |' * (head.count('|') - 1)}\n" + "".join(rows)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _member(owner: str, node: source.Function) -> str:
+    doc = inspect.cleandoc(ast.get_docstring(node) or "")
+    if source.is_property(node):
+        head = f"`{node.name}`" + (f" `-> {ast.unparse(node.returns)}`" if node.returns is not None else "")
+    else:
+        what = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+        name = f"{owner}.{node.name}" if source.belongs_to_class(node) else node.name
+        head = f"`{what}{source.signature(node, name=name, method=True)}`"
+    first, *rest = doc.split("\n\n")
+    said = f": {' '.join(first.split())}" if first else ""
+    return f"- {head}{said}" + "".join("\n\n" + _indented(one) for one in rest)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else line for line in text.splitlines())
+
+
+def _doc(found: Any) -> str:
+    """Its docstring; what it leaves to its module is the module's."""
+    doc = inspect.cleandoc(found.__doc__ or "")
+    if doc.startswith(_ELSEWHERE):
+        module = inspect.cleandoc(inspect.getmodule(found).__doc__ or "")  # type: ignore[union-attr]
+        doc = f"{module}\n\n{doc.removeprefix(_ELSEWHERE).strip()}".rstrip()
+    return doc + "\n" if doc else ""
+
+
+def _module(found: Any) -> str:
+    return f"In `{found.__module__}`."
+
+
+def main() -> None:
+    """Write the file that is named."""
+    parser = argparse.ArgumentParser(description="Write the Python reference, as Markdown.")
+    parser.add_argument("file", type=Path, help="where to")
+    parser.parse_args().file.write_text(render())
+
+
+if __name__ == "__main__":
+    main()

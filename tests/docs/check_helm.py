@@ -1,0 +1,38 @@
+"""The pages' helm lines, asked of helm itself: `python -m pytest tests/docs/check_helm.py` (HELM=… for another one).
+
+Not among `make test`'s tests, as those of tests/charts that need helm are not: it isn't a Python package.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.charts.conftest import helm
+from tests.charts.helm import Helm
+from tests.docs.pages import READ, steps
+from tests.docs.session import ROOT
+from tests.docs.test_pages import PAGES, title
+from tests.docs.understood import commands
+
+__all__ = ["helm"]  # the fixture
+
+LINES = [
+    words
+    for page in PAGES
+    for step in steps(page, title(page))
+    if step.kind == READ
+    for words in commands(step.text)
+    if words[:2] == ["helm", "install"]
+]
+
+
+@pytest.mark.parametrize("words", LINES, ids=" ".join)
+def test_it_renders(words: list[str], helm: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`helm template` with the same words: charts, flags and values are known, and something comes out."""
+    monkeypatch.chdir(ROOT)
+    rendered = helm.run("template", *words[2:], "--kube-version", "1.34.0")
+    assert "kind: " in rendered
+
+
+def test_there_are_some() -> None:
+    """The platform, and a pipeline from values."""
+    assert {words[3] for words in LINES} == {"charts/dynamo-platform", "charts/dynamo-pipeline"}
