@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,7 +76,7 @@ class Bench:
         tokenizer = load_tokenizer(self._model.card, self._model.files)
         self._ids = tokenizer.encode(PROMPT)
         self._engine: Any = create_engine(self._settings, self._model)
-        self._made = lambda: BARE[name](self._engine, self._ids, tokenizer, streams)
+        self._made: Callable[[], Bare] = lambda: BARE[name](self._engine, self._ids, tokenizer, streams)
 
     async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
         async with await DistributedRuntime.in_memory() as runtime:
@@ -170,8 +171,7 @@ def throughput(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[N
         for count in given.streams:
             pairs = await side_by_side(
                 given.rounds, count * given.tokens,
-                lambda count=count: bare.streams(count, given.tokens),
-                lambda count=count: bench.streams(count, given.tokens),
+                partial(bare.streams, count, given.tokens), partial(bench.streams, count, given.tokens),
             )  # fmt: skip
             print(of_streams(count, given.tokens, pairs), flush=True)
 

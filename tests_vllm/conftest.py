@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.conftest import etcd_server as etcd_server
 from tests.fixtures_nats import NatsServer
 from tests.worker.engine_rigs import RIGS, VLLM, Kind, Run, shared
 from tests_vllm.tiny_model import write

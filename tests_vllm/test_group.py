@@ -7,14 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
 from tests.worker.chain_model import LOOP, write_checkout
 from tests.worker.engine_rigs import VLLM
 from tests_vllm.programs import PATIENCE, RUN, WORKER, client, gone, running
-
-__all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 

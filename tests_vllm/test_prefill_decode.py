@@ -8,14 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
 from tests.worker.engine_rigs import PROMPT, VLLM, Rig
 from tests_vllm.programs import RUN, WORKER, client, running
 from tests_vllm.test_engine import directly
-
-__all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 PROMPTS = [f"{number}. {PROMPT * 3}" for number in range(4)]

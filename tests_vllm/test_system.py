@@ -12,14 +12,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.fixtures_etcd import EtcdServer, etcd_server
+from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
 from tests.worker.engine_rigs import PROMPT, VLLM, Rig
 from tests_vllm.programs import PATIENCE, RUN, WORKER, client, gone, running
 from tests_vllm.test_engine import PROMPTS, directly
-
-__all__ = ["etcd_server"]
 
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 16, "temperature": 0, "extra_body": {"ignore_eos": True}}
@@ -38,7 +36,8 @@ def whole(asker: openai.OpenAI, prompt: str) -> str:
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 16
-    return answer.choices[0].text
+    text: str = answer.choices[0].text
+    return text
 
 
 def streamed(asker: openai.OpenAI, prompt: str) -> str:

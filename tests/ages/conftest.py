@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests import fixtures_etcd
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
 
 from dynamo.runtime.names import new_id
 
-etcd_server = fixtures_etcd.etcd_server
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 100
 """Seconds for everything that a program does: many start at once where tests run side by side."""
