@@ -269,6 +269,7 @@ class DistributedRuntime:
                 self._loop.call_soon_threadsafe(self._begin_shutdown, grace)
         else:
             self._begin_shutdown(grace)
+            loop.call_soon_threadsafe(_wake)  # from a signal handler, a loop that waits would not notice
         return _Closing(self._until_closed)
 
     def _begin_shutdown(self, grace: float | None) -> None:
@@ -345,6 +346,10 @@ class _Closing:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._wait().__await__()
+
+
+def _wake() -> None:
+    """Nothing to do: the loop turns."""
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
