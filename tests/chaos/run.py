@@ -104,8 +104,7 @@ class _Run:
         return int(record.usage["prompt_tokens"]) - 1
 
     def _known(self) -> bool:
-        # Prefill workers aren't in a frontend's list.
-        wanted = len(self._site.of("worker")) - self._site.pools
+        wanted = len(self._site.of("worker"))
         return all(readings.instances_of(part.port) == wanted for part in self._site.of("frontend"))
 
     async def _afterwards(self, traffic: Traffic, servers: Servers) -> None:

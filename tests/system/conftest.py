@@ -189,7 +189,9 @@ class Frontend:
         return metric(f"{self.url}/metrics", f"dynamo_frontend_{name}", **labels)
 
     def instances(self) -> int:
-        return len(httpx.get(f"{self.url}/health", timeout=5).json()["instances"])
+        """Those that answer requests; prefill workers aren't among them."""
+        models = httpx.get(f"{self.url}/health", timeout=5).json()["models"]
+        return sum(int(model["instances"]) for model in models.values())
 
 
 def metric(url: str, name: str, **labels: str) -> float:
