@@ -269,6 +269,19 @@ def test_progress_in_a_log_and_on_a_terminal(hub: Hub, tmp_path: Path) -> None:
     assert "hf://org/tiny: loaded" in err
 
 
+def test_an_init_container_that_is_told_to_end(hub: Hub, tmp_path: Path) -> None:
+    """A container's first process gets no SIGTERM that it doesn't ask for: its pod would stay for all of its grace."""
+    hub.faults.append(Fault(NAME, hold_at=1 << 20))
+    code = "import os; os.getpid = lambda: 1; from dynamo.worker.fetch import main; main()"
+    command = [sys.executable, "-c", code, "--model-path", "org/tiny"]
+    process = subprocess.Popen(command, env=variables(hub.url, tmp_path), stderr=subprocess.DEVNULL)
+    eventually("half is there", lambda: partial(tmp_path) == 1 << 20)
+    process.terminate()
+    eventually("it ends", lambda: process.poll() is not None)
+    hub.faults[0].resume.set()
+    assert process.wait() == 128 + signal.SIGTERM
+
+
 def test_a_worker_that_loads_can_be_interrupted(hub: Hub, tmp_path: Path) -> None:
     """Ctrl-C ends it without waiting for the model; the next start goes on there."""
     (hub.folder / "org" / "tiny-GGUF" / "tiny-Q4_K_M.gguf").write_bytes(bytes(2 << 20))

@@ -16,9 +16,9 @@ from tests.waiting import until
 from dynamo.llm import open_model
 from dynamo.llm.protocols import LENGTH, STOP, PreprocessedRequest, StopConditions, TextRequest
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.canary import MARK, health_check
-from dynamo.worker.engines import create_engine, takes_text
+from dynamo.worker.engines import conditions, create_engine, takes_text
 from dynamo.worker.engines.python import Python
 from dynamo.worker.engines.userfile import standstill
 from dynamo.worker.settings import WorkerSettings
@@ -291,6 +291,23 @@ def test_stopping_ends_what_is_open(tmp_path: Path) -> None:
         await rig.engine.stop()
         for sink in sinks:
             assert isinstance(await sink.end(), EngineShutdown)
+
+    run(tmp_path, text, body)
+
+
+def test_only_so_many_requests_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by other engines: one too many goes to another worker; one that ended makes room."""
+    monkeypatch.setattr(conditions, "MOST_OPEN", 2)
+    text = "import asyncio\nasync def generate(request):\n    yield 'one'\n    await asyncio.Event().wait()\n"
+
+    async def body(rig: Rig) -> None:
+        _, abort = await rig.begun("a")
+        await rig.begun("b")
+        with pytest.raises(CapacityExceeded, match="2 requests"):
+            rig.submit("c")
+        abort()
+        await until("it has ended", lambda: rig.engine.load().running == 1)
+        await rig.begun("c")
 
     run(tmp_path, text, body)
 

@@ -31,6 +31,7 @@ from dynamo.worker.settings import WorkerSettings
         ({"num_nodes": 2, "leader_addr": "a:1", "discovery_backend": "mem"}, "needs --discovery-backend etcd"),
         ({"endpoint": "dyn://a.b"}, "namespace.component.endpoint"),
         ({"engine_args": "{x"}, "--engine-args is no JSON"),
+        ({"engine_args": '{"a": ' + "[" * 100_000}, "nested too deeply"),
         ({"engine_args": "[1]"}, "neither a JSON object nor a file"),
         ({"engine_args": "@/no/such/file"}, "/no/such/file"),
     ],
@@ -50,6 +51,30 @@ def test_engine_arguments_from_a_file(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(InvalidArgument, match="must be a JSON object"):
         WorkerSettings(engine_args=f"@{file}").check()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cache: {tokens_per_block: 64}\nmax_batch_size: 8", {"cache": {"tokens_per_block": 64}, "max_batch_size": 8}),
+        ("cuda_graph_config: {batch_sizes: {1: on}}", {"cuda_graph_config": {"batch_sizes": {"1": True}}}),
+        ("", {}),
+        ("built: 2026-11-22", "no word for .*date"),
+        ("a: &x [*x]", "refers to itself"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("- 1", "must be a JSON object"),
+    ],
+)  # fmt: skip
+def test_engine_arguments_in_yaml(tmp_path: Path, text: str, found: dict[str, Any] | str) -> None:
+    """As TensorRT-LLM's users have them: what JSON could say as well, and passes through other programs' hands as."""
+    file = tmp_path / "arguments.yaml"
+    file.write_text(text)
+    settings = WorkerSettings(engine="trtllm", engine_args=str(file))
+    if isinstance(found, dict):
+        assert settings.arguments() == found
+        return
+    with pytest.raises(InvalidArgument, match=found):
+        settings.arguments()
 
 
 def test_the_environment_is_below_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:

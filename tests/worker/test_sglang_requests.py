@@ -230,3 +230,4 @@ def test_a_start_that_nobody_waits_for_any_more() -> None:
     home._live()
     assert home._ended.is_set()
     asyncio.run(home.stop())
+    home.loop.close()

@@ -8,6 +8,8 @@ import pytest
 
 from dynamo.cli.batch.answers import Outcome
 from dynamo.cli.batch.ledger import BatchError, Task, open_ledger, progress_of, survey
+from dynamo.cli.batch.work import prepared
+from dynamo.cli.run import read
 
 TASK = Task("digest", 5, False, "mocker")
 
@@ -130,3 +132,22 @@ def test_an_input_is_surveyed(tmp_path: Path) -> None:
     assert (first.entries, first.ordered) == (2, True)
     file.write_text('{"text": "a"}\n\n{"text": "c"}')
     assert survey(file, True, "echo").input != first.input
+
+
+def test_other_defaults_of_requests_are_another_batch(tmp_path: Path) -> None:
+    """Half of the answers at one temperature and half at another would be nobody's batch."""
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    templates = [tmp_path / "cold.json", tmp_path / "hot.json"]
+    for file, heat in zip(templates, (0.0, 1.5), strict=True):
+        file.write_text(json.dumps({"temperature": heat}))
+    cold, hot = (
+        read([f"in=batch:{tmp_path / 'in.jsonl'}", "out=echo", "--request-template", str(file)],
+             terminal=False, llamacpp=False)
+        for file in templates
+    )  # fmt: skip
+    with prepared(cold) as batch:
+        batch.ledger.add(outcome(1))
+    with pytest.raises(BatchError, match=r"of another batch.*temperature"), prepared(hot):
+        pass
+    with prepared(cold) as batch:
+        assert batch.ledger.done == {1}

@@ -6,6 +6,8 @@ the files; workers that share a cache load each file once, since who loads it ho
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ def run(settings: FetchSettings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `python -m dynamo.worker.fetch`."""
+    if os.getpid() == 1:  # as in `dynamo.worker`; what has come stays, whenever the process ends
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     made = command(FetchSettings, run, name="dynamo-fetch", help="Load a model of the hub into the cache.")
     made.main(None if argv is None else list(argv))
 

@@ -162,10 +162,12 @@ def _json(text: str, source: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"{source} is no JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{source} is nested too deeply") from error
 
 
 def _yaml(text: str, source: str) -> Any:
-    """As TensorRT-LLM's users keep its arguments."""
+    """As TensorRT-LLM's users keep its arguments; what JSON can say of it, since they go on as that."""
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -173,9 +175,16 @@ def _yaml(text: str, source: str) -> Any:
             f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
         ) from error
     try:
-        return yaml.safe_load(text) or {}
+        found = yaml.safe_load(text) or {}
+        return json.loads(json.dumps(found))
     except yaml.YAMLError as error:
         raise InvalidArgument(f"{source} is no YAML: {' '.join(str(error).split())}") from error
+    except TypeError as error:  # a date, say
+        raise InvalidArgument(f"{source} holds what JSON has no word for ({error}): write it as a text") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{source} refers to itself") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{source} is nested too deeply") from error
 
 
 def _read(path: Path, source: str) -> str:

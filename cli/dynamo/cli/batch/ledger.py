@@ -39,7 +39,7 @@ class Task:
     """Lines that are not blank."""
     ordered: bool
     answerer: str
-    """The engine and the model, as they were given."""
+    """The engine, the model and the defaults of requests, as they were given."""
 
 
 def survey(file: Path, ordered: bool, answerer: str) -> Task:

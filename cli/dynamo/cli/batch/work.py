@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -44,7 +45,8 @@ def prepared(run: Run) -> Iterator[Batch]:
     output = Path(settings.batch_output).expanduser() if settings.batch_output else file.parent / OUTPUT
     if output.resolve() == file.resolve():
         raise BatchError(f"{file} would be overwritten by its own answers: give --batch-output another file")
-    answerer = " ".join(filter(None, (run.roles.output, run.model, settings.model_name)))
+    defaults = json.dumps(run.template, sort_keys=True) if run.template else ""
+    answerer = " ".join(filter(None, (run.roles.output, run.model, settings.model_name, defaults)))
     try:
         task = survey(file, settings.batch_ordered, answerer)
     except OSError as error:

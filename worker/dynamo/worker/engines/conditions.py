@@ -1,14 +1,24 @@
-"""What a request says of its tokens, as engines without a name for it need it. Pure."""
+"""What a request says of its tokens, as engines without a name for it need it, and whether there is room. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import CapacityExceeded, InvalidArgument
 
 UNKNOWN_LOGPROB: Final = -9999.0
 """OpenAI's value for a log probability that is not known."""
+
+
+MOST_OPEN: Final = 4096
+"""Requests at once, for engines whose own queue has no bound."""
+
+
+def check_open(here: int, most: int | None = None) -> None:
+    """`CapacityExceeded` where so many requests are here already; another worker may have room."""
+    if here >= (MOST_OPEN if most is None else most):
+        raise CapacityExceeded(f"{here} requests are here already")
 
 
 def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:

@@ -19,21 +19,33 @@ def grammar_of(wanted: dict[str, Any] | None) -> str | None:
     """The grammar to ask for; `InvalidArgument` says what is wrong with what was wanted. May take milliseconds."""
     if not wanted:
         return None
-    if "grammar" in wanted:
-        grammar = str(wanted["grammar"])
-    elif "json" in wanted:
-        schema = wanted["json"]
-        grammar = f"{_LARK} {{}}\nstart: %json {schema if isinstance(schema, str) else json.dumps(schema)}"
-    elif "regex" in wanted:
-        grammar = f"{_LARK} {{}}\nstart: /{_lark().regex_to_lark(wanted['regex'])}/"
-    elif "choice" in wanted:
-        grammar = f"{_LARK} {{}}\nstart: {' | '.join(map(json.dumps, wanted['choice']))}"
-    else:
+    kind = next((name for name in GUIDED if name in wanted), None)
+    if kind is None:
         raise InvalidArgument(f"guided decoding by {', '.join(sorted(wanted))}: llamacpp takes {', '.join(GUIDED)}")
+    grammar = _written(kind, wanted[kind])
     if grammar.startswith(_LARK) and (wrong := _lark().LLMatcher.validate_grammar(grammar)):
-        (kind,) = sorted(wanted)[:1]
         raise InvalidArgument(f"guided decoding ({kind}): {wrong.splitlines()[0]}")
     return grammar
+
+
+def _written(kind: str, what: Any) -> str:
+    if kind == "grammar":
+        return str(what)
+    if kind == "json":
+        rule = f"%json {_schema(what)}"
+    elif kind == "regex":
+        rule = f"/{_lark().regex_to_lark(what)}/"
+    else:
+        rule = " | ".join(map(json.dumps, what))
+    return f"{_LARK} {{}}\nstart: {rule}"
+
+
+def _schema(what: Any) -> str:
+    """On one line: in a text of a client's own there could be more rules behind it."""
+    try:
+        return json.dumps(json.loads(what) if isinstance(what, str) else what)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"guided decoding (json): the schema is no JSON: {error}") from error
 
 
 def _lark() -> Any:

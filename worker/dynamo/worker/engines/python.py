@@ -18,6 +18,7 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import check_open
 from dynamo.worker.engines.userfile.answer import Answer
 from dynamo.worker.engines.userfile.arguments import file_arguments
 from dynamo.worker.engines.userfile.limits import wanted_nothing
@@ -115,6 +116,7 @@ class Python:
     def submit(self, request: PreprocessedRequest | TextRequest, sink: Sink) -> Abort:
         if wanted_nothing(request):
             return nothing_wanted(sink)
+        check_open(len(self._answers))
         assert self._loaded is not None
         answer = Answer(self._loaded, request, sink, self._end_process)
         loop = asyncio.get_running_loop()

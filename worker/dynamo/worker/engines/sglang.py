@@ -15,17 +15,17 @@ import os
 import signal
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import room_for
+from dynamo.worker.engines.conditions import check_open, room_for
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
 from dynamo.worker.engines.sglang_requests import OutputReader, Phase, Piece, generate, phases
+from dynamo.worker.engines.to_loop import ToLoop
 from dynamo.worker.native_events import NativeKvEvents
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 INSTALL: Final = 'pip install "dynamo-pipelines[sglang]" on a machine with a CUDA GPU'
-_MOST_OPEN: Final = 4096
 _STOP_SECONDS: Final = 60.0
 _TRIES: Final = 20
 
@@ -112,14 +111,13 @@ class SgLang:
         self._open: set[_Job] = set()
         self._names = itertools.count(1)
         self._listener: KvListener | None = None
-        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._scheduled = False
         self._context = 0
 
     async def start(self) -> EngineFacts:
-        self._loop = asyncio.get_running_loop()
-        self._death: asyncio.Future[BaseException] = self._loop.create_future()
-        _on_quit(self._loop, self._death)
+        loop = asyncio.get_running_loop()
+        self._loop = ToLoop()
+        self._death: asyncio.Future[BaseException] = loop.create_future()
+        _on_quit(loop, self._death)
         await self._home.start()
         engine = self._home.engine
         resolved = engine.server_args.resolved_dict()
@@ -177,8 +175,7 @@ class SgLang:
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room = room_for(request, self._context)
-        if len(self._open) >= _MOST_OPEN:
-            raise CapacityExceeded(f"{len(self._open)} requests are here already")
+        check_open(len(self._open))
         steps = phases(request, room)
         generate(request, (), steps[0], "")  # refuses what can't be asked, now
         if steps[0].max_tokens == 0:
@@ -202,11 +199,11 @@ class SgLang:
                 if not job.wanted or await self._phase(job, phase, number, number == len(job.steps) - 1):
                     return
         except DynamoException as error:
-            self._tell(self._end, job, job.sink.fail, error)
+            self._loop.tell(self._end, job, job.sink.fail, error)
         except ValueError as error:  # what its checks of a request raise
-            self._tell(self._end, job, job.sink.fail, InvalidArgument(f"SGLang: {error}"))
+            self._loop.tell(self._end, job, job.sink.fail, InvalidArgument(f"SGLang: {error}"))
         except Exception as error:  # belongs to this request, whatever the engine raises
-            self._tell(self._end, job, job.sink.fail, EngineError(f"SGLang: {type(error).__name__}: {error}"))
+            self._loop.tell(self._end, job, job.sink.fail, EngineError(f"SGLang: {type(error).__name__}: {error}"))
 
     async def _phase(self, job: _Job, phase: Phase, number: int, last: bool) -> bool:
         """Run one call of the engine; True: the request has ended with it."""
@@ -218,7 +215,7 @@ class SgLang:
                 self._drop(job)
                 return True
             piece = job.reader.read(output, last=last)
-            self._tell(self._push, job, piece)
+            self._loop.tell(self._push, job, piece)
             if piece.finish is not None:
                 self._drop(job)  # where the end is ours, the engine would go on
                 return True
@@ -231,20 +228,7 @@ class SgLang:
         if job.call:
             self._home.engine.tokenizer_manager.abort_request(job.call)
 
-    def _tell(self, what: Callable[..., None], *given: Any) -> None:
-        """Hand over to the worker's loop; one wake-up brings all that was said until it turns."""
-        self._heard.append((what, given))
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon_threadsafe(self._listen)
-
     # -- on the worker's loop
-
-    def _listen(self) -> None:
-        self._scheduled = False
-        while self._heard:
-            what, given = self._heard.popleft()
-            what(*given)
 
     def _push(self, job: _Job, piece: Piece) -> None:
         if job not in self._open:

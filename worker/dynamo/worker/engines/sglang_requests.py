@@ -24,6 +24,7 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, InvalidArgument
+from dynamo.worker.engines.conditions import left, stop_reasons
 
 NEVER: Final = -1e9
 """The bias of a token that must not be sampled."""
@@ -48,19 +49,12 @@ class Phase(NamedTuple):
 def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
     """How a request is cut; `room` is what the context leaves for the answer, in tokens."""
     conditions = request.stop_conditions
-    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
+    wanted = left(request, room)
     floor = min(conditions.min_tokens or 0, wanted)
     if floor == 0:
         return [Phase(wanted, conditions.ignore_eos)]
     rest = [Phase(wanted - floor, conditions.ignore_eos)] if wanted > floor else []
     return [Phase(floor, True, floor=True), *rest]
-
-
-def ends(request: PreprocessedRequest) -> dict[int, str]:
-    """Token ids that end the answer, with the reason each one gives."""
-    conditions = request.stop_conditions
-    found = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
-    return found | dict.fromkeys(conditions.stop_token_ids, STOP)
 
 
 def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, name: str) -> dict[str, Any]:
@@ -76,7 +70,7 @@ def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, 
         bias |= {str(token): NEVER for token in (*request.eos_token_ids, *request.stop_conditions.stop_token_ids)}
     if bias:
         sampling["logit_bias"] = bias
-    stops = sorted(ends(request))
+    stops = sorted(stop_reasons(request))
     if stops and not phase.endless:
         sampling["stop_token_ids"] = stops
     made: dict[str, Any] = {"input_ids": list(tokens), "sampling_params": sampling, "stream": True, "rid": name}
@@ -108,7 +102,7 @@ class OutputReader:
     """Reads the outputs of one request, over all its phases, into pieces."""
 
     def __init__(self, request: PreprocessedRequest) -> None:
-        self._request, self._ends = request, ends(request)
+        self._request, self._ends = request, stop_reasons(request)
         self._floor = request.stop_conditions.min_tokens or 0
         self._told = False
         self.tokens: list[int] = []

@@ -1,7 +1,7 @@
-"""Engines that block a thread per running request: their threads, and the way from there to the loop.
+"""Engines that block a thread per running request: their threads.
 
 llama.cpp's server core and mistral.rs are such engines. Each slot is a thread that answers
-one request at a time; what the threads say in one turn of the loop is handed over together.
+one request at a time.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown
+from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown
 from dynamo.worker.engine import Abort, EngineLoad, Sink
+from dynamo.worker.engines.conditions import check_open
+from dynamo.worker.engines.to_loop import ToLoop
 
 _JOIN_SECONDS: Final = 10.0
 """That all threads together may take to end."""
@@ -44,14 +45,11 @@ class Slots:
         self._open: set[Job] = set()
         self._running = 0
         self._threads: list[threading.Thread] = []
-        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._scheduled = False
         self._death: asyncio.Future[BaseException] | None = None
 
     def start(self) -> None:
         """Start the threads, for the running loop."""
-        self._loop = asyncio.get_running_loop()
-        self._death = self._loop.create_future()
+        self._loop, self._death = ToLoop(), asyncio.get_running_loop().create_future()
         for number in range(self._count):
             thread = threading.Thread(target=self._work, name=f"{self._engine}-{number}", daemon=True)
             thread.start()
@@ -87,8 +85,7 @@ class Slots:
             raise EngineShutdown(f"{self._engine} has died")
         # The queue itself is counted: what was aborted stays in it until a thread comes by.
         here = self._jobs.qsize() + self._running
-        if here >= self._count + self._max_waiting:
-            raise CapacityExceeded(f"{here} requests are here already")
+        check_open(here, self._count + self._max_waiting)
         self._open.add(job)
         self._jobs.put(job)
 
@@ -103,27 +100,27 @@ class Slots:
 
     def push(self, job: Job, ids: list[int], extras: dict[str, Any] | None = None) -> None:
         """Tokens of a job."""
-        self._tell(self._push, job, ids, extras)
+        self._loop.tell(self._push, job, ids, extras)
 
     def finish(self, job: Job, reason: str, extras: dict[str, Any] | None = None) -> None:
         """A job ends well."""
         job.wanted = False
-        self._tell(self._end, job, job.sink.finish, reason, extras)
+        self._loop.tell(self._end, job, job.sink.finish, reason, extras)
 
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
-        self._tell(self._end, job, job.sink.fail, error)
+        self._loop.tell(self._end, job, job.sink.fail, error)
 
     def _work(self) -> None:
         try:
             while (job := self._jobs.get()) is not None:
                 if job.wanted:
-                    self._tell(self._add, 1)
+                    self._loop.tell(self._add, 1)
                     self._try(job)
-                    self._tell(self._add, -1)
+                    self._loop.tell(self._add, -1)
         except BaseException as error:  # of the engine, not of a request; the thread ends with it
-            self._tell(self._die, error)
+            self._loop.tell(self._die, error)
 
     def _try(self, job: Job) -> None:
         try:
@@ -133,20 +130,7 @@ class Slots:
         except Exception as error:  # belongs to this request, whatever the extension raises
             self.fail(job, EngineError(f"{self._engine}: {type(error).__name__}: {error}"))
 
-    def _tell(self, what: Callable[..., None], *arguments: Any) -> None:
-        """Hand over to the loop; one wake-up brings all that threads said until it turns."""
-        self._heard.append((what, arguments))
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon_threadsafe(self._listen)
-
     # -- on the loop
-
-    def _listen(self) -> None:
-        self._scheduled = False
-        while self._heard:
-            what, arguments = self._heard.popleft()
-            what(*arguments)
 
     def _add(self, change: int) -> None:
         self._running += change

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.background import Background
-from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import room_for
+from dynamo.worker.engines.conditions import check_open, room_for
 from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 INSTALL: Final = 'pip install "dynamo-pipelines[trtllm]", with NVIDIA\'s package index, on a machine with a CUDA GPU'
 _CONTEXT: Final = 8192
 """Tokens, where neither the model nor the user says."""
-_MOST_OPEN: Final = 4096
 
 
 class _Job:
@@ -92,8 +91,7 @@ class TrtLlm:
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room = room_for(request, self._context)
-        if len(self._open) >= _MOST_OPEN:
-            raise CapacityExceeded(f"{len(self._open)} requests are here already")
+        check_open(len(self._open))
         sampling = sampling_arguments(request, room)
         if sampling["max_tokens"] == 0:
             return nothing_wanted(sink)

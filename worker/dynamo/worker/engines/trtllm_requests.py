@@ -19,6 +19,7 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
+from dynamo.worker.engines.conditions import left
 from dynamo.worker.settings import WorkerSettings
 
 OURS: Final = {
@@ -67,7 +68,7 @@ def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any
         raise InvalidArgument("logit_bias is not there for trtllm")
     if wants.prompt_logprobs is not None:
         raise InvalidArgument("prompt_logprobs is not there for trtllm")
-    wanted = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
+    wanted = left(request, room)
     made: dict[str, Any] = {
         "max_tokens": wanted, "detokenize": False, "include_stop_str_in_output": True,
         # Without a tokenizer there must be an end token, and -1 is none.

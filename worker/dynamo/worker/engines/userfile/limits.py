@@ -6,14 +6,15 @@ yields beyond the end is dropped, and the file is closed.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest, TextRequest
+from dynamo.llm.protocols import LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest, TextRequest
 from dynamo.llm.stopping import StopMatcher
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.conditions import stop_reasons
 from dynamo.worker.engines.userfile.outputs import Piece
 
-_PER_TOKEN = ("log_probs", "top_logprobs")
+_PER_TOKEN: Final = (LOG_PROBS, TOP_LOGPROBS)
 
 
 class Limits(Protocol):
@@ -31,8 +32,7 @@ class TokenLimits:
 
     def __init__(self, request: PreprocessedRequest) -> None:
         conditions = request.stop_conditions
-        self._stops = dict.fromkeys(() if conditions.ignore_eos else request.eos_token_ids, EOS)
-        self._stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
+        self._stops = stop_reasons(request)
         self._most, self._least = conditions.max_tokens, conditions.min_tokens or 0
         self._count = 0
 

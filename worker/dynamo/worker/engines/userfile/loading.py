@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.userfile.mistakes import Home, Mistake, explained
+from dynamo.worker.engines.userfile.mistakes import Home, Mistake, explained, kind_of
 
 GENERATE: Final = "generate"
 INITIALIZE: Final = "initialize"
@@ -53,12 +53,7 @@ class UserFile:
             return output
         if inspect.iscoroutine(output):
             output.close()
-        raise Mistake(f"{self.home.file.name}: generate returned {_kind(output)}, no async generator: {_FORM}")
-
-
-def _kind(found: object) -> str:
-    name = type(found).__name__
-    return f"an {name}" if name[:1] in "aeiou" else f"a {name}"
+        raise Mistake(f"{self.home.file.name}: generate returned {kind_of(output)}, no async generator: {_FORM}")
 
 
 class Replaced:
@@ -139,7 +134,7 @@ def _generate(module: ModuleType, home: Home) -> Callable[..., Any]:
 def generate_problem(found: object) -> str:
     """What is wrong with what a file calls `generate`; empty where it can be called for each request."""
     if not callable(found):
-        return f"generate is {_kind(found)}: {_FORM}"
+        return f"generate is {kind_of(found)}: {_FORM}"
     if isinstance(found, type):
         return f"generate is a class: {_FORM}, or 'generate = {found.__name__}().generate'"
     inner = _inner(found)

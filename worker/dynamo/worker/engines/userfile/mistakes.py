@@ -20,6 +20,12 @@ class Mistake(ValueError):  # noqa: N818 - it is what the user made
     """Something in the user's file is not as it must be; the message says what to write instead."""
 
 
+def kind_of(value: object) -> str:
+    """What somebody has given, in words: `a list`, `an int`, `None`."""
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[:1] in "aeiou" else f"a {name}"
+
+
 class Place(NamedTuple):
     """A line of the user's code."""
 

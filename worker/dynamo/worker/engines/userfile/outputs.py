@@ -22,7 +22,7 @@ from dynamo.llm.protocols import (
     TOP_LOGPROBS,
 )  # fmt: skip
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.userfile.mistakes import Mistake
+from dynamo.worker.engines.userfile.mistakes import Mistake, kind_of
 
 CHUNK: Final = '{"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]}'
 OUTPUT: Final = '{"token_ids": [1, 2], "finish_reason": None}'
@@ -47,7 +47,7 @@ def read_chunk(item: Any) -> Piece:
     if type(item) is str:
         return Piece(item, None, None)
     if not isinstance(item, dict):
-        raise Mistake(f"yields {_name(item)} where a dict is meant: a text engine yields {CHUNK}")
+        raise Mistake(f"yields {kind_of(item)} where a dict is meant: a text engine yields {CHUNK}")
     if "error" in item:
         raise _told(item["error"])
     choices = item.get("choices")
@@ -67,7 +67,7 @@ def _choice(choices: list[Any]) -> tuple[str, str | None, Any]:
         raise Mistake(f"a chunk with {len(choices)} choices: each call of generate is for one choice, so yield one")
     choice = choices[0]
     if not isinstance(choice, dict):
-        raise Mistake(f"the choice is {_name(choice)}, not a dict: a text engine yields {CHUNK}")
+        raise Mistake(f"the choice is {kind_of(choice)}, not a dict: a text engine yields {CHUNK}")
     if choice.get("index"):
         raise Mistake(f"choice index {choice['index']!r}: each call of generate is for one choice, whose index is 0")
     if "message" in choice:
@@ -82,14 +82,14 @@ def _text(choice: dict[str, Any]) -> str:
         if text is None and choice.get("finish_reason") is None:
             raise _no_chunk(choice, "'delta' (or 'text') in its choice")
     elif not isinstance(delta, dict):
-        raise Mistake(f'"delta" is {_name(delta)}, not {{"content": "text"}}')
+        raise Mistake(f'"delta" is {kind_of(delta)}, not {{"content": "text"}}')
     else:
         text = delta.get("content")
         for name, value in delta.items():
             if value and name not in _CARRIED:
                 raise Mistake(f"a delta with {name!r}, which this version does not pass on: it carries 'content' only")
     if text is not None and not isinstance(text, str):
-        raise Mistake(f"the content is {_name(text)}, not text")
+        raise Mistake(f"the content is {kind_of(text)}, not text")
     return text or ""
 
 
@@ -105,7 +105,7 @@ def _usage(usage: Any) -> dict[str, Any] | None:
     if usage is None:
         return None
     if not isinstance(usage, dict):
-        raise Mistake(f"'usage' is {_name(usage)}, not a dict of counts")
+        raise Mistake(f"'usage' is {kind_of(usage)}, not a dict of counts")
     details = usage.get("prompt_tokens_details")
     named = {
         PROMPT_TOKENS: usage.get("prompt_tokens"),
@@ -128,7 +128,7 @@ def read_output(item: Any) -> Piece:
         raise _no_output(item)
     ids = [] if ids is None else ids if type(ids) is list else list(ids) if isinstance(ids, tuple) else ids
     if type(ids) is not list:
-        raise Mistake(f"'token_ids' is {_name(ids)}, not a list of ids: {OUTPUT}")
+        raise Mistake(f"'token_ids' is {kind_of(ids)}, not a list of ids: {OUTPUT}")
     for token in ids:
         if type(token) is not int or token < 0:
             raise Mistake(f"'token_ids' holds {token!r}, which is no token id (a whole number)")
@@ -168,7 +168,7 @@ def _no_output(item: Any) -> Mistake:
     text = isinstance(item, str) or (isinstance(item, dict) and ("choices" in item or item.get("text")))
     hint = "; for text, run the file as out=pystr: (mode: text)" if text else ""
     if not isinstance(item, dict):
-        return Mistake(f"yields {_name(item)} where a dict is meant: a tokens engine yields {OUTPUT}{hint}")
+        return Mistake(f"yields {kind_of(item)} where a dict is meant: a tokens engine yields {OUTPUT}{hint}")
     return Mistake(f"yields a dict with {_keys(item)}, which lacks 'token_ids': a tokens engine yields {OUTPUT}{hint}")
 
 
@@ -189,8 +189,3 @@ def _told(error: Any) -> EngineError:
     """An error that the file says in its output."""
     message = error.get("message") if isinstance(error, dict) else error
     return EngineError(str(message or "the engine failed"))
-
-
-def _name(value: Any) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"an {name}" if name[:1] in "aeiou" else f"a {name}"

@@ -1,0 +1,47 @@
+"""What constrains an answer of llama.cpp, against the library that compiles it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engines.llamacpp_grammar import grammar_of
+
+
+@pytest.mark.parametrize(
+    ("wanted", "part"),
+    [
+        ({"grammar": 'root ::= "a"'}, 'root ::= "a"'),
+        ({"json": {"type": "object"}}, 'start: %json {"type": "object"}'),
+        ({"json": ' {"type":\n "object"}'}, 'start: %json {"type": "object"}'),
+        ({"regex": "a/b+"}, "start: /"),
+        ({"choice": ['say "yes"', "no"]}, 'start: "say \\"yes\\"" | "no"'),
+    ],
+)
+def test_each_kind_has_its_grammar(wanted: dict[str, Any], part: str) -> None:
+    """One that the library compiles."""
+    assert part in (grammar_of(wanted) or "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"json": {"type": "nonsense"}, "backend": "auto"}, r"guided decoding \(json\)"),
+        ({"json": "{"}, r"guided decoding \(json\): the schema is no JSON"),
+        ({"json": "[" * 100_000}, r"guided decoding \(json\): the schema is no JSON"),
+        ({"json": '{"type": "object"}\nother: "rule"'}, "the schema is no JSON"),
+        ({"regex": "(", "backend": "auto"}, r"guided decoding \(regex\)"),
+        ({"structural_tag": "x"}, "by structural_tag: llamacpp takes"),
+    ],
+)
+def test_what_can_not_be_compiled_is_refused(wanted: dict[str, Any], says: str) -> None:
+    """By the kind that is wrong; a schema in a text is one, and brings no rules of its own."""
+    with pytest.raises(InvalidArgument, match=says):
+        grammar_of(wanted)
+
+
+def test_nothing_wanted() -> None:
+    """Is no grammar."""
+    assert grammar_of(None) is None

@@ -1,0 +1,30 @@
+"""From the threads of an engine to the worker's loop: what they say in one turn of it is handed over together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+
+class ToLoop:
+    """Made on the loop. `tell` is for any thread: what it names is called on the loop, in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._scheduled = False
+
+    def tell(self, what: Callable[..., None], *given: Any) -> None:
+        """One wake-up brings all that was said until the loop turns."""
+        self._heard.append((what, given))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon_threadsafe(self._listen)
+
+    def _listen(self) -> None:
+        self._scheduled = False
+        while self._heard:
+            what, given = self._heard.popleft()
+            what(*given)
