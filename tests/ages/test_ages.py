@@ -132,7 +132,7 @@ def test_today(start: Start) -> None:
     server.leave(signal.SIGTERM)
 
 
-def test_errors_as_callers_see_them(start: Start) -> None:
+def test_errors_as_callers_see_them(start: Start, namespace: str) -> None:
     """Items before an error are kept; handlers' exceptions are `ValueError`s too, which callers catch."""
     start("failing_server.py")
     assert start("failing_client.py").end() == [
@@ -145,7 +145,7 @@ def test_errors_as_callers_see_them(start: Start) -> None:
         "{'how': 'object'} ['begun'] EngineError True an item can't be sent: TypeError: "
         "Encoding objects of type object is unsupported",
         "{'what': 1} [] InvalidRequest True Invalid request: 1 validation error for Request",
-        "direct NoInstances instance_id=12345 not found for endpoint ",
+        f"direct NoInstances instance_id=12345 not found for endpoint {namespace}.backend.generate",
         "nobody NoInstances nobody serves ns.nobody.generate now",
         "static InvalidArgument Client.static() belongs to dynamo_worker(static=True): use round_robin() here",
     ]
