@@ -166,7 +166,7 @@ def _doc(found: Any) -> str:
     """Its docstring; what it leaves to its module is the module's."""
     doc = inspect.cleandoc(found.__doc__ or "")
     if doc.startswith(_ELSEWHERE):
-        module = inspect.cleandoc(inspect.getmodule(found).__doc__ or "")  # type: ignore[union-attr]
+        module = inspect.cleandoc(inspect.getmodule(found).__doc__ or "")
         doc = f"{module}\n\n{doc.removeprefix(_ELSEWHERE).strip()}".rstrip()
     return doc + "\n" if doc else ""
 
