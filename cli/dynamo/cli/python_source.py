@@ -143,6 +143,7 @@ def constant(module: str, name: str) -> Field | None:
 def _fields(body: Sequence[ast.stmt], before: str) -> Iterator[Field]:
     target: ast.expr
     for at, node in enumerate(body):
+        target: ast.expr
         if isinstance(node, ast.AnnAssign):
             target, kind, value = node.target, ast.unparse(node.annotation), node.value
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
