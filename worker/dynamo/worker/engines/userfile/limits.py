@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from dynamo.llm.handlers.outputs import Piece
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest, TextRequest
 from dynamo.llm.stopping import StopMatcher
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.userfile.outputs import Piece
 
 _PER_TOKEN = ("log_probs", "top_logprobs")
 

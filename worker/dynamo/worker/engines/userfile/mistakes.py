@@ -11,13 +11,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
+from dynamo.llm.handlers.outputs import Mistake
+
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _OURS: Final = "dynamo."
 _LONGEST: Final = 400
-
-
-class Mistake(ValueError):  # noqa: N818 - it is what the user made
-    """Something in the user's file is not as it must be; the message says what to write instead."""
 
 
 class Place(NamedTuple):
