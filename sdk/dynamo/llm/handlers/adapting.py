@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, Final, Literal
 
 import msgspec
 
 from dynamo.llm.exceptions import HttpError, on_the_wire
 from dynamo.llm.handlers.calling import call, passes_context
-from dynamo.llm.handlers.outputs import Mistake, Piece, read_chunk, read_output
+from dynamo.llm.handlers.outputs import Mistake, read_chunk, read_output
 from dynamo.llm.handlers.requests import text_request, tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest, delta, output_dict
 from dynamo.runtime.context import Context
@@ -23,8 +24,8 @@ from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.offers import Generate
 
 _FORM: Final = "write 'async def generate(request):' and yield each piece"
-Take = Callable[[Any], Any]
-"""An item as it is yielded to an item as it is sent."""
+Send = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
+"""Items as they are yielded to items as they are sent."""
 
 
 def adapter(model_input: Literal["tokens", "text"]) -> Callable[[Generate], Generate]:
@@ -35,26 +36,26 @@ def adapter(model_input: Literal["tokens", "text"]) -> Callable[[Generate], Gene
         passes = passes_context(generate)
 
         async def run(payload: Any, context: Context) -> AsyncIterator[Any]:
-            request, take = read(payload)
+            request, send = read(payload)
             with _told():
-                output = call(generate, passes, request, context)
-                async for item in _items(output):
-                    yield take(item)
+                async with aclosing(_items(call(generate, passes, request, context))) as items:
+                    async for item in send(items):
+                        yield item
 
         return run
 
     return adapt
 
 
-async def _items(output: Any) -> AsyncIterator[Any]:
+async def _items(output: Any) -> AsyncGenerator[Any, None]:
     """Of a generator, which is closed however its reader leaves; of a coroutine its one result."""
     if inspect.isawaitable(output):
         output = await output
-    if not isinstance(output, AsyncIterator):
-        if inspect.isgenerator(output) or not isinstance(output, (dict, str)):
-            raise Mistake(f"generate returned {type(output).__name__}, no async generator: {_FORM}")
+    if isinstance(output, dict | str):
         yield output
         return
+    if not isinstance(output, AsyncIterator):
+        raise Mistake(f"generate returned {type(output).__name__}, no async generator: {_FORM}")
     try:
         async for item in output:
             yield item
@@ -78,37 +79,48 @@ def _told() -> Iterator[None]:
         raise InvalidArgument(f"ValueError: {error}") from error
 
 
-def _tokens(payload: Any) -> tuple[Any, Take]:
+def _tokens(payload: Any) -> tuple[Any, Send]:
     if not isinstance(payload, dict) or "model" not in payload or "token_ids" not in payload:
-        return payload, _as_it_is
+        return payload, _as_they_are
     try:
         request = msgspec.convert(payload, PreprocessedRequest)
     except msgspec.ValidationError:
-        return payload, _as_it_is
-    return {**payload, **tokens_request(request)}, _output
+        return payload, _as_they_are
+    return {**payload, **tokens_request(request)}, _outputs
 
 
-def _text(payload: Any) -> tuple[Any, Take]:
+def _text(payload: Any) -> tuple[Any, Send]:
     if not isinstance(payload, dict) or payload.keys() != {"model", "kind", "body"}:
-        return payload, _as_it_is
+        return payload, _as_they_are
     try:
-        return text_request(msgspec.convert(payload, TextRequest)), _chunk
+        return text_request(msgspec.convert(payload, TextRequest)), _deltas
     except msgspec.ValidationError:
-        return payload, _as_it_is
+        return payload, _as_they_are
 
 
-def _as_it_is(item: Any) -> Any:
-    return item
+def _as_they_are(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    return items
 
 
-def _output(item: Any) -> Any:
-    """The item itself, which frontends read, where that holds tokens and nothing else; programs see their own names."""
-    piece: Piece = read_output(item)
-    if piece.extras is None and piece.finish is None:
-        return item
-    return {**item, **output_dict([*piece])}
+async def _outputs(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The dicts themselves, which frontends read: programs find their own names in them."""
+    async for item in items:
+        piece = read_output(item)
+        yield item if piece.extras is None and piece.finish is None else {**item, **output_dict([*piece])}
 
 
-def _chunk(item: Any) -> Any:
-    piece = read_chunk(item)
-    return delta(piece.produced, piece.finish, piece.extras)
+async def _deltas(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The end comes last: the usage may follow the finish reason."""
+    finish, extras = None, {}
+    async for item in items:
+        piece = read_chunk(item)
+        if finish is not None and piece.produced:
+            raise Mistake(f"yields more text after finish_reason {finish!r}: yield it before")
+        if finish is None and piece.finish is None:
+            yield delta(piece.produced, None, piece.extras)
+            continue
+        if piece.produced:
+            yield delta(piece.produced)
+        finish, extras = finish or piece.finish, extras | (piece.extras or {})
+    if finish is not None:
+        yield delta("", finish, extras or None)
