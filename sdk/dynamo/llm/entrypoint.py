@@ -196,11 +196,13 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
     """Fields of the frontend's settings."""
     values, dynamic = args.values, args.engine_type is EngineType.Dynamic
     router = values["router_config"]
-    named = ("http_host", "http_port", "namespace_prefix", "migration_max_seq_len", "migration_limit")
-    given = {name: values[name] for name in named} | {
-        "namespace": values["namespace"] or (_namespace(values["endpoint_id"]) if dynamic else None),
-        "tokenizer": values.get("tokenizer_backend"), "hold_seconds": None if dynamic else _HOLD_SECONDS,
-    }  # fmt: skip
+    named = ("http_host", "http_port", "migration_max_seq_len", "migration_limit")
+    given = {name: values[name] for name in named} | {"tokenizer": values.get("tokenizer_backend")}
+    if dynamic:
+        given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
+        given["namespace_prefix"] = values["namespace_prefix"]
+    else:  # the engine's own runtime has no other
+        given["hold_seconds"] = _HOLD_SECONDS
     given |= {name: _text(values[name]) for name in ("tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")}
     if router is not None:
         given |= _of_router(router)
