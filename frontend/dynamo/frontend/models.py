@@ -58,7 +58,7 @@ class ModelPool:
         self._mode, self._random, self._kv = mode, random, kv
         self.gates, self._sessions = gates or Gates(metrics), sessions
         self._migration_limit = migration_limit
-        self.prefills = Prefills(lambda card: ModelSet(card, view, mode, random, kv), self._join, disagg)
+        self.prefills = Prefills(self._set_of, self._join, disagg)
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -109,8 +109,7 @@ class ModelPool:
         """Take an instance into its set."""
         found = self._sets.get((card.name, card.digest))
         if found is None:
-            mode, kv = self._way(card)
-            found = ModelSet(card, self._view, mode, self._random, kv, self._sessions)
+            found = self._set_of(card, self._sessions)
             self._sets[card.name, card.digest] = found
             self._by_name.setdefault(card.name, []).append(found)
             self.gates.put(found)
@@ -131,13 +130,15 @@ class ModelPool:
 
     def _way(self, card: ModelCard) -> tuple[str, KvOptions | None]:
         """How its workers are chosen: as its card says, if it can be here, else as this frontend does."""
-        wanted = card.router_mode
-        if wanted is None or wanted == self._mode:
-            return self._mode, self._kv
-        if wanted not in SELECTORS or wanted == KV_MODE:
-            log.warning("model %s asks for router mode %r, which needs --router-mode %s", card.name, wanted, wanted)
-            return self._mode, self._kv
-        return wanted, None
+        mode = self._mode if card.router_mode is None else card.router_mode
+        if mode not in SELECTORS:
+            log.warning("model %s asks for router mode %r, which this frontend doesn't know", card.name, mode)
+            mode = self._mode
+        return mode, self._kv if mode == KV_MODE else None
+
+    def _set_of(self, card: ModelCard, sessions: Sessions | None = None) -> ModelSet:
+        mode, kv = self._way(card)
+        return ModelSet(card, self._view, mode, self._random, kv, sessions)
 
     def _limit(self, found: ModelSet, card: ModelCard) -> None:
         """How often its requests may go on elsewhere: as the card that came last says, else as this frontend does."""
