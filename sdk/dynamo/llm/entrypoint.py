@@ -57,7 +57,7 @@ class EngineType(enum.Enum):
 
 
 class EntrypointArgs:
-    """The original's arguments; each is an attribute. `tokenizer_fallback` and `reasoning_field_name` have no effect.
+    """The original's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
 
     `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
     `mocker_engine_args` holds the same as a dict.

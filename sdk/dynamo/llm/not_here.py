@@ -88,7 +88,7 @@ class SelectionService(NotHere):
 class KvDcRelay(NotHere):
     """KV events between data centres."""
 
-    instead = "routers follow the workers of their own NATS; connect two clusters' NATS as a supercluster"
+    instead = "routers follow the workers of their own NATS"
 
 
 class KvStateAgentHost(NotHere):

@@ -27,7 +27,7 @@ class Deployment:
     def __init__(self, folder: Path) -> None:
         self.stack = Stack(folder)
         self.frontend = self.stack.frontend()
-        self.api = openai.OpenAI(base_url=f"{self.frontend.url}/v1", api_key="any", max_retries=0, timeout=60)
+        self.api = openai.OpenAI(base_url=f"{self.frontend.url}/v1", api_key="any", max_retries=0, timeout=120)
 
     def program(self, name: str, *arguments: str) -> Process:
         """Start one of `programs/`."""
@@ -49,7 +49,7 @@ class Deployment:
                 assert process.popen.poll() is None, f"{process.name} ended: {process.text()[-3000:]}"
             return model in self.frontend.models()
 
-        eventually(f"{model} is served", there, 60)
+        eventually(f"{model} is served", there, 180)
 
     def say(self, model: str, text: str, **more: object) -> str:
         """The answer of a chat."""

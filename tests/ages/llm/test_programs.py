@@ -17,7 +17,7 @@ from tests.system.conftest import Process, eventually, free_port
 from dynamo.llm import card_from_dict
 from dynamo.runtime import DistributedRuntime, Instance, RuntimeConfig
 
-pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(480)]
 
 
 def records(deployment: Deployment) -> list[Instance]:
@@ -216,7 +216,7 @@ def test_an_engine_of_the_process_itself(deployment: Deployment) -> None:
     leaves_well(program)
     argv = [sys.executable, str(PROGRAMS / "entry_1_x.py"), "Echo", "stdin", "0"]
     env = {**program.env, **deployment.stack.env}
-    done = subprocess.run(argv, input="hello\n", env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, input="hello\n", env=env, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "hello"), done.stderr[-2000:]
 
 
