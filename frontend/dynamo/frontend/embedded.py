@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -34,7 +35,8 @@ async def serve(
 ) -> None:  # fmt: skip
     """See `HttpFrontend`."""
     leaving = Leaving()
-    with leaving.handling() if signals else contextlib.nullcontext():
+    handles = signals and threading.current_thread() is threading.main_thread()  # elsewhere there are none
+    with leaving.handling() if handles else contextlib.nullcontext():
         waiting = asyncio.get_running_loop().create_task(_leave_when(until, leaving), name="frontend until")
         try:
             await serve_http(runtime, settings_of(options), on_ready=on_ready, leaving=leaving)

@@ -119,7 +119,8 @@ async def run_input(
 ) -> None:
     """Connect an input to the engine: `http`, `text`, `stdin` or `dyn://NAMESPACE.COMPONENT.ENDPOINT`.
 
-    Returns when the runtime is shut down (a `dynamo_worker` is by SIGTERM), or the conversation is over. Raises
+    Returns when the runtime is shut down (a `dynamo_worker` is by SIGTERM), or the conversation is over; `http` lets
+    running answers end first. Raises
     `InvalidArgument` for an input that can't be, `EngineError` where the engine dies.
     """
     args, way = engine_config.args, _way(input)
@@ -140,7 +141,9 @@ async def run_input(
 async def _ask(way: str, runtime: DistributedRuntime, args: EntrypointArgs, until: asyncio.Event) -> None:
     options = _of_frontend(args)
     if way == "http":
-        await http_frontend("run_input('http')")(runtime, options, on_ready=_say_ready, until=until)
+        # It takes SIGTERM itself: were the runtime shut down first, running answers would be cut.
+        serve = http_frontend("run_input('http')")
+        await serve(runtime, options, on_ready=_say_ready, until=until, signals=True)
     else:
         await talk(f"run_input({way!r})")(runtime, way, options, args.values["model_name"] or "")
 

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
+import operator
+import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol
+from functools import reduce
+from typing import Any, Final, NamedTuple, Protocol
 
 from dynamo.llm.handlers.calling import call, passes_context
 from dynamo.llm.model_kinds import ModelInput, ModelType
 from dynamo.llm.parts import http_frontend
 from dynamo.llm.registration import register_model, unregister_model
-from dynamo.runtime.component import Endpoint
+from dynamo.runtime.component import Endpoint, Served
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import InvalidArgument, WorkerUnavailable
 from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
 
 PORT: Final = 8080
+GRACE_SECONDS: Final = 5.0
+"""How long running requests get to end."""
 _KINDS: Final = {"chat": ModelType.Chat, "completions": ModelType.Completions}
 _ENDPOINTS: Final = {"chat": "chat", "completion": "completions", "completions": "completions"}
 
@@ -136,56 +142,51 @@ class HttpService:
 
     async def _run(self, until: DistributedRuntime | Token | None) -> None:
         serve = http_frontend("HttpService")
-        options = {"http_port": self._port, "drain_seconds": 0.0, "grace_seconds": 5.0, "namespace": ""}
-        options |= {"http_host": self._host or _host()}
-        watch = asyncio.ensure_future(_ended(until, self._stop))
+        options = {"http_port": self._port, "http_host": self._host or _host(), "namespace": ""}
+        options |= {"drain_seconds": 0.0, "grace_seconds": GRACE_SECONDS}
         async with await DistributedRuntime.in_memory() as runtime:
-            models = asyncio.ensure_future(self._serve_models(runtime))
+            models = _Models(runtime, self)
+            await models.follow()  # so that the first request finds them
+            front = serve(runtime, options, on_ready=self._ready, until=self._stop, signals=until is None)
+            tasks = [asyncio.ensure_future(one) for one in (front, self._follow(models), _ended(until, self._stop))]
             try:
-                await serve(runtime, options, on_ready=self._ready, until=self._stop, signals=until is None)
+                await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks[:2]:
+                    if task.done():
+                        task.result()
             finally:
                 self.url = ""
-                for task in (watch, models):
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(watch, models, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, models: _Models) -> None:
+        """Until it fails, or is cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await models.follow()
 
     def _ready(self, url: str) -> None:
         self.url = url
         log.info("serving on %s/v1", url)
 
-    async def _serve_models(self, runtime: DistributedRuntime) -> None:
-        """Keep the runtime's endpoints as the models are."""
-        served: dict[str, tuple[Endpoint, asyncio.Task[None]]] = {}
-        number = 0
-        while True:
-            self._changed.clear()
-            wanted = {name: types for name in self._models if (types := self._types(name))}
-            for name in [name for name in served if name not in wanted]:
-                endpoint, task = served.pop(name)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                await unregister_model(endpoint)
-            for name, types in wanted.items():
-                if name in served:
-                    await unregister_model(served[name][0])
-                    await register_model(ModelInput.Text, types, served[name][0], "", name)
-                    continue
-                number += 1
-                endpoint = runtime.namespace("http").component(f"model-{number}").endpoint("generate")
-                await register_model(ModelInput.Text, types, endpoint, "", name)
-                served[name] = endpoint, asyncio.ensure_future(endpoint.serve_endpoint(self._answering(name)))
-            await self._changed.wait()
-
-    def _types(self, name: str) -> ModelType:
-        found = ModelType.Empty
-        for kind in self._models[name]:
-            if kind not in self._off:
-                found |= _KINDS[kind]
+    def wanted(self) -> dict[str, ModelType]:
+        """The models that are to be served now, and at which routes."""
+        found = {}
+        for name, kinds in self._models.items():
+            routes = [_KINDS[kind] for kind in kinds if kind not in self._off]
+            if routes:
+                found[name] = reduce(operator.or_, routes)
         return found
 
-    def _answering(self, name: str) -> Callable[..., AsyncIterator[Any]]:
+    def answering(self, name: str) -> Callable[..., AsyncIterator[Any]]:
+        """What its endpoint is served with."""
+
         async def generate(request: dict[str, Any], context: Context) -> AsyncIterator[Any]:
-            engine = self._models[name]["chat" if "messages" in request else "completions"]
+            engine = self._models.get(name, {}).get("chat" if "messages" in request else "completions")
+            if engine is None:
+                raise WorkerUnavailable(f"{name!r} has just been removed")
             if engine.event_loop not in (None, asyncio.get_running_loop()):
                 raise InvalidArgument("the engine belongs to another event loop than HttpService.run was called on")
             output = engine.open(request, context)
@@ -201,6 +202,45 @@ class HttpService:
         return generate
 
 
+class _Model(NamedTuple):
+    endpoint: Endpoint
+    served: Served
+    types: ModelType
+
+
+class _Models:
+    """The endpoints of a service, one for each model."""
+
+    def __init__(self, runtime: DistributedRuntime, service: HttpService) -> None:
+        self._runtime, self._service = runtime, service
+        self._served: dict[str, _Model] = {}
+        self._number = itertools.count(1)
+
+    async def follow(self) -> None:
+        """Have them be what the service wants."""
+        wanted = self._service.wanted()
+        for name in [name for name in self._served if name not in wanted]:
+            gone = self._served.pop(name)
+            await unregister_model(gone.endpoint)
+            await gone.served.stop()
+        for name, types in wanted.items():
+            known = self._served.get(name)
+            if known is None:
+                await self._add(name, types)
+            elif known.types != types:
+                if known.types & ~types:  # a route goes, and registering only adds
+                    await unregister_model(known.endpoint)
+                await register_model(ModelInput.Text, types, known.endpoint, "", name)
+                self._served[name] = known._replace(types=types)
+
+    async def _add(self, name: str, types: ModelType) -> None:
+        component = self._runtime.namespace("http").component(f"model-{next(self._number)}")
+        endpoint = component.endpoint("generate")
+        await register_model(ModelInput.Text, types, endpoint, "", name)
+        handler = self._runtime.offers.handler(endpoint.path, self._service.answering(name))
+        self._served[name] = _Model(endpoint, await endpoint.start(handler), types)
+
+
 async def _ended(until: DistributedRuntime | Token | None, stop: asyncio.Event) -> None:
     """Set `stop` when what the service was given ends."""
     if isinstance(until, DistributedRuntime):
@@ -213,6 +253,4 @@ async def _ended(until: DistributedRuntime | Token | None, stop: asyncio.Event) 
 
 
 def _host() -> str:
-    import os
-
     return os.environ.get("DYN_HTTP_HOST") or "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from dynamo.llm.parts import EngineHost, EngineOn, Failed
 from dynamo.runtime.runtime import DistributedRuntime
@@ -13,9 +13,6 @@ from dynamo.worker.engines import create_engine
 from dynamo.worker.main import loaded_model
 from dynamo.worker.serve import serve_engine
 from dynamo.worker.settings import WorkerSettings
-
-STOP_SECONDS: Final = 5.0
-"""How long running requests get to end."""
 
 
 async def prepare(options: Mapping[str, Any]) -> EngineOn:
@@ -31,7 +28,7 @@ async def prepare(options: Mapping[str, Any]) -> EngineOn:
         try:
             yield serving.failed
         finally:
-            await serving.stop(STOP_SECONDS)
+            await serving.stop(runtime.config.grace)
 
     return on
 

@@ -111,7 +111,8 @@ async def _outputs(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 async def _deltas(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """The end comes last: the usage may follow the finish reason."""
-    finish, extras = None, {}
+    finish: str | None = None
+    extras: dict[str, Any] = {}
     async for item in items:
         piece = read_chunk(item)
         if finish is not None and piece.produced:
