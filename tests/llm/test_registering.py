@@ -158,4 +158,4 @@ def test_types_say_what_they_support() -> None:
     assert kinds.supports_classify()
     assert kinds.supports_pooling()
     assert kinds.supports_rerank()
-    assert ModelType.Completion is ModelType.Completions
+    assert ModelType["Completion"] is ModelType.Completions

@@ -71,7 +71,7 @@ class RouterConfig:
 class RoutedEngine(Protocol):
     """What answers requests after choosing a worker for each, for type hints of programs; a `KvRouter` does."""
 
-    async def generate(self, request: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """The pieces of the answer."""
 
 
