@@ -8,12 +8,22 @@ import sys
 import dynamo.llm
 
 PUBLIC = {
-    "ApproxKvIndexer", "ChatTemplate", "ContextLengthExceeded", "Detokenizer", "FileCache", "FileRef",
-    "FileServer", "ForwardPassMetrics", "KvEventPublisher", "KvIndexer", "KvPushRouter", "KvRouter",
-    "KvRouterConfig", "KvStats", "LocalModel", "ModelCard", "OverlapScores", "Preprocessor", "RadixTree",
-    "TextStream", "Tokenizer", "WorkerMetricsPublisher", "WorkerStats", "card_from_dict",
-    "compute_block_hash_for_seq", "fetch_files", "load_preprocessor", "load_tokenizer", "open_model",
-    "openai_finish_reason",
+    "AisPerfConfig", "ApproxKvIndexer", "BlockManager", "ChatTemplate", "ContextLengthExceeded", "Detokenizer",
+    "DisaggregatedRouter", "EngineConfig", "EngineType", "EntrypointArgs", "FileCache", "FileRef", "FileServer",
+    "ForwardPassMetrics", "FpmDirectPublisher", "FpmEventRelay", "FpmEventSubscriber", "FrontendExtensionContext",
+    "FrontendResponse", "FrontendRoute", "HttpAsyncEngine", "HttpError", "HttpService", "KserveGrpcService",
+    "KvDcRelay", "KvEventPublisher", "KvIndexer", "KvMetricsAggregator", "KvPushRouter", "KvRecorder", "KvRouter",
+    "KvRouterConfig", "KvStateAgentHost", "KvStateAttachmentOwner", "KvStats", "LLMUnaryClient", "LoRADownloader",
+    "LoadThresholdConfig", "LocalModel", "MediaDecoder", "MediaFetcher", "ModelCard", "ModelCardInstanceId",
+    "ModelInput", "ModelRuntimeConfig", "ModelType", "MultimodalEmbeddingCachePublisher", "OverlapScores",
+    "Preprocessor", "PythonAsyncEngine", "RadixTree", "RoutedEngine", "RouterConfig", "RouterMode",
+    "RouterQueueLimitExceeded", "RoutingConstraints", "SelectionService", "SelectionServiceError",
+    "SpecDecodeStats", "TextStream", "Tokenizer", "UnaryChatModel", "WorkerMetricsPublisher", "WorkerStats",
+    "WorkerType", "ZmqKvEventListener", "ZmqKvEventPublisher", "ZmqKvEventPublisherConfig", "card_from_dict",
+    "compute_block_hash_for_seq", "compute_block_hash_for_seq_py", "fetch_files", "fetch_llm", "fetch_model",
+    "load_preprocessor", "load_tokenizer", "lora_name_to_id", "make_engine", "open_model", "openai_finish_reason",
+    "register_llm", "register_model", "run_input", "run_kv_indexer", "run_select_service", "run_slot_tracker",
+    "unregister_llm", "unregister_model", "update_model_taints", "with_engine_data",
 }  # fmt: skip
 
 

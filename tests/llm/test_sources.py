@@ -140,7 +140,7 @@ def test_templates_from_every_place(checkout: Path, cache: FileCache) -> None:
 def test_the_context_can_only_be_lowered(checkout: Path) -> None:
     """A model that runs has no more positions than it was made for; one that only pretends has as many as asked."""
     assert open_model(checkout, context_length=32).card.context_length == 32
-    with pytest.raises(InvalidArgument, match="--context-length 65 is more than the 64 tokens"):
+    with pytest.raises(InvalidArgument, match="a context length of 65 is more than the 64 tokens"):
         open_model(checkout, context_length=65)
     assert open_model(checkout, context_length=65, weights="none").card.context_length == 65
     assert open_model(None, context_length=1 << 20).card.context_length == 1 << 20

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from dynamo.llm.handlers.outputs import Mistake, Piece, read_chunk, read_output
+from dynamo.llm.handlers.requests import tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines.userfile.arguments import file_arguments
 from dynamo.worker.engines.userfile.limits import TextLimits, TokenLimits
 from dynamo.worker.engines.userfile.loading import UserFile, load
-from dynamo.worker.engines.userfile.mistakes import Home, Mistake, explained, users_traceback
-from dynamo.worker.engines.userfile.outputs import Piece, read_chunk, read_output
-from dynamo.worker.engines.userfile.requests import tokens_request
+from dynamo.worker.engines.userfile.mistakes import Home, explained, users_traceback
 from dynamo.worker.engines.userfile.standstill import Signs
 from dynamo.worker.settings import WorkerSettings
 

@@ -102,12 +102,12 @@ async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None
     if run.roles.output == DYN:
         config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
         async with await DistributedRuntime.create(config) as runtime:
-            return await _converse(run, runtime, settings, batch)
+            return await converse(run, runtime, settings, batch)
     async with _local(run) as (runtime, engine):
-        return await _while_alive(engine, _converse(run, runtime, settings, batch))
+        return await _while_alive(engine, converse(run, runtime, settings, batch))
 
 
-async def _converse(
+async def converse(
     run: Run, runtime: DistributedRuntime, settings: FrontendSettings, batch: Batch | None = None
 ) -> int:
     async with frontend(runtime, settings) as services:

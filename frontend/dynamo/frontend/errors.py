@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dynamo.frontend.time_limits import FirstTokenTimeout, StreamTimeout
+from dynamo.llm.exceptions import http_status
 from dynamo.llm.preprocess import ContextLengthExceeded
 from dynamo.runtime import errors as runtime
 
@@ -21,6 +22,8 @@ INVALID: Final = "invalid_request_error"
 UNAVAILABLE: Final = "service_unavailable"
 API_ERROR: Final = "api_error"
 RATE_LIMITED: Final = "rate_limit_exceeded"
+REJECTED: Final = "rejected_by_engine"
+"""An `HttpError` of a model's program."""
 RETRY_AFTER_SECONDS: Final = 2
 
 
@@ -90,6 +93,12 @@ def model_not_found(name: str, known: Sequence[str]) -> ApiError:
     return ApiError(404, f"The model '{name}' does not exist.{hint}", code="model_not_found", param="model")
 
 
+def wrong_route(name: str, served: Sequence[str]) -> ApiError:
+    """404: the model is there, for another route."""
+    text = f"The model '{name}' is not served at this route; it answers {' and '.join(served) or 'none'}."
+    return ApiError(404, text, code="model_not_found", param="model")
+
+
 def unknown_route(method: str, path: str) -> ApiError:
     return ApiError(404, f"Unknown route: {method} {path}", code="unknown_url")
 
@@ -142,6 +151,8 @@ def to_api_error(error: BaseException) -> ApiError:
         return error
     if not isinstance(error, runtime.DynamoException):
         return internal()
+    if (asked := http_status(error)) is not None:
+        return ApiError(asked, error.message, code=REJECTED)
     row = next((_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE), _Row(500, API_ERROR))
     headers = [("retry-after", str(RETRY_AFTER_SECONDS))] if row.status == 503 else []
     return ApiError(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.disaggregation import Rules
-from dynamo.frontend.errors import ApiError, model_not_found, no_such_rank, pinned_gone, unavailable
+from dynamo.frontend.errors import ApiError, model_not_found, no_such_rank, pinned_gone, unavailable, wrong_route
 from dynamo.frontend.gates import Gates
 from dynamo.frontend.hints import Hints
 from dynamo.frontend.kv import KvOptions, KvRouting
@@ -25,6 +25,8 @@ from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.model_set import ModelSet, Seat, View
 from dynamo.frontend.prefill_pools import Prefills, follows_anew
+from dynamo.frontend.routing import SELECTORS
+from dynamo.frontend.settings import KV_MODE
 from dynamo.llm.card import ModelCard, card_from_dict
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
@@ -56,7 +58,7 @@ class ModelPool:
         self._mode, self._random, self._kv = mode, random, kv
         self.gates, self._sessions = gates or Gates(metrics), sessions
         self._migration_limit = migration_limit
-        self.prefills = Prefills(lambda card: ModelSet(card, view, mode, random, kv), self._join, disagg)
+        self.prefills = Prefills(self._set_of, self._join, disagg)
         self._sets: dict[tuple[str, str], ModelSet] = {}
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
@@ -107,7 +109,7 @@ class ModelPool:
         """Take an instance into its set."""
         found = self._sets.get((card.name, card.digest))
         if found is None:
-            found = ModelSet(card, self._view, self._mode, self._random, self._kv, self._sessions)
+            found = self._set_of(card, self._sessions)
             self._sets[card.name, card.digest] = found
             self._by_name.setdefault(card.name, []).append(found)
             self.gates.put(found)
@@ -125,6 +127,18 @@ class ModelPool:
             found.loading = asyncio.get_running_loop().create_task(self._load(found), name=f"load {found.name}")
         self._gauges(found)
         self._announce()
+
+    def _way(self, card: ModelCard) -> tuple[str, KvOptions | None]:
+        """How its workers are chosen: as its card says, if it can be here, else as this frontend does."""
+        mode = self._mode if card.router_mode is None else card.router_mode
+        if mode not in SELECTORS:
+            log.warning("model %s asks for router mode %r, which this frontend doesn't know", card.name, mode)
+            mode = self._mode
+        return mode, self._kv if mode == KV_MODE else None
+
+    def _set_of(self, card: ModelCard, sessions: Sessions | None = None) -> ModelSet:
+        mode, kv = self._way(card)
+        return ModelSet(card, self._view, mode, self._random, kv, sessions)
 
     def _limit(self, found: ModelSet, card: ModelCard) -> None:
         """How often its requests may go on elsewhere: as the card that came last says, else as this frontend does."""
@@ -196,9 +210,13 @@ class ModelPool:
         """Instances whose card can't be read: the model's name as far as known, and why."""
         return dict(self._broken)
 
-    def find(self, name: str) -> ModelSet:
-        """The set for a new request; raises the `ApiError` that says why there is none."""
-        sets = [one for one in self._by_name.get(name, ()) if one.model is not None and one.seats]
+    def find(self, name: str, route: str = "") -> ModelSet:
+        """The set for a new request (at a `route`, a word of `ModelCard.model_types`); raises the `ApiError` that says
+        why there is none."""
+        known = [one for one in self._by_name.get(name, ()) if one.model is not None and one.seats]
+        sets = [one for one in known if not route or route in one.card.model_types]
+        if known and not sets:
+            raise wrong_route(name, sorted({word for one in known for word in one.card.model_types}))
         if len(sets) == 1:
             return sets[0]
         if not sets:
@@ -242,10 +260,10 @@ class ModelPool:
         served = [one for one in self._by_name.get(ended.name, ()) if one.served and one.card.takes_over(ended.card)]
         return min(served, key=lambda one: one.digest != ended.digest, default=None)
 
-    async def wait_for(self, name: str, seconds: float) -> ModelSet:
+    async def wait_for(self, name: str, seconds: float, route: str = "") -> ModelSet:
         """As `find`, but wait up to `seconds` for a worker where that may help."""
         try:
-            return self.find(name)
+            return self.find(name, route)
         except ApiError as error:
             if error.status != 503 or seconds <= 0:
                 raise
@@ -254,10 +272,10 @@ class ModelPool:
                 while True:
                     await self._news.wait()
                     if any(one.served and one.name == name for one in self._sets.values()):
-                        return self.find(name)
+                        return self.find(name, route)
         except TimeoutError:
             self._metrics.hit(HOLD)
-            return self.find(name)
+            return self.find(name, route)
 
     async def opened(self, seconds: float) -> None:
         """Return once what is known now is served or could not be opened; after `seconds` in any case."""

@@ -33,7 +33,7 @@ from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
-from dynamo.frontend.settings import KV_MODE, FrontendSettings, disagg_rules, problem, watched
+from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
 from dynamo.frontend.stream import BatchWriter
 from dynamo.frontend.time_limits import TokenLimits, TokenWatch
 from dynamo.frontend.tls import context as tls_context
@@ -182,9 +182,7 @@ def _sessions(settings: FrontendSettings) -> Sessions | None:
 
 
 def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:
-    """What the pool needs in kv mode; nothing in the others."""
-    if settings.router_mode != KV_MODE:
-        return {}
+    """What the pool needs in kv mode, which a model may ask for by itself."""
     return {
         "kv": KvOptions(
             settings.overlap_score_weight,

@@ -7,6 +7,7 @@ a settings object back into an argv for its children, so nothing is spelled twic
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -235,10 +236,13 @@ class FrontendSettings:
 def to_argv(settings: FrontendSettings, **changes: Any) -> list[str]:
     """The flags that give `settings` (with `changes`) back when they are parsed."""
     changed = dataclasses.replace(settings, **changes)
-    argv: list[str] = []
-    for field in dataclasses.fields(changed):
-        argv += _flag(field.name, getattr(changed, field.name)) if "help" in field.metadata else []
-    return argv + ["-v"] * changed.verbose
+    told = [field.name for field in dataclasses.fields(changed) if "help" in field.metadata]
+    return [*flags_of({name: getattr(changed, name) for name in told}), *["-v"] * changed.verbose]
+
+
+def flags_of(values: Mapping[str, Any]) -> list[str]:
+    """The flags that say these fields."""
+    return [part for name, value in values.items() for part in _flag(name, value)]
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -55,6 +55,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     kv_cache_block_size: Annotated[int, msgspec.Meta(ge=1)] = 16
     migration_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """How often a request for it goes on elsewhere; None: as the frontends say."""
+    router_mode: str | None = None
+    """How its worker is chosen, in `--router-mode`'s words; None: as the frontends say."""
     tokenizer: Literal["bytes", "hf", "none"] = "bytes"
     """`bytes`: the built-in one; `hf`: the file of role `tokenizer`; `none`: a text engine's own."""
     vocab_size: int | None = None
@@ -73,6 +75,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
         routed_alike = ["card-2", self.name, self.context_length, self.kv_cache_block_size, *self._tokens]
         if not self.same_types(GENERATES):  # so that a frontend and a worker of different ages agree on all others
             routed_alike.append(sorted({*self.model_types}))
+        if self.router_mode is not None:
+            routed_alike.append(self.router_mode)
         return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
 
     @property

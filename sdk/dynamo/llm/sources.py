@@ -164,7 +164,7 @@ def _check_context(wanted: int, known: int | None) -> None:
     """A model that really runs has no more positions than it was made for."""
     if known is not None and wanted > known:
         raise InvalidArgument(
-            f"--context-length {wanted} is more than the {known} tokens that the model was made for: "
+            f"a context length of {wanted} is more than the {known} tokens that the model was made for: "
             "lower it, or leave it out"
         )
 

@@ -159,9 +159,7 @@ class Endpoint:
         Returns when the shutdown has let its streams end; `graceful_shutdown=False` cuts them. `metrics_labels` and
         `health_check_payload` change nothing: no figures are kept here, and handlers aren't probed.
         """
-        from dynamo.runtime.generators import from_generator
-
-        served = await self.start(from_generator(handler))
+        served = await self.start(self._runtime.offers.handler(self.path, handler))
         served.graceful = graceful_shutdown
         try:
             if self._runtime.closing.is_set():

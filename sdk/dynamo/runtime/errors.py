@@ -28,7 +28,7 @@ from typing import ClassVar
 class DynamoException(Exception):  # noqa: N818 - the original's public name
     """Base of all errors that cross the runtime; `code` travels on the wire."""
 
-    code: ClassVar[str] = "unknown"
+    code: str = "unknown"
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str = "") -> None:
@@ -126,9 +126,11 @@ class DeadlineExceeded(DynamoException):
 
 
 class Unknown(DynamoException):
-    """An error whose code this version does not know."""
+    """An error whose code this version does not know; it keeps it."""
 
-    code = "unknown"
+    def __init__(self, message: str = "", code: str = "unknown") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 _BY_CODE: dict[str, type[DynamoException]] = {
@@ -143,4 +145,5 @@ _BY_CODE: dict[str, type[DynamoException]] = {
 
 def from_code(code: str, message: str) -> DynamoException:
     """Rebuild an error that came over the wire as `(code, message)`."""
-    return _BY_CODE.get(code, Unknown)(message)
+    known = _BY_CODE.get(code)
+    return Unknown(message, code) if known is None else known(message)

@@ -21,6 +21,7 @@ from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.left_out import refuse
 from dynamo.runtime.memory import MemoryWorld
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
+from dynamo.runtime.offers import Offer, Offers
 from dynamo.runtime.parts import Parts, asked_config, in_memory, parts_of
 from dynamo.runtime.ports import Verdict
 from dynamo.runtime.registry import IdTaken, Registry
@@ -94,6 +95,8 @@ class DistributedRuntime:
         """What a system server of this process answers under `/engine/`."""
         self.system_url: str | None = None
         """Where a system server of this process answers; set by who starts it."""
+        self.offers = Offers()
+        """What other layers say of endpoints that are served, or will be: by `offer`."""
         self.tracing: Tracing | None = None
         """Set by who starts the process, where traces are asked for; closed with the runtime."""
         self._served: list[Served] = []
@@ -215,6 +218,15 @@ class DistributedRuntime:
                 self._writing.add(task)
                 task.add_done_callback(self._writing.discard)
 
+    async def offer(self, path: EndpointPath, offer: Offer | None) -> None:
+        """Have the endpoint, served already or not, be what `offer` says; None: nothing but itself."""
+        if offer is None:
+            self.offers.drop(path)
+        else:
+            self.offers.put(path, offer)
+        for served in [one for one in self._served if one.path == path]:
+            await served.update(card=self.offers.card(path) or {})
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the shutdown has withdrawn all endpoints; must not raise."""
         self._on_close.append(callback)
@@ -244,7 +256,8 @@ class DistributedRuntime:
             try:
                 key = InstanceKey(path, self.id)
                 both = {**(figures or {}), **self._figures.get(path, {})}
-                registration = await self.registry.register(key, card=card, figures=both)
+                offered = self.offers.card(path)
+                registration = await self.registry.register(key, card=card or offered, figures=both)
             except IdTaken:
                 await self._take_new_id(path)
                 continue
@@ -252,6 +265,8 @@ class DistributedRuntime:
             self._served.append(served)
             if self._static is not None:
                 await self._static.answer_for(path, registration.leased)
+            if (now := self.offers.card(path)) is not offered:  # while it was being written
+                await served.update(card=now or {})
             return served
         raise IdTaken(f"three ids in a row are taken at {path}")
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from dynamo.cli.compat import runtime_names
+from dynamo.cli.compat import python_llm, runtime_names
 from dynamo.cli.compat.forms import FORMS, LINES
 from dynamo.cli.compat.originals import FLAGS
 from dynamo.cli.compat.routes import OF_WORKERS, ROUTES
@@ -192,6 +192,15 @@ def render() -> str:
     parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", ""), OF_WORKERS))
     head = ("name", "ages", "state", "")
     parts.append("## Python: dynamo.runtime\n\n" + _table(head, runtime_names.rows()))
+    calls = [(_code(call), *rest) for call, *rest in python_llm.FORMS]
+    names = [(_code(name), *rest) for name, *rest in python_llm.rows()]
+    about = (
+        f"{python_llm.ABOUT}\n\n"
+        + _table(("call", "ages", "state", ""), calls)
+        + "\n"
+        + _table(("name", "ages", "state", ""), names)
+    )
+    parts.append(f"## Python: {python_llm.MODULE}\n\n" + about)
     return "\n".join(parts)
 
 

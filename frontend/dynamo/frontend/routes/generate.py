@@ -42,6 +42,7 @@ from dynamo.frontend.requests import (
 from dynamo.frontend.services import Services
 from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond, respond_error
 from dynamo.frontend.tracing import RequestTrace
+from dynamo.llm.card import CHAT, COMPLETIONS
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException
@@ -110,6 +111,7 @@ class _Job:
 
     def __init__(self, services: Services, chat: bool, endpoint: str, rid: str, headers: Headers) -> None:
         self._services, self._chat, self._endpoint = services, chat, endpoint
+        self._route = CHAT if chat else COMPLETIONS
         self._rid, self._headers = rid, headers
         self._began = services.clock()
         self._model, self._kind = UNKNOWN, "unary"
@@ -208,7 +210,7 @@ class _Job:
         hold = self._services.policy.hold_seconds
         if deadline is not None:
             hold = min(hold, max(0.0, deadline - time.monotonic()))
-        return await self._services.pool.wait_for(name, hold)
+        return await self._services.pool.wait_for(name, hold, self._route)
 
     def _admit(self, models: ModelSet, stream: bool) -> None:
         self._model, self._kind = models.name, "stream" if stream else "unary"
@@ -247,7 +249,6 @@ class _Job:
         if request.logprobs:
             text = "logprobs: this model's engine takes text and gives none."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
-        kind = "chat" if self._chat else "completions"
         if isinstance(request, ChatRequest):
             bodies = [body]
         else:
@@ -261,7 +262,7 @@ class _Job:
         each = shape.choices
         shape.choices = each * len(bodies)
         return [
-            TextRequest(model=request.model, kind=kind, body={**one, "n": 1, **_seed(request.seed, index)})
+            TextRequest(model=request.model, kind=self._route, body={**one, "n": 1, **_seed(request.seed, index)})
             for one in bodies
             for index in range(each)
         ]

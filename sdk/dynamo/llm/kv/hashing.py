@@ -90,6 +90,10 @@ def compute_block_hash_for_seq(
     )
 
 
+compute_block_hash_for_seq_py = compute_block_hash_for_seq
+"""The name up to 0.8."""
+
+
 def media_hashes(block_mm_infos: Iterable[Mapping[str, Any] | None]) -> list[list[int]]:
     """The `media` of `block_hashes` from the original's form; raises `ValueError` where it is another one."""
     try:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime.component import Endpoint
+from dynamo.llm.kv.places import endpoint_of
+from dynamo.runtime.component import Component, Endpoint
 
 SECONDS: Final = 1.0
 """Between two writes."""
@@ -35,12 +36,22 @@ class KvStats(msgspec.Struct, frozen=True):
     gpu_prefix_cache_hit_rate: float = 0.0
 
 
+class SpecDecodeStats(msgspec.Struct, frozen=True):
+    """Speculative decoding of one rank, in those ages; taken, and told to nobody."""
+
+    num_spec_tokens: int | None = None
+    num_drafts: int | None = None
+    num_draft_tokens: int | None = None
+    num_accepted_tokens: int | None = None
+    num_accepted_tokens_per_pos: list[int] | None = None
+
+
 class ForwardPassMetrics(msgspec.Struct, frozen=True):
     """Both together, what 0.x's `publish` took."""
 
     worker_stats: WorkerStats
     kv_stats: KvStats
-    spec_decode_stats: Any = None
+    spec_decode_stats: SpecDecodeStats | None = None
 
 
 class WorkerMetricsPublisher:
@@ -53,10 +64,13 @@ class WorkerMetricsPublisher:
         self._timer: asyncio.TimerHandle | None = None
         self._fresh = False
 
-    async def create_endpoint(self, endpoint: Endpoint, metrics_labels: Any = None) -> None:
-        """Publish of `endpoint`, which may be served before or after. `metrics_labels`, of 0.x, has no effect."""
-        self._endpoint, self._loop = endpoint, asyncio.get_running_loop()
-        endpoint.runtime.on_close(self._stop)
+    async def create_endpoint(self, endpoint: Endpoint | Component, metrics_labels: Any = None) -> None:
+        """Publish of `endpoint`, which may be served before or after; 0.x gives its component.
+
+        `metrics_labels`, of 0.x, has no effect.
+        """
+        self._endpoint, self._loop = endpoint_of(endpoint), asyncio.get_running_loop()
+        self._endpoint.runtime.on_close(self._stop)
 
     def publish(
         self,

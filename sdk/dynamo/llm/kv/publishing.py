@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from dynamo.llm.kv.engine_blocks import EngineBlocks, EngineHash, Event, Removed, Stored, steps_of
 from dynamo.llm.kv.events import OPERATION, KvStep, Part, Sender
 from dynamo.llm.kv.hashing import media_hashes
+from dynamo.llm.kv.places import endpoint_of
 from dynamo.llm.kv.zmq_source import ZmqSource
-from dynamo.runtime.component import Endpoint
+from dynamo.runtime.component import Component, Endpoint
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
 from dynamo.runtime.names import EndpointPath, kv_subject
 from dynamo.runtime.ports import Bus
@@ -110,7 +111,7 @@ class KvEventPublisher:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: Endpoint | Component,
         worker_id: int | None = None,
         kv_block_size: int = 0,
         dp_rank: int = 0,
@@ -124,6 +125,7 @@ class KvEventPublisher:
         *,
         zmq_replay_endpoint: str | None = None,
     ) -> None:
+        endpoint = endpoint_of(endpoint)
         runtime = endpoint.runtime
         if kv_block_size < 1:
             raise ValueError(f"kv_block_size must be at least 1, not {kv_block_size}")
@@ -146,28 +148,43 @@ class KvEventPublisher:
             runtime.on_close(self.shutdown)
         runtime.announce(endpoint.path, {"kv_events": True, "kv_cache_block_size": kv_block_size})
 
+    @overload
     def publish_stored(
-        self,
-        token_ids: Sequence[int],
-        num_block_tokens: Sequence[int],
-        block_hashes: Sequence[EngineHash],
-        parent_hash: EngineHash | None = None,
-        block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
-        lora_name: str | None = None,
-        is_eagle: bool | None = None,
-        cache_salt: str | None = None,
-    ) -> None:
+        self, token_ids: Sequence[int], num_block_tokens: Sequence[int], block_hashes: Sequence[EngineHash],
+        parent_hash: EngineHash | None = None, block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
+        lora_name: str | None = None, is_eagle: bool | None = None, cache_salt: str | None = None,
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def publish_stored(
+        self, event_id: int, token_ids: Sequence[int], num_block_tokens: Sequence[int],
+        block_hashes: Sequence[EngineHash], lora_id: int = 0, parent_hash: EngineHash | None = None,
+    ) -> None: ...  # fmt: skip
+
+    def publish_stored(self, *args: Any, **kwargs: Any) -> None:
         """The engine has these blocks now. From the first on that isn't `kv_block_size` long they are left out.
 
-        Raises `ValueError` for token ids or media that are none. Blocks whose parent was never published are ignored.
+        0.x's form begins with an event's number, which has no effect, and knows an adapter by a number, which then is
+        its name. Raises `ValueError` for token ids or media that are none. Blocks whose parent was never published are
+        ignored.
         """
-        self._submit([self._stored(
-            token_ids, num_block_tokens, block_hashes, parent_hash, block_mm_infos, lora_name, is_eagle, cache_salt
-        )])  # fmt: skip
+        if "event_id" in kwargs or (args and type(args[0]) is int):
+            self._submit([self._stored_of_0_x(*args, **kwargs)])
+        else:
+            self._submit([self._stored(*args, **kwargs)])
 
-    def publish_removed(self, block_hashes: Sequence[EngineHash]) -> None:
-        """The engine no longer has these blocks; unknown ones are ignored."""
-        self._submit([Removed(list(block_hashes))])
+    @overload
+    def publish_removed(self, block_hashes: Sequence[EngineHash]) -> None: ...
+
+    @overload
+    def publish_removed(self, event_id: int, block_hashes: Sequence[EngineHash]) -> None: ...
+
+    def publish_removed(self, *args: Any, **kwargs: Any) -> None:
+        """The engine no longer has these blocks; unknown ones are ignored. 0.x's form begins with a number."""
+        blocks = kwargs.get("block_hashes", args[-1] if args else None)
+        if not isinstance(blocks, Sequence) or len(args) + len(kwargs) > 2:
+            raise TypeError("publish_removed takes block_hashes, a list")
+        self._submit([Removed(list(blocks))])
 
     def publish_batch(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Several of both, in order, as one message: `{"type": "stored" | "removed", ...}` with the arguments above."""
@@ -204,6 +221,13 @@ class KvEventPublisher:
             list(block_hashes)[:whole], parent_hash, tokens, size, lora_name, cache_salt,
             media_hashes(block_mm_infos or ()), bool(is_eagle),
         )  # fmt: skip
+
+    def _stored_of_0_x(
+        self, event_id: int, token_ids: Sequence[int], num_block_tokens: Sequence[int],
+        block_hashes: Sequence[EngineHash], lora_id: int = 0, parent_hash: EngineHash | None = None,
+    ) -> Stored:  # fmt: skip
+        lora = str(lora_id) if lora_id else None
+        return self._stored(token_ids, num_block_tokens, block_hashes, parent_hash, lora_name=lora)
 
     def _submit(self, events: list[Event]) -> None:
         if self._source is not None:

@@ -8,15 +8,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from dynamo.llm.handlers.outputs import Mistake, Piece, read_chunk, read_output
+from dynamo.llm.handlers.requests import text_request, tokens_request
 from dynamo.llm.protocols import LOG_PROBS, PROMPT_LOGPROBS, STOP, TOP_LOGPROBS, PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.worker.engine import Sink, context_of
 from dynamo.worker.engines.userfile.limits import Limits, TextLimits, TokenLimits
 from dynamo.worker.engines.userfile.loading import UserFile
-from dynamo.worker.engines.userfile.mistakes import Mistake, explained, users_traceback
-from dynamo.worker.engines.userfile.outputs import Piece, read_chunk, read_output
-from dynamo.worker.engines.userfile.requests import text_request, tokens_request
+from dynamo.worker.engines.userfile.mistakes import explained, users_traceback
 
 log = logging.getLogger(__name__)
 _PER_PIECE: Final = (LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from dynamo.llm.handlers.outputs import Piece
 from dynamo.llm.protocols import LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest, TextRequest
 from dynamo.llm.stopping import StopMatcher
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.conditions import stop_reasons
-from dynamo.worker.engines.userfile.outputs import Piece
 
 _PER_TOKEN: Final = (LOG_PROBS, TOP_LOGPROBS)
 

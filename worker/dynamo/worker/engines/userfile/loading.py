@@ -17,15 +17,16 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+from dynamo.llm.handlers.calling import call, passes_context
+from dynamo.llm.handlers.outputs import Mistake, kind_of
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.userfile.mistakes import Home, Mistake, explained, kind_of
+from dynamo.worker.engines.userfile.mistakes import Home, explained
 
 GENERATE: Final = "generate"
 INITIALIZE: Final = "initialize"
 ROUTES: Final = "engine_routes"
 _FORM: Final = "write 'async def generate(request):' and yield each piece"
-_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,7 @@ class UserFile:
 
     def open(self, request: Any, context: Context) -> AsyncIterator[Any]:
         """The answer to one request, not begun; `Mistake` where it is nothing that can be iterated."""
-        if self.passes_context == "positional":
-            output = self.generate(request, context)
-        elif self.passes_context:
-            output = self.generate(request, context=context)
-        else:
-            output = self.generate(request)
+        output = call(self.generate, self.passes_context, request, context)
         if isinstance(output, AsyncIterator):
             return output
         if inspect.iscoroutine(output):
@@ -174,19 +170,6 @@ def _signature_problem(found: Callable[..., Any]) -> str:
 
 def _keywords(found: Callable[..., Any]) -> dict[str, None]:
     return {"context": None} if passes_context(found) == "keyword" else {}
-
-
-def passes_context(generate: Callable[..., Any]) -> str:
-    """`positional`, `keyword` or empty: a parameter named `context`, or a second one that must be given."""
-    try:
-        parameters = list(inspect.signature(generate).parameters.values())
-    except (TypeError, ValueError):
-        return ""
-    positional = [p for p in parameters if p.kind in _POSITIONAL]
-    if len(positional) >= 2 and (positional[1].name == "context" or positional[1].default is inspect.Parameter.empty):
-        return "positional"
-    named = any(p.name == "context" and p.kind is not inspect.Parameter.POSITIONAL_ONLY for p in parameters[1:])
-    return "keyword" if named else ""
 
 
 def _defined(found: Any, home: Home) -> str:

@@ -11,19 +11,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
+from dynamo.llm.handlers.outputs import Mistake
+
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _OURS: Final = "dynamo."
 _LONGEST: Final = 400
-
-
-class Mistake(ValueError):  # noqa: N818 - it is what the user made
-    """Something in the user's file is not as it must be; the message says what to write instead."""
-
-
-def kind_of(value: object) -> str:
-    """What somebody has given, in words: `a list`, `an int`, `None`."""
-    name = type(value).__name__
-    return "None" if value is None else f"an {name}" if name[:1] in "aeiou" else f"a {name}"
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""What `generate` is given: plain dicts with the original's names, every one of them present. Pure."""
+"""What a user's `generate` is given: plain dicts with the original's names, every one of them present. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 
 
 def tokens_request(request: PreprocessedRequest) -> dict[str, Any]:
-    """A request as a tokens file gets it.
+    """A request as a tokens engine in Python gets it.
 
     Beside our own names those of the original that are made from them: `stop_token_ids_hidden` holds every id that
     ends the answer, the model's own unless they are ignored.
@@ -24,7 +24,7 @@ def tokens_request(request: PreprocessedRequest) -> dict[str, Any]:
 
 
 def text_request(request: TextRequest) -> dict[str, Any]:
-    """A request as a text file gets it: the client's body, with a copy's freedom to change it."""
+    """A request as a text engine in Python gets it: the client's body, with a copy's freedom to change it."""
     return dict(request.body)
 
 

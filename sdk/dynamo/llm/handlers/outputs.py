@@ -1,6 +1,7 @@
-"""What a user's file yields, read: dicts of the original's two forms to deltas, or a `Mistake` that says what is meant.
+"""What a user's `generate` yields, read: dicts of the original's two forms to deltas, or a `Mistake` that says what is
+meant.
 
-Pure, called once per piece.
+Pure, called once per piece; for programs that register a model, and for the worker's Python files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from dynamo.llm.protocols import (
     TOP_LOGPROBS,
 )  # fmt: skip
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.userfile.mistakes import Mistake, kind_of
 
 CHUNK: Final = '{"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]}'
 OUTPUT: Final = '{"token_ids": [1, 2], "finish_reason": None}'
@@ -31,6 +31,16 @@ FINISHES: Final = {
     "content_filter": STOP, "tool_calls": STOP, "function_call": STOP,
 }  # fmt: skip
 _CARRIED: Final = ("content", "role")
+
+
+class Mistake(ValueError):  # noqa: N818 - it is what the user made
+    """Something in the user's code is not as it must be; the message says what to write instead."""
+
+
+def kind_of(value: object) -> str:
+    """What somebody has given, in words: `a list`, `an int`, `None`."""
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[:1] in "aeiou" else f"a {name}"
 
 
 class Piece(NamedTuple):
@@ -166,7 +176,7 @@ def _alternative(one: Any) -> list[Any]:
 
 def _no_output(item: Any) -> Mistake:
     text = isinstance(item, str) or (isinstance(item, dict) and ("choices" in item or item.get("text")))
-    hint = "; for text, run the file as out=pystr: (mode: text)" if text else ""
+    hint = "; for text, register ModelInput.Text, or run the file as out=pystr: (mode: text)" if text else ""
     if not isinstance(item, dict):
         return Mistake(f"yields {kind_of(item)} where a dict is meant: a tokens engine yields {OUTPUT}{hint}")
     return Mistake(f"yields a dict with {_keys(item)}, which lacks 'token_ids': a tokens engine yields {OUTPUT}{hint}")

@@ -1,0 +1,52 @@
+"""A frontend inside a program: what `HttpService` and `run_input` ask for by name (`dynamo.llm.parts`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import click
+
+from dynamo.frontend.server import Leaving, serve_http
+from dynamo.frontend.settings import FrontendSettings, flags_of
+from dynamo.llm.parts import HttpFrontend
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.settings import options as click_options
+
+
+def settings_of(options: Mapping[str, Any]) -> FrontendSettings:
+    """Settings with these fields, and the others as their variables say; `InvalidArgument` where one can't be."""
+    params = click_options(FrontendSettings)
+    reader = click.Command("frontend", params=params, callback=lambda **values: FrontendSettings(**values))
+    try:
+        with reader.make_context("frontend", flags_of(options)) as context:
+            return cast("FrontendSettings", reader.invoke(context))
+    except click.ClickException as error:
+        raise InvalidArgument(error.format_message()) from error
+
+
+async def serve(
+    runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None], until: asyncio.Event,
+    signals: bool = False,
+) -> None:  # fmt: skip
+    """See `HttpFrontend`."""
+    leaving = Leaving()
+    handles = signals and threading.current_thread() is threading.main_thread()  # elsewhere there are none
+    with leaving.handling() if handles else contextlib.nullcontext():
+        waiting = asyncio.get_running_loop().create_task(_leave_when(until, leaving), name="frontend until")
+        try:
+            await serve_http(runtime, settings_of(options), on_ready=on_ready, leaving=leaving)
+        finally:
+            waiting.cancel()
+
+
+async def _leave_when(until: asyncio.Event, leaving: Leaving) -> None:
+    await until.wait()
+    leaving.signal()
+
+
+_: HttpFrontend = serve

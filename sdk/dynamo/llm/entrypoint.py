@@ -1,0 +1,239 @@
+"""`make_engine` and `run_input`: an engine and a way to ask it, in one process, as `dynamo-run` joins them.
+
+`EngineType.Dynamic` asks workers elsewhere, over the program's runtime; with `Echo` and `Mocker` the engine is in this
+process: on the program's runtime for `dyn://…`, else on one in memory, where nobody else sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dynamo.llm.model_runtime import ModelRuntimeConfig
+from dynamo.llm.not_here import FrontendRoute
+from dynamo.llm.parts import EngineOn, Failed, engine_host, http_frontend, talk
+from dynamo.llm.routing_options import RouterConfig, mode_word
+from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.runtime import DistributedRuntime
+
+_HOLD_SECONDS: Final = 10.0
+_DYN: Final = "dyn://"
+_LOCAL: Final = "dyn://dynamo.backend.generate"
+_WAYS: Final = ("http", "text", "stdin")
+_INSTEAD: Final = {
+    "grpc": "this version serves OpenAI's routes over HTTP: 'http'",
+    "batch": "`dynamo-run in=batch:FILE` answers the lines of a file",
+    "none": "followers of an engine over several nodes are started by `dynamo-run in=none`",
+}
+_REFUSED: Final = {
+    "http_metrics_port": "/metrics is served on the HTTP port: leave it out",
+    "metrics_prefix": "metrics are called dynamo_frontend_… here: leave it out",
+    "chat_engine_factory": "register a model with ModelInput.Text, whose program answers chats by itself",
+    "ais_perf_config": "there is no such model of performance here: leave it out",
+    "enable_anthropic_api": "this version serves OpenAI's routes: leave it out",
+    "strip_anthropic_preamble": "this version serves OpenAI's routes: leave it out",
+    "enable_streaming_tool_dispatch": "no parser runs in our frontends: leave it out",
+    "enable_streaming_reasoning_dispatch": "no parser runs in our frontends: leave it out",
+}
+
+
+class EngineType(enum.Enum):
+    """Who answers."""
+
+    Echo = "echo_full"
+    """The prompt's own text."""
+    Dynamic = "dyn"
+    """Workers that the runtime finds."""
+    Mocker = "mocker"
+    """A simulated engine with real scheduling and timing."""
+
+
+class EntrypointArgs:
+    """The original's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
+
+    `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
+    `mocker_engine_args` holds the same as a dict.
+    """
+
+    def __init__(
+        self, engine_type: EngineType, model_path: str | Path | None = None, model_name: str | None = None,
+        endpoint_id: str | None = None, template_file: str | Path | None = None,
+        router_config: RouterConfig | None = None, kv_cache_block_size: int | None = None,
+        http_host: str | None = None, http_port: int | None = None, http_metrics_port: int | None = None,
+        tls_cert_path: str | Path | None = None, tls_key_path: str | Path | None = None,
+        extra_engine_args: str | Path | None = None, mocker_engine_args: Mapping[str, Any] | None = None,
+        runtime_config: ModelRuntimeConfig | None = None, namespace: str | None = None,
+        namespace_prefix: str | None = None, is_prefill: bool = False, is_decode: bool = False,
+        migration_limit: int = 0, migration_max_seq_len: int | None = None, chat_engine_factory: Any = None,
+        ais_perf_config: Any = None, *, context_length: int | None = None,
+        tls_client_ca_cert_path: str | Path | None = None, **later: Any,
+    ) -> None:  # fmt: skip
+        if not isinstance(engine_type, EngineType):
+            raise InvalidArgument(f"EntrypointArgs({engine_type!r}): a dynamo.llm EngineType is meant")
+        given = {name: value for name, value in locals().items() if name not in ("self", "later")} | later
+        for name in later:
+            if name not in _REFUSED and name not in _LATER:
+                raise TypeError(f"EntrypointArgs has no argument {name!r}")
+        for name, why in _REFUSED.items():
+            if given.get(name):
+                raise InvalidArgument(f"EntrypointArgs({name}={given[name]!r}): {why}")
+        if is_prefill and is_decode:
+            raise InvalidArgument("EntrypointArgs: is_prefill and is_decode contradict each other")
+        self.engine_type = engine_type
+        self.values: dict[str, Any] = given
+
+
+_LATER: Final = ("tokenizer_backend", "tokenizer_fallback", "reasoning_field_name")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What `make_engine` gives to `run_input`."""
+
+    args: EntrypointArgs
+    engine: EngineOn | None = None
+    """Loaded; None: workers elsewhere."""
+
+
+async def make_engine(distributed_runtime: DistributedRuntime, args: EntrypointArgs) -> EngineConfig:
+    """Load what `args` name, which may take long; `InvalidArgument` says what is wrong with them."""
+    if args.engine_type is EngineType.Dynamic:
+        return EngineConfig(args)
+    prepare = engine_host(f"EngineType.{args.engine_type.name}")
+    return EngineConfig(args, await prepare(_of_worker(args)))
+
+
+async def run_input(
+    distributed_runtime: DistributedRuntime,
+    input: str,  # noqa: A002 - the original's name
+    engine_config: EngineConfig,
+    frontend_route_extensions: Sequence[FrontendRoute] | None = None,
+) -> None:
+    """Connect an input to the engine: `http`, `text`, `stdin` or `dyn://NAMESPACE.COMPONENT.ENDPOINT`.
+
+    Returns when the runtime is shut down (a `dynamo_worker` is by SIGTERM), or the conversation is over; `http` lets
+    running answers end first. Raises
+    `InvalidArgument` for an input that can't be, `EngineError` where the engine dies.
+    """
+    args, way = engine_config.args, _way(input)
+    if way == _DYN:
+        if engine_config.engine is None:
+            raise InvalidArgument(f"{input}: workers elsewhere serve themselves; take EngineType.Echo or Mocker")
+        async with engine_config.engine(distributed_runtime, f"{_DYN}{EndpointPath.parse(input)}") as failed:
+            await _while_alive(failed, distributed_runtime.closing.wait())
+        return
+    async with AsyncExitStack() as stack:
+        runtime, alive = distributed_runtime, None
+        if engine_config.engine is not None:
+            runtime = await stack.enter_async_context(await DistributedRuntime.in_memory())
+            alive = await stack.enter_async_context(engine_config.engine(runtime, _LOCAL))
+        await _while_alive(alive, _ask(way, runtime, args, distributed_runtime.closing))
+
+
+async def _ask(way: str, runtime: DistributedRuntime, args: EntrypointArgs, until: asyncio.Event) -> None:
+    options = _of_frontend(args)
+    if way == "http":
+        # It takes SIGTERM itself: were the runtime shut down first, running answers would be cut.
+        serve = http_frontend("run_input('http')")
+        await serve(runtime, options, on_ready=_say_ready, until=until, signals=True)
+    else:
+        await talk(f"run_input({way!r})")(runtime, way, options, args.values["model_name"] or "")
+
+
+def _say_ready(url: str) -> None:
+    sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
+    sys.stdout.flush()
+
+
+async def _while_alive(failed: Failed | None, work: Awaitable[Any]) -> None:
+    """Do `work`, unless the engine dies before it is done."""
+    doing = asyncio.ensure_future(work)
+    dead = None if failed is None else asyncio.ensure_future(failed())
+    try:
+        await asyncio.wait([one for one in (doing, dead) if one is not None], return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done() and dead is not None:
+            raise EngineError(f"the engine died: {dead.result()}")
+        doing.result()
+    finally:
+        rest = [one for one in (doing, dead) if one is not None]
+        for one in rest:
+            one.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+def _way(text: str) -> str:
+    """The word of an input."""
+    if text.startswith(_DYN):
+        return _DYN
+    word = text.partition(":")[0]
+    if word not in _WAYS:
+        known = f"known are {', '.join(_WAYS)} and dyn://N.C.E"
+        raise InvalidArgument(f"run_input({text!r}): {_INSTEAD.get(word, known)}")
+    return word
+
+
+def _of_worker(args: EntrypointArgs) -> dict[str, Any]:
+    """Fields of the worker's settings."""
+    values = args.values
+    extra, file = values["mocker_engine_args"], values["extra_engine_args"]
+    given = {
+        "engine": args.engine_type.value, "model_path": _text(values["model_path"]), "model_name": values["model_name"],
+        "kv_cache_block_size": values["kv_cache_block_size"],
+        "context_length": values["context_length"] or (values["runtime_config"] or ModelRuntimeConfig()).context_length,
+        "chat_template": _text(values["template_file"]), "migration_limit": values["migration_limit"] or None,
+        "engine_args": json.dumps(dict(extra)) if extra else f"@{file}" if file else None,
+        "role": "prefill" if values["is_prefill"] else "decode" if values["is_decode"] else None,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
+    """Fields of the frontend's settings."""
+    values, dynamic = args.values, args.engine_type is EngineType.Dynamic
+    router = values["router_config"]
+    named = ("http_host", "http_port", "migration_max_seq_len", "migration_limit")
+    given = {name: values[name] for name in named} | {"tokenizer": values.get("tokenizer_backend")}
+    if dynamic:
+        given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
+        given["namespace_prefix"] = values["namespace_prefix"]
+    else:  # the engine's own runtime has no other
+        given["hold_seconds"] = _HOLD_SECONDS
+    given |= {name: _text(values[name]) for name in ("tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")}
+    if router is not None:
+        given |= _of_router(router)
+    return {name: value for name, value in given.items() if value}
+
+
+def _of_router(config: RouterConfig) -> dict[str, Any]:
+    kv = config.kv_router_config
+    found: dict[str, Any] = {
+        "router_mode": mode_word(config.router_mode),
+        "active_decode_blocks_threshold": config.active_decode_blocks_threshold,
+        "active_prefill_tokens_threshold": config.active_prefill_tokens_threshold,
+        "active_prefill_tokens_threshold_frac": config.active_prefill_tokens_threshold_frac,
+        "router_session_affinity_ttl_secs": config.session_affinity_ttl_secs,
+    }
+    if config.session_affinity_ttl_secs is not None:
+        found["router_session_affinity_mode"] = config.session_affinity_mode
+    if kv is not None:
+        found |= {
+            "overlap_score_weight": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
+            "router_ttl_secs": kv.router_ttl_secs,
+        }  # fmt: skip
+    return found
+
+
+def _namespace(endpoint_id: str | None) -> str | None:
+    return None if endpoint_id is None else EndpointPath.parse(endpoint_id).namespace
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,83 @@
+"""A deployment and programs of all ages on it, each a process of its own; a model's folder that they all can read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import openai
+import pytest
+from tests.system.conftest import Process, Stack, eventually, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+from tests.llm.conftest import byte_level_file, checkout
+
+__all__ = ["byte_level_file", "checkout"]
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Deployment:
+    """etcd, NATS, one frontend, and what a test starts beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stack = Stack(folder)
+        self.frontend = self.stack.frontend()
+        self.api = openai.OpenAI(base_url=f"{self.frontend.url}/v1", api_key="any", max_retries=0, timeout=120)
+
+    def program(self, name: str, *arguments: str) -> Process:
+        """Start one of `programs/`."""
+        return self.run(PROGRAMS / f"{name}.py", *arguments)
+
+    def run(self, file: Path, *arguments: str, name: str = "") -> Process:
+        process = Process(
+            name or f"{file.stem}-{len(self.stack.processes)}", [sys.executable, str(file), *arguments],
+            self.stack.folder, self.stack.env,
+        )  # fmt: skip
+        self.stack.processes.append(process)
+        return process
+
+    def serves(self, model: str, *by: Process) -> None:
+        """Return once the frontend has the model; fails at once where one of the processes has ended."""
+
+        def there() -> bool:
+            for process in by:
+                assert process.popen.poll() is None, f"{process.name} ended: {process.text()[-3000:]}"
+            return model in self.frontend.models()
+
+        eventually(f"{model} is served", there, 180)
+
+    def say(self, model: str, text: str, **more: object) -> str:
+        """The answer of a chat."""
+        done = self.api.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": text}], **more  # type: ignore[call-overload]
+        )  # fmt: skip
+        return str(done.choices[0].message.content)
+
+    def close(self) -> None:
+        self.api.close()
+        self.stack.close()
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    opened = Deployment(tmp_path)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of a program that needs neither etcd nor NATS."""
+    return {**os.environ, "DYN_DISCOVERY_BACKEND": "mem"}
+
+
+@pytest.fixture
+def port() -> Callable[[], int]:
+    return free_port
