@@ -36,7 +36,7 @@ def register(site: Any, generate: Any, *args: Any, at: str = "test.backend.gener
         runtime = await DistributedRuntime.in_memory(site.world)
         site.workers.append(runtime)
         endpoint = runtime.endpoint(at)
-        await register_model(*args[:2], endpoint, *args[2:], **kwargs)
+        await register_model(*args[:2], endpoint, *args[2:], **kwargs)  # type: ignore[call-overload] # any age's form
         await endpoint.start(runtime.offers.handler(endpoint.path, generate))
 
     site.run(start())

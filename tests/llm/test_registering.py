@@ -22,7 +22,11 @@ def endpoint() -> Iterator[Endpoint]:
     with asyncio.Runner() as runner:
         runtime = runner.run(DistributedRuntime.in_memory())
         yield runtime.endpoint("test.backend.generate")
-        runner.run(runtime.shutdown(0))
+
+        async def end() -> None:
+            await runtime.shutdown(0)
+
+        runner.run(end())
 
 
 def wanted(*args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -141,7 +141,6 @@ def constant(module: str, name: str) -> Field | None:
 
 
 def _fields(body: Sequence[ast.stmt], before: str) -> Iterator[Field]:
-    target: ast.expr
     for at, node in enumerate(body):
         target: ast.expr
         if isinstance(node, ast.AnnAssign):

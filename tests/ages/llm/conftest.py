@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import openai
 import pytest
-from tests.system.conftest import Process, Stack, eventually, free_port
+from tests.fixtures_etcd import free_ports
+from tests.system.conftest import Process, Stack, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,4 +81,4 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def port() -> Callable[[], int]:
-    return free_port
+    return lambda: free_ports(1)[0]
