@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
-WORKERS ?= 2
+# More than the cores of a small machine: a test mostly waits for other processes.
+WORKERS ?= 3
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
@@ -21,9 +22,10 @@ help: ## list the verbs
 up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real model) on this machine
 	@exec $(BIN)/dynamo up examples/quickstart.yaml $(ARGS)
 
-test: $(VENV)/.dev ## install, then lint, types, import contract and all tests with a real etcd and NATS
-	@status=0; $(MAKE) --no-print-directory check || status=1; \
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; exit $$status
+test: $(VENV)/.dev ## install, then lint, types, import contract and, at the same time, all tests with a real etcd and NATS
+	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory check >$$said 2>&1 & check=$$!; \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; \
+	wait $$check || status=1; cat $$said; exit $$status
 
 .PHONY: test-vllm
 test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)

@@ -10,6 +10,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.waiting import until
+
+from dynamo.runtime import EtcdConfig
+from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.names import instance_prefix
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
 
@@ -20,24 +25,22 @@ def client(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60)
 
 
-async def stream(api: openai.AsyncOpenAI, prompt: str, gaps: list[float] | None = None, **more: Any) -> str:
-    """The text of one streamed completion; the SDK raises on an error event."""
-    text, last = "", time.monotonic()
-    opened = await api.completions.create(model="m", prompt=prompt, max_tokens=2000, stream=True, **more)
+async def stream(api: openai.AsyncOpenAI, prompt: str, begun: list[str] | None = None) -> str:
+    """The text of one streamed completion, in `begun` once it has some; the SDK raises on an error event."""
+    text = ""
+    opened = await api.completions.create(model="m", prompt=prompt, max_tokens=2000, stream=True)
     async for chunk in opened:
-        now = time.monotonic()
-        if gaps is not None and text:
-            gaps.append(now - last)
-        last = now
+        if begun is not None and not text:
+            begun.append(prompt)
         text += chunk.choices[0].text if chunk.choices else ""
     return text
 
 
-async def outcome(api: openai.AsyncOpenAI, prompt: str) -> tuple[str, float]:
-    """`(text or error class, seconds)`."""
+async def outcome(api: openai.AsyncOpenAI, prompt: str, begun: list[str] | None = None) -> tuple[str, float]:
+    """`(text or error class, seconds)`; in `begun` from its first word."""
     began = time.monotonic()
     try:
-        return await stream(api, prompt), time.monotonic() - began
+        return await stream(api, prompt, begun), time.monotonic() - began
     except openai.OpenAIError as error:
         return type(error).__name__, time.monotonic() - began
 
@@ -67,8 +70,9 @@ def test_killed_worker_ends_only_its_streams(stack: Any) -> None:
 
     async def run() -> None:
         api = client(frontend.url)
-        tasks = [asyncio.create_task(outcome(api, f"{i} {PROMPT}")) for i in range(8)]
-        await asyncio.sleep(1)
+        begun: list[str] = []
+        tasks = [asyncio.create_task(outcome(api, f"{i} {PROMPT}", begun)) for i in range(8)]
+        await until("all have begun", lambda: len(begun) == 8, 30)
         began = time.monotonic()
         workers[0].kill()
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -85,8 +89,20 @@ def test_killed_worker_ends_only_its_streams(stack: Any) -> None:
     frontend.wait_for(instances=2)
 
 
+async def registered(stack: Any) -> None:
+    """Return when an instance is known to etcd."""
+    store = EtcdStore(EtcdConfig(endpoints=tuple(stack.etcd_endpoints)))
+    await store.connect()
+    try:
+        async with asyncio.timeout(30):
+            while not (await store.read(instance_prefix(None))).entries:  # noqa: ASYNC110 - another process writes them
+                await asyncio.sleep(0.05)
+    finally:
+        await store.close()
+
+
 def test_etcd_restarted_empty_fails_no_request(stack: Any) -> None:
-    """etcd killed and started again empty: every request succeeds meanwhile, instances are back within 10 s."""
+    """etcd killed and started again empty: every request succeeds meanwhile, and the worker registers again."""
     stack.worker(DYN_TOKEN_ECHO_DELAY_MS="1")
     frontend = stack.frontend()
     frontend.wait_for()
@@ -100,12 +116,17 @@ def test_etcd_restarted_empty_fails_no_request(stack: Any) -> None:
             while not stop.is_set():
                 results.append((await outcome(api, PROMPT))[0])
 
+        async def more(count: int) -> None:
+            wanted = len(results) + count
+            await until("requests are answered", lambda: len(results) >= wanted, 60)
+
         running = [asyncio.create_task(traffic()) for _ in range(4)]
-        await asyncio.sleep(0.5)
+        await more(4)
         stack.etcd.kill()
-        await asyncio.sleep(3)
+        await more(24)
         stack.start_etcd()
-        await asyncio.sleep(12)
+        await registered(stack)
+        await more(24)
         stop.set()
         await asyncio.gather(*running)
         await api.close()
@@ -125,8 +146,9 @@ def test_nats_restart_is_survived(stack: Any) -> None:
 
     async def run() -> None:
         api = client(frontend.url)
-        before = [asyncio.create_task(outcome(api, f"{i} {PROMPT}")) for i in range(4)]
-        await asyncio.sleep(0.5)
+        begun: list[str] = []
+        before = [asyncio.create_task(outcome(api, f"{i} {PROMPT}", begun)) for i in range(4)]
+        await until("all have begun", lambda: len(begun) == 4, 30)
         await asyncio.to_thread(stack.nats.restart)
         during = asyncio.create_task(outcome(api, "during"))
         for task in before:
@@ -137,7 +159,6 @@ def test_nats_restart_is_survived(stack: Any) -> None:
         deadline = time.monotonic() + 15
         while (await outcome(api, "afterwards"))[0] != "afterwards":
             assert time.monotonic() < deadline
-            await asyncio.sleep(0.2)
         assert [(await outcome(api, f"late {i}"))[0] for i in range(5)] == [f"late {i}" for i in range(5)]
         await api.close()
 
@@ -152,8 +173,9 @@ def test_sigterm_of_a_worker_loses_nothing(stack: Any) -> None:
 
     async def run() -> None:
         api = client(frontend.url)
-        tasks = [asyncio.create_task(outcome(api, f"{i} {PROMPT}")) for i in range(8)]
-        await asyncio.sleep(0.5)
+        begun: list[str] = []
+        tasks = [asyncio.create_task(outcome(api, f"{i} {PROMPT}", begun)) for i in range(8)]
+        await until("all have begun", lambda: len(begun) == 8, 30)
         workers[0].signal(signal.SIGTERM)
         tasks += [asyncio.create_task(outcome(api, f"new {i} {PROMPT}")) for i in range(8)]
         results = [(await t)[0] for t in tasks]
