@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.cli.grammar import CommandError, Roles, Words, decide, read_path, split
+from dynamo.cli.grammar import DEFAULTS, CommandError, Roles, Words, decide, read_path, split
 from dynamo.runtime.names import EndpointPath
 
 PATH = EndpointPath("ns", "backend", "generate")
@@ -53,6 +53,7 @@ def test_what_cannot_be_taken_apart(line: str, says: str) -> None:
         ("", "", True, Roles("text", "echo_full")),
         ("", "", False, Roles("stdin", "echo_full")),
         ("", "m.gguf", True, Roles("text", "llamacpp")),
+        ("", "Qwen/Qwen3-0.6B", True, Roles("text", "mistralrs")),
         ("in=http", "m.gguf", True, Roles("http", "llamacpp")),
         ("in=text out=echo", "", False, Roles("text", "echo_full")),
         ("out=echo_core", "dir", False, Roles("stdin", "echo_core")),
@@ -73,7 +74,7 @@ def test_what_cannot_be_taken_apart(line: str, says: str) -> None:
 )
 def test_who_asks_and_who_answers(line: str, model: str, terminal: bool, roles: Roles) -> None:
     """Given words win; what is left out follows from the terminal and the model."""
-    assert decide(split(line.split()), model=model, terminal=terminal, llamacpp=True) == roles
+    assert decide(split(line.split()), model=model, terminal=terminal, installed=DEFAULTS) == roles
 
 
 @pytest.mark.parametrize(
@@ -90,14 +91,14 @@ def test_who_asks_and_who_answers(line: str, model: str, terminal: bool, roles: 
         ("in=dyn://a.b.c out=dyn", "", "needs an engine"),
         ("in=http out=pystr:", "", "needs a file"),
         ("in=dyn://a.b!.c out=echo", "", "may hold only letters"),
-        ("in=http", "Qwen/Qwen3-0.6B", "say which engine"),
+        ("in=http", "Qwen/Qwen3-0.6B", "dynamo-pipelines[mistralrs]"),
         ("in=http", "m.gguf", "dynamo-pipelines[llamacpp]"),
     ],
 )
 def test_what_nobody_can_do(line: str, model: str, says: str) -> None:
     """A wrong or missing role is refused with the next step."""
     with pytest.raises(CommandError) as caught:
-        decide(split(line.split()), model=model, terminal=True, llamacpp=False)
+        decide(split(line.split()), model=model, terminal=True, installed=())
     assert says in str(caught.value)
 
 
@@ -131,4 +132,4 @@ def test_a_path_of_letters_is_always_read(text: str) -> None:
 )
 def test_process_local_unless_a_side_is_elsewhere(line: str, local: bool) -> None:
     """etcd and NATS are used only when one side is another process."""
-    assert decide(split(line.split()), model="", terminal=True, llamacpp=True).process_local is local
+    assert decide(split(line.split()), model="", terminal=True, installed=DEFAULTS).process_local is local

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from dynamo.cli.completion import PROGRAMS, completion
-from dynamo.cli.grammar import CommandError
+from dynamo.cli.grammar import DEFAULTS, CommandError
 from dynamo.cli.main import main as dynamo_main
 from dynamo.cli.run import command, main, read, run
 from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
@@ -20,7 +20,7 @@ from dynamo.worker.engines import BUILT
 
 
 def understood(line: str) -> Run:
-    return read(line.split(), terminal=True, llamacpp=True)
+    return read(line.split(), terminal=True, installed=DEFAULTS)
 
 
 def test_a_worker_is_told_what_the_line_says() -> None:

@@ -62,7 +62,7 @@ class Process:
         if self.popen.poll() is None:
             self.popen.send_signal(number)
         try:
-            return self.popen.wait(15)
+            return self.popen.wait(60)  # a busy machine
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()

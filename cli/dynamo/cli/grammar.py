@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,6 +29,8 @@ NONE: Final = "none"
 ENGINES: Final = (
     "echo_core", "echo_full", "mocker", "llamacpp", "mistralrs", "vllm", "sglang", "trtllm",
 )  # fmt: skip
+DEFAULTS: Final = ("llamacpp", "mistralrs")
+"""The engines that are taken where `out=` is left out, in this order; the first reads only GGUF files."""
 _ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
 _INPUTS: Final = ("text", "stdin", "http")
 _LATER_INPUTS: Final = {
@@ -117,12 +119,12 @@ def _refuse_late_sides(words: list[str]) -> None:
             raise CommandError(f"{word!r} comes too late: in= and out= are the first two words. Usage: {USAGE}")
 
 
-def decide(words: Words, *, model: str, terminal: bool, llamacpp: bool) -> Roles:
-    """Say who asks and who answers; `terminal`: standard input is one; `llamacpp`: that engine is installed."""
+def decide(words: Words, *, model: str, terminal: bool, installed: Collection[str]) -> Roles:
+    """Say who asks and who answers; `terminal`: standard input is one; `installed`: which of `DEFAULTS` can run."""
     asker, serves = _input(words.input, terminal)
     file = _batch_file(words.input) if asker == BATCH else ""
     follower = (words.input or "").split(":")[0] == NONE
-    output = words.output if words.output is not None else _default_output(model, llamacpp)
+    output = words.output if words.output is not None else _default_output(model, installed)
     if output.startswith(("pystr:", "pytok:")):
         return replace(_python(asker, serves, output, words.engine_arguments), batch_file=file)
     engine, uses = _output(output)
@@ -172,17 +174,18 @@ def _python(asker: str, serves: EndpointPath | None, word: str, arguments: tuple
     return Roles(asker, "python", serves, file, "text" if kind == "pystr" else "tokens", arguments)
 
 
-def _default_output(model: str, llamacpp: bool) -> str:
+def _default_output(model: str, installed: Collection[str]) -> str:
     if not model:
         return "echo_full"
-    if not model.endswith(".gguf") and not model.startswith("package://"):
-        raise CommandError(
-            f"say which engine answers for {model}: out=echo_core or out=mocker need only its tokenizer; "
-            "a .gguf file is served by llama.cpp without saying so"
-        )
-    if not llamacpp:
-        raise CommandError('a .gguf file needs llama.cpp: pip install "dynamo-pipelines[llamacpp]", or give out=')
-    return "llamacpp"
+    of_gguf = model.lower().endswith(".gguf") or model.startswith("package://")
+    found = next((name for name in (DEFAULTS if of_gguf else DEFAULTS[1:]) if name in installed), "")
+    if found:
+        return found
+    wanted = DEFAULTS[0 if of_gguf else 1]
+    raise CommandError(
+        f'{model} is served by {wanted} where out= is left out: pip install "dynamo-pipelines[{wanted}]", or say which '
+        "engine answers (out=echo_core and out=mocker need only its tokenizer)"
+    )
 
 
 def read_path(text: str) -> EndpointPath:

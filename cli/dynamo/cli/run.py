@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import click
 
-from dynamo.cli.grammar import CommandError, Words, decide, split
+from dynamo.cli.grammar import DEFAULTS, CommandError, Words, decide, split
 from dynamo.cli.main import installed_version
 from dynamo.cli.run_former import FORMER, GROUPS
 from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
@@ -40,7 +40,7 @@ in=, who asks:
 \b
 out=, who answers:
   llamacpp     llama.cpp, for a .gguf file (default for one)
-  mistralrs    mistral.rs, for a .gguf file or a folder of safetensors
+  mistralrs    mistral.rs, for a .gguf file or a folder of safetensors (default for other models)
   vllm, sglang, trtllm  engines for NVIDIA GPUs, for a folder of safetensors
   mocker       a simulated engine with real scheduling and timing
   echo_core    the prompt's own tokens, after the chat template
@@ -52,7 +52,7 @@ out=, who answers:
 MODEL, what is served:
   FILE.gguf                a GGUF file
   FOLDER                   a checkout of Hugging Face: config.json, tokenizer, safetensors
-  ORG/REPO[@REVISION]      one of Hugging Face, loaded into its cache; give out= with it
+  ORG/REPO[@REVISION]      one of Hugging Face, loaded into its cache
   ORG/REPO:Q4_K_M, ORG/REPO/FILE.gguf  a GGUF file of Hugging Face, likewise
   package://NAME           a GGUF file that a Python package carries
   left out                 echoes and the mocker need none
@@ -78,6 +78,9 @@ Variables: a flag goes before its variable, that before the default.
 Exit codes: 0, 1 failed (in=batch: also where a line failed), 2 usage, 130 interrupted.
 Flags of 2025 and 2026 are understood: docs/compatibility.md.
 """
+
+_PACKAGES: Final = {"llamacpp": "xllamacpp", "mistralrs": "mistralrs"}
+"""What has to be there for an engine of `DEFAULTS`."""
 
 
 class RunCommand(FlagCommand):
@@ -106,7 +109,7 @@ def _collect(model: str, **values: Any) -> tuple[str, RunSettings]:
     return model, RunSettings(**values)
 
 
-def read(argv: Sequence[str], *, terminal: bool, llamacpp: bool) -> Run:
+def read(argv: Sequence[str], *, terminal: bool, installed: Collection[str]) -> Run:
     """Understand `argv`; raises `CommandError`, or click's own errors and `click.exceptions.Exit` after help."""
     words = split(argv)
     with command().make_context(f"dynamo-run {_sides(words)}".rstrip(), list(words.flags)) as context:
@@ -114,7 +117,7 @@ def read(argv: Sequence[str], *, terminal: bool, llamacpp: bool) -> Run:
     if positional and settings.model_path and positional != settings.model_path:
         raise CommandError(f"two models are named, {positional} and --model-path {settings.model_path}: drop one")
     model = positional or settings.model_path
-    roles = decide(words, model=model, terminal=terminal, llamacpp=llamacpp)
+    roles = decide(words, model=model, terminal=terminal, installed=installed)
     check(roles, settings, model)
     if words.engine_arguments and roles.output != "python":
         raise CommandError("arguments after -- go to out=pystr: and out=pytok: engines only")
@@ -144,7 +147,7 @@ def run(argv: list[str]) -> int:
         understood = read(
             ["--help"] if not argv or {"-h", "--help"} & set(argv) else argv,
             terminal=sys.stdin.isatty(),
-            llamacpp=importlib.util.find_spec("xllamacpp") is not None,
+            installed=[name for name in DEFAULTS if importlib.util.find_spec(_PACKAGES[name])],
         )
     except click.exceptions.Exit as leaving:
         return leaving.exit_code

@@ -52,7 +52,7 @@ class RunSettings:
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = setting(1, "GPUs per worker.")
     num_nodes: int = setting(1, "Machines per engine; the same on each.")
-    node_rank: int = setting(0, "Which of them this is: 0 leads (in=dyn://N.C.E), the others follow (in=none).")
+    node_rank: int = setting(0, "Which of them this is: 0 leads, the others follow (in=none).")
     leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
     kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
     router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
@@ -108,10 +108,10 @@ def _check_nodes(roles: Roles, settings: RunSettings) -> None:
             "in=none is for the nodes beside a leader: give --num-nodes and --leader-addr as the leader has them, "
             "and --node-rank from 1 on"
         )
-    if roles.input != WORKER and (settings.num_nodes, settings.node_rank, settings.leader_addr) != (1, 0, ""):
-        raise CommandError(
-            "--num-nodes, --node-rank and --leader-addr are a worker's: in=dyn://N.C.E on the leader, in=none elsewhere"
-        )
+    if roles.output == DYN and (settings.num_nodes, settings.node_rank, settings.leader_addr) != (1, 0, ""):
+        raise CommandError("--num-nodes, --node-rank and --leader-addr belong to an engine, and out=dyn has none here")
+    if roles.input != WORKER and settings.node_rank:
+        raise CommandError(f"--node-rank {settings.node_rank}: give in=none on the nodes beside the leader")
 
 
 def _check_frontend_only(settings: RunSettings, model: str) -> None:
@@ -132,7 +132,7 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
     return FrontendSettings(
         http_host=settings.http_host,
         http_port=settings.http_port,
-        namespace=roles.path.namespace if roles.output == DYN and roles.path else "",
+        namespace=_namespace(roles, settings),
         router_mode=settings.router_mode,
         migration_limit=settings.migration_limit or 0,
         overlap_score_weight=settings.kv_overlap_score_weight,
@@ -145,6 +145,18 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         drain_seconds=0.0,
         grace_seconds=5.0,
     )
+
+
+def _namespace(roles: Roles, settings: RunSettings) -> str:
+    """The only one that a frontend looks at; empty: all of them."""
+    if roles.output == DYN:
+        return roles.path.namespace if roles.path else ""
+    return LOCAL_ENDPOINT.namespace if over_nodes(settings) else ""
+
+
+def over_nodes(settings: RunSettings) -> bool:
+    """Whether the engine here leads a group: its nodes find each other in etcd, so nothing of it is process-local."""
+    return settings.num_nodes > 1
 
 
 def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSettings:

@@ -2,7 +2,8 @@
 
 Where one side is elsewhere this is the other deployable itself, with the flags that
 `run_settings.py` made. Else both live on one in-memory runtime here, and a chat talks to
-the frontend's own ASGI app, so that nothing listens on a port.
+the frontend's own ASGI app, so that nothing listens on a port. An engine over several nodes is the exception: this
+process leads them, and they find it in etcd.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dynamo.cli.batch.work import Batch, prepared, work
 from dynamo.cli.chat import answer_pipe, chat, first_model
 from dynamo.cli.conversation import Conversation
 from dynamo.cli.grammar import BATCH, DYN, WORKER
-from dynamo.cli.run_settings import frontend_settings, worker_settings
+from dynamo.cli.run_settings import RunSettings, frontend_settings, over_nodes, worker_settings
 from dynamo.cli.understood import Run
 from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
@@ -100,8 +101,7 @@ def _say_ready(url: str) -> None:
 async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None) -> int:
     """in=text, in=stdin and in=batch, with an engine in this process or with workers elsewhere."""
     if run.roles.output == DYN:
-        config = replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend)
-        async with await DistributedRuntime.create(config) as runtime:
+        async with await _connected(run.settings) as runtime:
             return await converse(run, runtime, settings, batch)
     async with _local(run) as (runtime, engine):
         return await _while_alive(engine, converse(run, runtime, settings, batch))
@@ -122,20 +122,26 @@ async def converse(
 
 @contextlib.asynccontextmanager
 async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], None]:
-    """A runtime without servers, and the engine on it."""
+    """A runtime, without servers unless the engine has other nodes, and the engine on it."""
     settings = worker_settings(run.roles, run.settings, run.model)
     if run.model and sys.stderr.isatty():
         _say(f"loading {run.model} ...")
     model = await worker_process.loaded_model(settings)
     engine = create_engine(settings, model)
     tracing = tracing_from_env("dynamo-run")
-    async with await DistributedRuntime.in_memory() as runtime:
+    opening = _connected(run.settings) if over_nodes(run.settings) else DistributedRuntime.in_memory()
+    async with await opening as runtime:
         runtime.tracing = tracing
         serving = await serve_engine(runtime, engine, model, settings)
         try:
             yield runtime, engine
         finally:
             await serving.stop(CLOSE_SECONDS)
+
+
+def _connected(settings: RunSettings) -> Coroutine[Any, Any, DistributedRuntime]:
+    """A runtime on etcd and NATS."""
+    return DistributedRuntime.create(replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend))
 
 
 async def _while_alive(engine: Engine, work: Coroutine[Any, Any, T]) -> T:

@@ -279,9 +279,13 @@ class ModelPool:
 
     async def opened(self, seconds: float) -> None:
         """Return once what is known now is served or could not be opened; after `seconds` in any case."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        if listening := list(self._listening.values()):  # their instances have no set yet
+            await asyncio.wait(listening, timeout=seconds)
         tasks = [one.loading for one in self._sets.values() if one.loading is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+            await asyncio.wait(tasks, timeout=max(deadline - clock(), 0))
 
     async def stop(self) -> None:
         """End what is being loaded, and what follows the workers' events."""

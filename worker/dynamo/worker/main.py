@@ -112,6 +112,7 @@ async def loaded_model(settings: WorkerSettings) -> LocalModel:
 def load_model(settings: WorkerSettings, stop: threading.Event | None = None) -> LocalModel:
     """The model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
+    check_nodes(settings)
     check_source(settings)
     settings.check()
     name, source = settings.model_name, settings.model_path

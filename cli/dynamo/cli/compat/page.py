@@ -17,11 +17,13 @@ from typing import Any, Final, NamedTuple
 import click
 
 from dynamo.cli.compat import python_llm, runtime_names
-from dynamo.cli.compat.forms import FORMS, LINES
+from dynamo.cli.compat.forms import FORMS
 from dynamo.cli.compat.originals import FLAGS
+from dynamo.cli.compat.printed import TOPICS
+from dynamo.cli.compat.printed.row import ALL, TO_THE_ENGINE, Row
 from dynamo.cli.compat.routes import OF_WORKERS, ROUTES
 from dynamo.cli.compat.variables import NAMES, STATES
-from dynamo.cli.grammar import DYN, CommandError
+from dynamo.cli.grammar import DEFAULTS, DYN, CommandError
 from dynamo.cli.reference import CONNECTIONS, OTHERS
 from dynamo.cli.run import read
 from dynamo.cli.run_former import FORMER as OF_RUN
@@ -56,6 +58,9 @@ and 1.6.1 print.
 | passed to the engine | an argument of vLLM, SGLang or TensorRT-LLM, which judges it |
 | not read | a variable that changes nothing, and what does |
 | not there | an endpoint that answers 404 |
+| up to the engine | a line for vLLM, SGLang or TensorRT-LLM: the engine is told it; the rest is in docs/engines |
+| another way | what does it here |
+| nothing to do | a step that isn't needed |
 
 For Python names, refused means an `ImportError` or an `InvalidArgument` with that sentence; programs are in
 [python.md](python.md).
@@ -64,7 +69,15 @@ Where the original errs, this is right instead: `/health` is 503 while no worker
 at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
 a bad line of a batch doesn't end it; `--help` ends with exit code 0.
 """
+GUIDES: Final = f"""## What its guides print
+
+The guides to `dynamo-run` of {", ".join(ALL[:-1])} and {ALL[-1]}, whole: each command and
+program, in our words. What stands in capitals is the reader's own. The last column is a test that does it, on real
+parts: processes as they are typed, an etcd, a NATS, small models; for engines that want GPUs up to where their package
+isn't there.
+"""
 WORKS: Final = "works"
+_WANT_GPUS: Final = ("sglang", "trtllm", "vllm")
 PASSED: Final = "passed to the engine"
 
 
@@ -151,57 +164,72 @@ def _formers() -> Iterable[Former]:
         yield from program.former
 
 
-def line_state(line: str) -> tuple[str, str]:
-    """What becomes of `dynamo-run LINE`: `works`, or why not."""
+def line_state(words: Sequence[str]) -> tuple[str, str]:
+    """What becomes of these words after `dynamo-run`: works, how far it goes, or why not."""
     notes = io.StringIO()
     try:
         with contextlib.redirect_stderr(notes):
-            run = read(line.split(), terminal=True, llamacpp=True)
+            run = read(words, terminal=True, installed=DEFAULTS)
     except CommandError as error:
         return REFUSED, str(error)
     except click.ClickException as error:
         return REFUSED, error.message
     said = "; ".join(note.removeprefix("note: ") for note in notes.getvalue().splitlines())
-    if run.roles.output != DYN:
+    engine = run.roles.output
+    if engine != DYN:
         try:
-            settings = WorkerSettings(
-                engine=run.roles.output, num_nodes=run.settings.num_nodes, model_path=run.model
-            )  # fmt: skip
+            settings = WorkerSettings(engine=engine, num_nodes=run.settings.num_nodes, model_path=run.model)
             check_engine(settings.engine)
             check_nodes(settings)
             check_source(settings)
         except DynamoException as error:
             return REFUSED, "; ".join(filter(None, (error.message, said)))
-    return WORKS, said or f"in={run.roles.input}, out={run.roles.output}"
+    if engine in _WANT_GPUS:
+        return TO_THE_ENGINE, "; ".join(filter(None, (said, f"docs/engines/{engine}.md")))
+    return WORKS, said or f"in={run.roles.input}, out={engine}"
+
+
+def row_state(row: Row) -> tuple[str, str]:
+    """The same, of what a guide prints; where it is no line of `dynamo-run`, the row says it."""
+    state, said = line_state(row.words()) if row.is_line and not row.state else (row.state, "")
+    if not state or not (row.here or said):
+        raise LookupError(f"what the guides print of {row.name!r} has no state: say it in its row")
+    plain = row.here if state == WORKS and row.here else "; ".join(filter(None, (row.here, said)))
+    return state, plain
 
 
 def render() -> str:
     """The whole page."""
     forms = []
     for form, ages, line, what in FORMS:
-        state, why = line_state(line)
+        state, why = line_state(line.split())
         forms.append((_code(form), ages, state, what if state == WORKS else f"{what}: {why}"))
-    lines = [(_code(f"dynamo-run {line}"), *line_state(line)) for line in LINES]
-    parts = [TITLE, "## in= and out=\n\n" + _table(("form", "ages", "state", ""), forms)]
-    parts.append("## Lines of its READMEs\n\n" + _table(("line", "state", ""), lines))
+    parts = [TITLE, "## in= and out=\n\n" + _table(("form", "ages", "state", "here"), forms)]
+    parts.append(GUIDES)
+    for topic, rows in TOPICS.items():
+        parts.append(f"### {topic}\n\n" + _table(("printed", "in", "state", "here", "test"), map(_printed, rows)))
     for program, by_age in FLAGS.items():
-        parts.append(f"## {program}\n\n" + _table(("flag", "ages", "state", ""), _flags(program, by_age)))
-    parts.append("## Variables\n\n" + _table(("variable", "state", ""), _variables()))
+        parts.append(f"## {program}\n\n" + _table(("flag", "ages", "state", "here"), _flags(program, by_age)))
+    parts.append("## Variables\n\n" + _table(("variable", "state", "here"), _variables()))
     routes = [(_code(f"{method} {path}"), *rest) for method, path, *rest in ROUTES]
-    parts.append("## HTTP\n\n" + _table(("endpoint", "ages", "state", ""), routes))
-    parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", ""), OF_WORKERS))
-    head = ("name", "ages", "state", "")
+    parts.append("## HTTP\n\n" + _table(("endpoint", "ages", "state", "here"), routes))
+    parts.append("## Endpoints of workers\n\n" + _table(("endpoint", "ages", "state", "here"), OF_WORKERS))
+    head = ("name", "ages", "state", "here")
     parts.append("## Python: dynamo.runtime\n\n" + _table(head, runtime_names.rows()))
     calls = [(_code(call), *rest) for call, *rest in python_llm.FORMS]
     names = [(_code(name), *rest) for name, *rest in python_llm.rows()]
     about = (
         f"{python_llm.ABOUT}\n\n"
-        + _table(("call", "ages", "state", ""), calls)
+        + _table(("call", "ages", "state", "here"), calls)
         + "\n"
-        + _table(("name", "ages", "state", ""), names)
+        + _table(("name", "ages", "state", "here"), names)
     )
     parts.append(f"## Python: {python_llm.MODULE}\n\n" + about)
     return "\n".join(parts)
+
+
+def _printed(row: Row) -> tuple[str, ...]:
+    return (_code(row.what) if row.is_line else row.what, ", ".join(row.pages), *row_state(row), _code(row.test))
 
 
 def _flags(program: str, ages: dict[str, str]) -> Iterable[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.hub_names import Weights
@@ -37,6 +38,8 @@ ONLY_GGUF: Final = ("llamacpp",)
 """Engines that read nothing but GGUF files."""
 ONLY_FOLDERS: Final = ("sglang", "trtllm", "vllm")
 """Engines that read no GGUF files."""
+_BUILT_FOR_GPUS: Final = "rank*.engine"
+"""What TensorRT-LLM's compiler writes, for one kind of GPU."""
 TEXT_ENGINES: Final = ("echo_full",)
 """Engines that take text; their models have no tokenizer on the frontend. `takes_text` knows the others."""
 PYTHON: Final = "python"
@@ -81,6 +84,11 @@ def check_source(settings: WorkerSettings) -> None:
         raise InvalidArgument(
             f"engine {settings.engine} reads folders of safetensors, not .gguf files: name the folder, or take llamacpp"
             " or mistralrs"
+        )
+    if settings.engine == "trtllm" and settings.model_path and any(Path(settings.model_path).glob(_BUILT_FOR_GPUS)):
+        raise InvalidArgument(
+            f"{settings.model_path} holds an engine that trtllm-build made, and trtllm runs checkouts here, on its"
+            " PyTorch backend: name the folder of the model itself"
         )
 
 

@@ -1,0 +1,74 @@
+"""The guides' engines over two nodes: the frontend in the leader's process, a follower elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.cli.test_run_processes import PROGRAM, Process, free_ports, running
+from tests.pages.arguments import told
+from tests.pages.printed import Rows, chat, command, serving
+
+from dynamo.worker.engines.sglang_arguments import argv
+
+pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(200)]
+
+
+def address() -> str:
+    """One that no other group has."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def test_two_nodes_answer(rows: Rows, servers: dict[str, str], tmp_path: Path) -> None:
+    """A leader with in=http and a follower with in=none find each other, and the leader's server answers."""
+    rows.shows("two nodes")
+    group = ["out=mocker", "--num-nodes", "2", "--leader-addr", address()]
+    follower = [*PROGRAM, "in=none", *group, "--node-rank", "1"]
+    leader = [*PROGRAM, "in=http", *group, "--node-rank", "0"]
+    with (
+        running(follower, tmp_path / "follower.log", servers) as node,
+        serving(leader, tmp_path / "leader.log", servers) as client,
+    ):
+        node.ready()
+        assert [model.id for model in client.models.list()] == ["bytes"]
+        assert chat(client, "bytes", "hi", max_tokens=8)
+
+
+def test_two_nodes_ask_for_their_engine(
+    rows: Rows, own: dict[str, str], servers: dict[str, str], tmp_path: Path
+) -> None:
+    """Leader and follower find each other by the lines of each age, and each asks for its engine's package then."""
+    pairs = {
+        "sglang, leader of 0.1": "sglang, follower of 0.1", "sglang, leader": "sglang, follower of 0.1",
+        "vllm, leader": "vllm, follower",
+    }  # fmt: skip
+    with ExitStack() as stack:
+        ended: list[Process] = []
+        for leader, follower in pairs.items():
+            words = {**own, "HOST:PORT": address()}
+            for name in (leader, follower):
+                row = rows[name]
+                port = ["--http-port", "0"] if "in=http" in row.what else []
+                log = tmp_path / f"{len(ended)}.log"
+                ended.append(stack.enter_context(running(command(row, words, *port), log, servers)))
+        for process in ended:
+            assert process.popen.wait(90) == 1, process.log.read_text()
+            assert re.search(r"pip install .dynamo-pipelines\[(sglang|vllm)\]", process.log.read_text())
+
+
+def test_a_follower_runs_what_launch_server_would(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
+    """What the guides start by hand on the other nodes, ours starts with the same words."""
+    file = tmp_path / "more.json"
+    file.write_text(json.dumps({"trust_remote_code": True}))
+    wanted = rows["sglang, follower"].what.strip("`").split()[3:]
+    line = (
+        "in=none out=sglang CHECKOUT --tensor-parallel-size 16 --num-nodes 2 --node-rank 1 --leader-addr HOST:PORT "
+        "--extra-engine-args"
+    )
+    made = argv(told([*line.split(), str(file)], own["CHECKOUT"]))
+    said = " ".join(made).replace("--tp-size", "--tp") + " "
+    for words in " ".join(wanted).split(" --"):
+        assert f"--{words.removeprefix('--')} " in said

@@ -1,0 +1,23 @@
+"""The lines of the original's guides, before SGLang's own parser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.pages.arguments import TOLD, lines_for, told
+
+from dynamo.cli.compat.printed.row import Row
+from dynamo.worker.engines.sglang import read_arguments
+from dynamo.worker.engines.sglang_arguments import argv
+
+
+@pytest.mark.parametrize("row", lines_for("sglang"), ids=lambda row: row.name)
+def test_sglang_takes_what_a_line_says(row: Row, tmp_path: Path) -> None:
+    """Its parser reads it, with the values that the line has."""
+    file = tmp_path / "args.json"
+    file.write_text(json.dumps({"dtype": "half", "trust_remote_code": True}))
+    found = read_arguments(argv(told(row.words(**{"ARGS.json": str(file)}), "/model")))
+    expected = {"model_path": "/model", **TOLD.get(row.name, {})}
+    assert {name: getattr(found, name) for name in expected} == expected
