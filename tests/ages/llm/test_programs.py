@@ -12,7 +12,8 @@ import httpx
 import openai
 import pytest
 from tests.ages.llm.conftest import PROGRAMS, Deployment
-from tests.system.conftest import Process, eventually, free_port
+from tests.fixtures_etcd import free_ports
+from tests.system.conftest import Process, eventually
 
 from dynamo.llm import card_from_dict
 from dynamo.runtime import DistributedRuntime, Instance, RuntimeConfig
@@ -39,7 +40,7 @@ def leaves_well(process: Process) -> None:
 
 def test_an_openai_service_of_early_2025(tmp_path: Path) -> None:
     """A function is served over HTTP, whole and as a stream, and refuses with its own status; no etcd, no NATS."""
-    port = free_port()
+    (port,) = free_ports(1)
     service = Process("service", [sys.executable, str(PROGRAMS / "openai_service_0_1.py"), str(port)], tmp_path)
     try:
         url = f"http://127.0.0.1:{port}"
@@ -195,7 +196,7 @@ def test_engines_and_inputs_of_2026(deployment: Deployment) -> None:
     worker = deployment.program("entry_1_x", "Mocker", "dyn://test.backend.generate", "0")
     deployment.serves("entered", worker)
     assert deployment.say("entered", "hello", max_tokens=5)
-    port = free_port()
+    (port,) = free_ports(1)
     front = deployment.program("entry_1_x", "Dynamic", "http", str(port))
     assert front.ready_line()["url"].endswith(f":{port}")
     found = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10).json()
@@ -206,7 +207,7 @@ def test_engines_and_inputs_of_2026(deployment: Deployment) -> None:
 
 def test_an_engine_of_the_process_itself(deployment: Deployment) -> None:
     """With `http` an echo is seen by nobody else; with `stdin` it answers one prompt and ends."""
-    port = free_port()
+    (port,) = free_ports(1)
     program = deployment.program("entry_1_x", "Echo", "http", str(port))
     url = program.ready_line()["url"]
     body = {"model": "entered", "messages": [{"role": "user", "content": "hello"}]}
