@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import openai
 import pytest
-from tests.fixtures_etcd import free_ports
-from tests.system.conftest import Process, Stack, eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 from tests.llm.conftest import byte_level_file, checkout
+from tests.system.conftest import Process, Stack, eventually
 
 __all__ = ["byte_level_file", "checkout"]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -71,14 +64,3 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         yield opened
     finally:
         opened.close()
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a program that needs neither etcd nor NATS."""
-    return {**os.environ, "DYN_DISCOVERY_BACKEND": "mem"}
-
-
-@pytest.fixture
-def port() -> Callable[[], int]:
-    return lambda: free_ports(1)[0]
