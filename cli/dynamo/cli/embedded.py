@@ -18,7 +18,7 @@ from dynamo.runtime.runtime import DistributedRuntime
 
 async def talk(runtime: DistributedRuntime, way: str, options: Mapping[str, Any], model: str) -> None:
     """See `Talk`; returns when the person leaves, or the answer is written. `EngineError` where there was none."""
-    run = read([f"in={way}", "out=dyn"], terminal=True, llamacpp=False)
+    run = read([f"in={way}", "out=dyn"], terminal=True, installed=())
     run = replace(run, settings=replace(run.settings, model_name=model))
     settings = replace(settings_of(options), hold_seconds=HOLD_SECONDS)
     talking = asyncio.ensure_future(converse(run, runtime, settings))

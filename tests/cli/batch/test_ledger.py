@@ -142,7 +142,7 @@ def test_other_defaults_of_requests_are_another_batch(tmp_path: Path) -> None:
         file.write_text(json.dumps({"temperature": heat}))
     cold, hot = (
         read([f"in=batch:{tmp_path / 'in.jsonl'}", "out=echo", "--request-template", str(file)],
-             terminal=False, llamacpp=False)
+             terminal=False, installed=())
         for file in templates
     )  # fmt: skip
     with prepared(cold) as batch:
