@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 from pydantic import BaseModel
 
-from dynamo.runtime import DistributedRuntime, EngineShutdown, InvalidArgument, dynamo_endpoint, dynamo_worker
+from dynamo.llm.exceptions import EngineShutdown, InvalidArgument
+from dynamo.runtime import DistributedRuntime, dynamo_endpoint, dynamo_worker
 
 
 class Request(BaseModel):
