@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from typing import Any
+
 import msgspec
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.ports import Verdict
 from dynamo.worker.group import SILENCE_SECONDS, Follower, Leader, NodeRecord, node_record
+from dynamo.worker.main import _meeting
 from dynamo.worker.settings import leader_address
 
 HERE = "leader:29500"
@@ -187,3 +193,20 @@ def test_what_is_no_address(text: str) -> None:
     """The sentence names the flag and the form."""
     with pytest.raises(InvalidArgument, match="--leader-addr must be HOST:PORT"):
         leader_address(text)
+
+
+def test_a_signal_at_the_end_of_a_start_is_not_lost() -> None:
+    """It comes when the group is whole, and nobody waits for it yet: who serves then finds that it came."""
+
+    async def main() -> None:
+        told = asyncio.Event()
+
+        async def start() -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return "the node"
+
+        started: list[Any] = [*await _meeting(start(), told)]
+        assert started in (["the node"], [])
+        await asyncio.wait_for(told.wait(), 10)
+
+    asyncio.run(main())

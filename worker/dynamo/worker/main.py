@@ -149,18 +149,20 @@ class _Instance(NamedTuple):
 async def _work(settings: WorkerSettings) -> None:
     tracing = tracing_from_env("dynamo-worker")
     model = await loaded_model(settings)
+    told = asyncio.Event()
     async with contextlib.AsyncExitStack() as ends:
         if settings.num_nodes == 1:
             started = [await _start(settings, model, number, ends, tracing) for number in range(settings.num_workers)]
         else:
-            started = await _meeting(_start(settings, model, 0, ends, tracing))
+            started = await _meeting(_start(settings, model, 0, ends, tracing), told)
         if started:
-            await _until_told(started, settings)
+            await _until_told(started, settings, told)
 
 
-async def _meeting(start: Coroutine[Any, Any, _Instance]) -> list[_Instance]:
-    """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile."""
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+async def _meeting(start: Coroutine[Any, Any, _Instance], told: asyncio.Event) -> list[_Instance]:
+    """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile. One that has
+    just started when it is told serves, and finds `told` set."""
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     async with contextlib.AsyncExitStack() as stack:
@@ -197,10 +199,9 @@ def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[Distrib
     return lambda runtime: serve_engine(runtime, engine, model, settings)
 
 
-async def _until_told(started: Sequence[_Instance], settings: WorkerSettings) -> None:
+async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, told: asyncio.Event) -> None:
     """Serve until a signal (the second one leaves at once) or an engine's death."""
-    told, now = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, now = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal() -> None:
         if told.is_set():

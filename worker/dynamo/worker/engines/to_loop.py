@@ -19,12 +19,19 @@ class ToLoop:
     def tell(self, what: Callable[..., None], *given: Any) -> None:
         """One wake-up brings all that was said until the loop turns."""
         self._heard.append((what, given))
+        self._wake()
+
+    def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._listen)
 
     def _listen(self) -> None:
         self._scheduled = False
-        while self._heard:
-            what, given = self._heard.popleft()
-            what(*given)
+        try:
+            while self._heard:
+                what, given = self._heard.popleft()
+                what(*given)
+        finally:
+            if self._heard:  # what one of them raises is the loop's to tell; the others go on
+                self._wake()
