@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,14 +76,14 @@ class Bench:
         tokenizer = load_tokenizer(self._model.card, self._model.files)
         self._ids = tokenizer.encode(PROMPT)
         self._engine: Any = create_engine(self._settings, self._model)
-        self._made = lambda: BARE[name](self._engine, self._ids, tokenizer, streams)
+        self._bare = partial(BARE[name], self._engine, self._ids, tokenizer, streams)
 
     async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
         async with await DistributedRuntime.in_memory() as runtime:
             self._runtime = runtime
             await runtime.caller.listen(PATH.namespace)
             serving: Serving = await serve_engine(runtime, self._engine, self._model, self._settings)
-            bare = self._made()
+            bare = self._bare()
             try:
                 await body(bare, self)
             finally:
@@ -170,8 +171,7 @@ def throughput(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[N
         for count in given.streams:
             pairs = await side_by_side(
                 given.rounds, count * given.tokens,
-                lambda count=count: bare.streams(count, given.tokens),
-                lambda count=count: bench.streams(count, given.tokens),
+                partial(bare.streams, count, given.tokens), partial(bench.streams, count, given.tokens),
             )  # fmt: skip
             print(of_streams(count, given.tokens, pairs), flush=True)
 
@@ -183,8 +183,8 @@ def requests(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[Non
 
     async def body(bare: Bare, bench: Bench) -> None:
         pairs = await side_by_side(
-            given.rounds, given.requests, lambda: bare.one_by_one(given.requests),
-            lambda: bench.one_by_one(given.requests),
+            given.rounds, given.requests, partial(bare.one_by_one, given.requests),
+            partial(bench.one_by_one, given.requests),
         )  # fmt: skip
         print(of_requests(given.requests, pairs), flush=True)
 

@@ -38,7 +38,8 @@ def whole(asker: openai.OpenAI, prompt: str) -> str:
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 16
-    return answer.choices[0].text
+    text: str = answer.choices[0].text
+    return text
 
 
 def streamed(asker: openai.OpenAI, prompt: str) -> str:
