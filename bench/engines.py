@@ -76,14 +76,14 @@ class Bench:
         tokenizer = load_tokenizer(self._model.card, self._model.files)
         self._ids = tokenizer.encode(PROMPT)
         self._engine: Any = create_engine(self._settings, self._model)
-        self._made: Callable[[], Bare] = lambda: BARE[name](self._engine, self._ids, tokenizer, streams)
+        self._bare = partial(BARE[name], self._engine, self._ids, tokenizer, streams)
 
     async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
         async with await DistributedRuntime.in_memory() as runtime:
             self._runtime = runtime
             await runtime.caller.listen(PATH.namespace)
             serving: Serving = await serve_engine(runtime, self._engine, self._model, self._settings)
-            bare = self._made()
+            bare = self._bare()
             try:
                 await body(bare, self)
             finally:
@@ -183,8 +183,8 @@ def requests(given: argparse.Namespace) -> Callable[[Bare, Bench], Awaitable[Non
 
     async def body(bare: Bare, bench: Bench) -> None:
         pairs = await side_by_side(
-            given.rounds, given.requests, lambda: bare.one_by_one(given.requests),
-            lambda: bench.one_by_one(given.requests),
+            given.rounds, given.requests, partial(bare.one_by_one, given.requests),
+            partial(bench.one_by_one, given.requests),
         )  # fmt: skip
         print(of_requests(given.requests, pairs), flush=True)
 

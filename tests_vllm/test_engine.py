@@ -149,7 +149,8 @@ def test_its_metrics_are_ours(run: Any) -> None:
         for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds", "vllm:generation_tokens_total",
                      "vllm:prefix_cache_queries_total", "vllm:gpu_cache_usage_perc"):  # fmt: skip
             assert name in kinds
-        assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"}' in page
+        name = rig.model.card.name
+        assert f'vllm:time_to_first_token_seconds_count{{engine="0",model_name="{name}"}}' in page
         assert "python_info" not in page
 
     run(body)

@@ -37,6 +37,8 @@ def test_what_vllm_caches_arrives_in_a_routers_index(run: object, nats_server: N
             assert len(names) >= 2
             await until("the index knows the prompt", lambda: names <= reader.holds(site_worker.key), 60)
             assert await rig.engine._llm.reset_prefix_cache()
+            other, _ = rig.submit(max_tokens=1)  # vLLM tells of it with its next step
+            await other.end()
             await until("and that it is gone", lambda: not names & reader.holds(site_worker.key), 60)
         finally:
             await rig.engine._native.stop()

@@ -189,7 +189,7 @@ def test_answers_go_on_where_another_engine_was_cut(run: Any) -> None:
         sink = Recorder()
         rig.engine.submit(whole, sink)
         end = await sink.end()
-        for cut in (1, 4, 11, 13):
+        for cut in (1, 4, len(sink.produced) - 3, len(sink.produced) - 1):
             rest = rest_of(whole, sink.produced[:cut])
             assert rest is not None
             again = Recorder()

@@ -311,7 +311,7 @@ class Vllm:
 
 def _how(llm: Any) -> str:
     """Which process went first and how, as far as vLLM tells: ` (EngineCore, SIGKILL)`."""
-    manager = getattr(llm.engine_core.resources, "engine_manager", None)
+    manager: Any = getattr(llm.engine_core.resources, "engine_manager", None)
     name = getattr(manager, "failed_proc_name", None)
     code = manager.finished_procs().get(name) if manager is not None and name is not None else None
     if code is None:
