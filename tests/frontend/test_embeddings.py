@@ -127,6 +127,7 @@ def test_dimensions_reach_the_engine(served: Any, lengths: Lengths) -> None:
         ({"model": "v", "input": [99999]}, "input", "invalid_value"),
         ({"model": "v", "input": "a", "encoding_format": "int8"}, "encoding_format", "invalid_value"),
         ({"model": "v", "input": "a", "dimensions": 0}, "dimensions", "invalid_value"),
+        ({**ONES, "nvext": {"annotations": ["query_instance_id"]}}, "nvext.annotations", "unsupported_value"),
         ({"model": "v", "input": ["ok", "123456789"]}, "input", "context_length_exceeded"),
         ({"model": "v", "input": [[1] * 9]}, "input", "context_length_exceeded"),
     ],

@@ -89,7 +89,9 @@ def read_inputs(given: Any) -> list[Input]:
 
 
 def _are_ids(given: Any) -> bool:
-    return isinstance(given, list) and bool(given) and all(type(one) is int and 0 <= one < 2**31 for one in given)
+    if not isinstance(given, list) or set(map(type, given)) != {int}:  # there may be millions
+        return False
+    return min(given) >= 0 and max(given) < 2**31
 
 
 async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor) -> list[list[int]]:

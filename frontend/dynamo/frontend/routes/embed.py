@@ -15,7 +15,7 @@ from typing import Any, Final
 from dynamo.frontend import openai
 from dynamo.frontend.desk import Desk
 from dynamo.frontend.embedding import Embedding, Waiting, answer, pieces
-from dynamo.frontend.errors import ApiError, to_api_error
+from dynamo.frontend.errors import ApiError, bad_request, to_api_error
 from dynamo.frontend.gate import Visitor
 from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.model_set import ModelSet
@@ -77,6 +77,9 @@ class _Job(Job):
         request, inputs = openai.read_embeddings(body)
         services.check_fields(body, type(request), self._rid)
         hints = read_hints(scope, request.nvext, services.policy.sessions)
+        if hints.asks:
+            text = "nvext.annotations: query_instance_id is for chats and completions."
+            raise bad_request(text, "nvext.annotations", "unsupported_value")
         models = await self._find(request.model, len(inputs), EMBEDDING, deadline)
         if hints is not NO_HINTS:
             models = services.pool.settle(models, hints)
