@@ -91,7 +91,7 @@ def read_inputs(given: Any) -> list[Input]:
 def _are_ids(given: Any) -> bool:
     if not isinstance(given, list) or set(map(type, given)) != {int}:  # there may be millions
         return False
-    return min(given) >= 0 and max(given) < 2**31
+    return bool(min(given) >= 0 and max(given) < 2**31)
 
 
 async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor) -> list[list[int]]:
