@@ -114,9 +114,9 @@ class LlamaCpp:
 
     def _pool(self, params: Any, types: Any) -> None:
         assert self._pooling is not None
-        params.embedding = params.kv_unified = (
-            True  # else inputs that are computed together are cut, and pooled in part
-        )
+        params.embedding = True
+        # With a cache of its own for each slot, inputs that are computed together are cut, and pooled in part.
+        params.kv_unified = True
         if self._pooling.name:
             params.pooling_type = getattr(types, f"LLAMA_POOLING_TYPE_{self._pooling.name.upper()}")
         if self._pooling.whole_inputs:
