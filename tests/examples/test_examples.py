@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from dynamo.operator.api.load import load_pipelines
@@ -327,3 +328,21 @@ def test_each_engine_that_runs_here_serves(engine: str, tmp_path: Path) -> None:
         assert up.stop() == 130
     finally:
         up.close()
+
+
+@pytest.mark.processes
+@pytest.mark.servers
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("served", ["embeddings"], indirect=True)
+def test_embeddings_makes_vectors(served: Served) -> None:
+    """The pasted curl line and the SDK get vectors of the model's width; a chat is told where to go."""
+    model, url, curl = served.greeting()
+    done = subprocess.run(["sh", "-c", curl], capture_output=True, text=True, timeout=100, check=True)
+    assert len(json.loads(done.stdout)["data"][0]["embedding"]) == 640
+    with openai.OpenAI(base_url=url, api_key="any", timeout=100) as client:
+        answer = client.embeddings.create(model=model, input=["one", "two, three", "one"])
+        assert [len(one.embedding) for one in answer.data] == [640] * 3
+        assert answer.data[0].embedding == pytest.approx(answer.data[2].embedding, abs=1e-3)
+        with pytest.raises(openai.NotFoundError, match="POST /v1/embeddings"):
+            client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])
+    assert served.stop() == 130

@@ -1,4 +1,4 @@
-"""The ASGI application: two hot routes bare, everything else FastAPI, errors always in OpenAI's form."""
+"""The ASGI application: hot routes bare, everything else FastAPI, errors always in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
 from dynamo.frontend.requests import ClientGone, Receive, Scope, request_id
 from dynamo.frontend.routes.busy import busy_router
+from dynamo.frontend.routes.embed import EmbedRoute
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.models import models_router
 from dynamo.frontend.routes.replies import error_reply
@@ -35,6 +36,7 @@ class Application:
         self._hot: dict[str, Asgi] = {
             "/v1/chat/completions": GenerateRoute(services, chat=True),
             "/v1/completions": GenerateRoute(services, chat=False),
+            "/v1/embeddings": EmbedRoute(services),
         }
         self._cold: Any = cold_app(services)
 

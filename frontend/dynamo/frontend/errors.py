@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dynamo.frontend.time_limits import FirstTokenTimeout, StreamTimeout
+from dynamo.llm.card import CHAT, COMPLETIONS, EMBEDDING
 from dynamo.llm.exceptions import http_status
 from dynamo.llm.preprocess import ContextLengthExceeded
 from dynamo.runtime import errors as runtime
@@ -25,6 +26,8 @@ RATE_LIMITED: Final = "rate_limit_exceeded"
 REJECTED: Final = "rejected_by_engine"
 """An `HttpError` of a model's program."""
 RETRY_AFTER_SECONDS: Final = 2
+ROUTES: Final = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions", EMBEDDING: "/v1/embeddings"}
+"""Which route asks a model for what."""
 
 
 class ApiError(Exception):
@@ -93,10 +96,14 @@ def model_not_found(name: str, known: Sequence[str]) -> ApiError:
     return ApiError(404, f"The model '{name}' does not exist.{hint}", code="model_not_found", param="model")
 
 
-def wrong_route(name: str, served: Sequence[str]) -> ApiError:
-    """404: the model is there, for another route."""
-    text = f"The model '{name}' is not served at this route; it answers {' and '.join(served) or 'none'}."
-    return ApiError(404, text, code="model_not_found", param="model")
+def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]) -> ApiError:
+    """404: the model is there, and doesn't answer what this route asks; `able` are those that do."""
+    here = ROUTES[does]
+    there = " and ".join(f"POST {ROUTES[kind]}" for kind in others if kind in ROUTES) or "other requests"
+    names = ", ".join(f"'{one}'" for one in able[:10])
+    hint = f"Models here that answer POST {here}: {names}." if able else f"No model here answers POST {here}."
+    text = f"The model '{name}' doesn't answer POST {here}; it answers {there}. {hint}"
+    return ApiError(404, text, code="model_not_supported", param="model")
 
 
 def unknown_route(method: str, path: str) -> ApiError:

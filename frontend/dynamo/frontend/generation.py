@@ -17,7 +17,7 @@ from dynamo.frontend.desk import Call, Desk
 from dynamo.frontend.explaining import route_of
 from dynamo.frontend.kv import Ticket
 from dynamo.frontend.migrating import USED_UP, Kept
-from dynamo.frontend.model_set import Seat
+from dynamo.frontend.model_set import AnyRequest, Seat
 from dynamo.frontend.retrying import Attempts, is_loss, may_go_on, patience, wait_before
 from dynamo.frontend.routing import Counted
 from dynamo.frontend.tracing import placed, routed
@@ -66,7 +66,7 @@ class Choice:
         "_ticket", "_timer", "_tried", "cached", "finish_reason", "index", "prompt_tokens",
     )  # fmt: skip
 
-    def __init__(self, index: int, request: PreprocessedRequest | TextRequest, desk: Desk, listener: Listener) -> None:
+    def __init__(self, index: int, request: AnyRequest, desk: Desk, listener: Listener) -> None:
         self.index = index
         self._request, self._desk, self._listener = request, desk, listener
         on_long = partial(desk.meter.add, "model_migration_max_seq_len_exceeded_total")
@@ -96,7 +96,7 @@ class Choice:
             self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
-        else:
+        elif isinstance(request, TextRequest):
             self._watch_for_stops(request.body)
 
     def _watch_for_stops(self, body: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ _HISTOGRAMS: Final = {
     "time_to_first_token_seconds": ("Time until the first token of a response", _TTFT),
     "inter_token_latency_seconds": ("Time between two tokens of a stream", _ITL),
     "request_duration_seconds": ("Time of whole requests", _DURATION),
+    "embedding_latency_seconds": ("Time until the vectors of a request are there", _TTFT),
     "router_queue_wait_seconds": ("Time that requests waited for a worker with room", _TTFT),
     "input_sequence_tokens": ("Prompt tokens per request", _ISL),
     "output_sequence_tokens": ("Produced tokens per request", _OSL),

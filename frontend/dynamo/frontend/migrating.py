@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+from dynamo.frontend.model_set import AnyRequest
+from dynamo.llm.protocols import PreprocessedRequest
 
 TEXT: Final = "engines that take text can't go on with what another one began"
 GUIDED: Final = "guided decoding can't go on elsewhere, since the next engine would begin its grammar anew"
@@ -26,7 +27,7 @@ class Kept:
     __slots__ = ("_made", "_on_long", "_room", "add", "barred")
 
     def __init__(
-        self, request: PreprocessedRequest | TextRequest, limit: int, longest: int | None = None,
+        self, request: AnyRequest, limit: int, longest: int | None = None,
         on_long: Callable[[], object] = lambda: None,
     ) -> None:  # fmt: skip
         """`limit`: how often it may go on; `longest`: tokens of prompt and answer up to which it may, None: any.
@@ -42,7 +43,7 @@ class Kept:
         if limit > 0:
             self._begin(request, longest)
 
-    def _begin(self, request: PreprocessedRequest | TextRequest, longest: int | None) -> None:
+    def _begin(self, request: AnyRequest, longest: int | None) -> None:
         if not isinstance(request, PreprocessedRequest):
             self.barred = TEXT
         elif request.sampling_options.guided_decoding:
@@ -66,7 +67,7 @@ class Kept:
         del self._made[:]
         self._on_long()
 
-    def rest(self, request: PreprocessedRequest | TextRequest) -> PreprocessedRequest | None:
+    def rest(self, request: AnyRequest) -> PreprocessedRequest | None:
         """`request` for what comes after those that came since it was sent; None where it can't go on elsewhere."""
         if self.barred or not isinstance(request, PreprocessedRequest):
             return None

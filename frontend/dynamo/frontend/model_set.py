@@ -18,7 +18,8 @@ from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
 from dynamo.frontend.loading import LoadedModel
 from dynamo.frontend.routing import SELECTORS, Candidate, Counted, Turn
-from dynamo.llm.card import ModelCard
+from dynamo.llm.card import EMBEDDING, ModelCard
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.kv.router import rank_count
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
@@ -28,6 +29,10 @@ from dynamo.runtime.names import EndpointPath, InstanceKey
 TOKENISING: Final = max(2, os.cpu_count() or 1)
 """Long prompts of one model that are tokenised at once. asyncio has four threads more: a flood for one model takes all
 cores where nobody else wants them, and never all threads."""
+
+
+AnyRequest = PreprocessedRequest | TextRequest | EmbeddingRequest
+"""What workers are sent."""
 
 
 class View(Protocol):
@@ -89,8 +94,8 @@ class ModelSet:
         self.sessions = sessions
         """There where sessions stay with their worker."""
         self.kv: KvRouting | None = None
-        """Kept in kv mode, for requests that have tokens."""
-        if kv is not None and card.model_input == "tokens":
+        """Kept in kv mode, for requests that have tokens and are answered with some."""
+        if kv is not None and card.model_input == "tokens" and not card.same_types([EMBEDDING]):
             self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
         self._picked_version = -1
         self._candidates: list[Seat] = []
@@ -117,8 +122,10 @@ class ModelSet:
         """Those that can be asked now."""
         return frozenset(seat.key for seat in self._routable() if seat.key is not None)
 
-    def ticket(self, request: PreprocessedRequest | TextRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
+    def ticket(self, request: AnyRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
         """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
+        if isinstance(request, EmbeddingRequest) and self.kv is None and self.gate is not None:
+            return Counted(request.tokens, self.card.kv_cache_block_size)
         if not isinstance(request, PreprocessedRequest):
             return None
         if self.kv is not None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
 from dynamo.frontend.affinity import Sessions
+from dynamo.frontend.cards import card_digest, card_role
 from dynamo.frontend.disaggregation import Rules
 from dynamo.frontend.errors import ApiError, model_not_found, no_such_rank, pinned_gone, unavailable, wrong_route
 from dynamo.frontend.gates import Gates
@@ -63,7 +66,8 @@ class ModelPool:
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
         self._broken: dict[InstanceKey, tuple[str, str]] = {}
-        self._gone: dict[str, float] = {}
+        self._gone: dict[str, tuple[float, Sequence[str]]] = {}
+        """When their last worker left, and what it could be asked."""
         self._heard: set[str] = set()
         self._listening: dict[InstanceKey, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
@@ -210,28 +214,36 @@ class ModelPool:
         """Instances whose card can't be read: the model's name as far as known, and why."""
         return dict(self._broken)
 
-    def find(self, name: str, route: str = "") -> ModelSet:
-        """The set for a new request (at a `route`, a word of `ModelCard.model_types`); raises the `ApiError` that says
-        why there is none."""
-        known = [one for one in self._by_name.get(name, ()) if one.model is not None and one.seats]
-        sets = [one for one in known if not route or route in one.card.model_types]
-        if known and not sets:
-            raise wrong_route(name, sorted({word for one in known for word in one.card.model_types}))
+    def types(self, name: str) -> list[str]:
+        """What can be asked of a model now."""
+        return sorted({kind for one in self._by_name.get(name, ()) if one.served for kind in one.card.model_types})
+
+    def find(self, name: str, does: str | None = None) -> ModelSet:
+        """The set for a new request of a kind; raises the `ApiError` that says why there is none."""
+        sets = [one for one in self._sets_for(name, does) if one.served]
         if len(sets) == 1:
             return sets[0]
         if not sets:
-            raise self._missing(name)
+            raise self._missing(name, does)
         # During a rollout two cards serve one model; each gets requests as it has instances.
         return self._random.choices(sets, weights=[len(one.seats) for one in sets])[0]
 
+    def _sets_for(self, name: str, does: str | None) -> list[ModelSet]:
+        return [one for one in self._by_name.get(name, ()) if does is None or does in one.card.model_types]
+
+    def _alike(self, found: ModelSet) -> list[ModelSet]:
+        """The sets of its model that can be asked the same, itself first."""
+        types = found.card.model_types
+        return [found, *(one for one in self._by_name.get(found.name, ()) if one.card.same_types(types))]
+
     def settle(self, found: ModelSet, hints: Hints) -> ModelSet:
         """The set of the model that the hints lead to; raises the `ApiError` of a worker or rank that isn't there."""
-        self.prefills.settle([found, *self._by_name.get(found.name, ())], hints)
+        self.prefills.settle(self._alike(found), hints)
         settled = self._settled(found, hints)
         return settled if hints.dp_rank is None else self._with_rank(settled, hints, hints.dp_rank)
 
     def _with_rank(self, found: ModelSet, hints: Hints, rank: int) -> ModelSet:
-        sets = [found] if hints.instance is not None else [found, *self._by_name.get(found.name, ())]
+        sets = [found] if hints.instance is not None else self._alike(found)
         most = 1
         for one in sets:
             ranks = one.most_ranks(hints.instance) if one.served else 0
@@ -247,8 +259,7 @@ class ModelPool:
             wanted = self._sessions.find((found.name, hints.session), time.monotonic())
         if wanted is None:
             return found
-        sets: list[ModelSet] = [found, *self._by_name.get(found.name, ())]
-        for one in sets:
+        for one in self._alike(found):
             if one.served and any(key.id == wanted for key in one.seats):
                 return one
         if hints.instance is not None:
@@ -260,10 +271,10 @@ class ModelPool:
         served = [one for one in self._by_name.get(ended.name, ()) if one.served and one.card.takes_over(ended.card)]
         return min(served, key=lambda one: one.digest != ended.digest, default=None)
 
-    async def wait_for(self, name: str, seconds: float, route: str = "") -> ModelSet:
+    async def wait_for(self, name: str, does: str, seconds: float) -> ModelSet:
         """As `find`, but wait up to `seconds` for a worker where that may help."""
         try:
-            return self.find(name, route)
+            return self.find(name, does)
         except ApiError as error:
             if error.status != 503 or seconds <= 0:
                 raise
@@ -271,11 +282,11 @@ class ModelPool:
             async with asyncio.timeout(seconds):
                 while True:
                     await self._news.wait()
-                    if any(one.served and one.name == name for one in self._sets.values()):
-                        return self.find(name, route)
+                    if any(one.served for one in self._sets_for(name, does)):
+                        return self.find(name, does)
         except TimeoutError:
             self._metrics.hit(HOLD)
-            return self.find(name, route)
+            return self.find(name, does)
 
     async def opened(self, seconds: float) -> None:
         """Return once what is known now is served or could not be opened; after `seconds` in any case."""
@@ -302,16 +313,22 @@ class ModelPool:
 
     # Inside.
 
-    def _missing(self, name: str) -> ApiError:
-        sets = [one for one in self._sets.values() if one.name == name]
+    def _missing(self, name: str, does: str | None) -> ApiError:
+        sets = self._sets_for(name, does)
         failures = [one.failure for one in sets if one.failure]
         failures += [why for model, why in self._broken.values() if model == name]
         if failures:
             return unavailable(f"The model '{name}' can't be loaded here: {failures[0]}", "model_failed")
         if sets:
             return unavailable(f"The model '{name}' is being loaded; try again in a moment.", "model_loading")
-        if name in self._gone and time.monotonic() - self._gone[name] < REMEMBER_SECONDS:
+        since, did = self._gone.get(name, (-math.inf, ()))
+        remembered = set(did) if time.monotonic() - since < REMEMBER_SECONDS else set()
+        if does in remembered or (does is None and remembered):
             return unavailable(f"No worker serves the model '{name}' now; try again in a moment.")
+        others = {kind for one in self._by_name.get(name, ()) for kind in one.card.model_types} | remembered
+        if does is not None and others:
+            able = {one.name for one in self._sets.values() if does in one.card.model_types}
+            return wrong_route(name, does, sorted(others), sorted(able))
         known = [one.name for one in self._sets.values()]
         if not known:
             return unavailable(f"No worker has registered yet, so '{name}' can't be served; try again in a moment.")
@@ -365,7 +382,7 @@ class ModelPool:
         if found.gate is not None:
             found.gate.stop()
         log.info("model '%s': its last instance left", found.name)
-        self._gone[found.name] = time.monotonic()
+        self._gone[found.name] = (time.monotonic(), tuple(found.card.model_types))
         while len(self._gone) > MAX_REMEMBERED:
             del self._gone[next(iter(self._gone))]
 
@@ -381,19 +398,3 @@ class ModelPool:
     def _announce(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def card_role(data: Any) -> str:
-    """The part of the work that a card in a record names; empty where it can't be read."""
-    try:
-        return card_from_dict(data).role
-    except InvalidArgument:
-        return ""
-
-
-def card_digest(data: Any) -> str:
-    """The digest of a card as it stands in a record; empty where it can't be read."""
-    try:
-        return card_from_dict(data).digest
-    except InvalidArgument:
-        return ""

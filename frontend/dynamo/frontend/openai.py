@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,6 +20,8 @@ from msgspec import Meta, Struct
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.guided import check_guided
 from dynamo.frontend.nvext import Nvext
+from dynamo.llm.embeddings import MOST_DIMENSIONS, Input, read_inputs
+from dynamo.runtime.errors import InvalidArgument
 
 Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
@@ -120,6 +122,17 @@ class CompletionRequest(_Sampling, kw_only=True):
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
+class EmbeddingsRequest(Struct, kw_only=True):
+    """POST /v1/embeddings."""
+
+    model: str
+    input: str | list[str | TokenId | list[TokenId]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=MOST_DIMENSIONS)] | None = None
+    user: str | None = None
+    nvext: Nvext | None = None
+
+
 class TokenizeRequest(Struct, kw_only=True):
     """POST /tokenize: a prompt, or messages."""
 
@@ -215,6 +228,15 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     if wanted > MAX_PROMPTS:
         raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")
     return request
+
+
+def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input]]:
+    """A request for vectors whose every known field is right, and its inputs one by one."""
+    request: EmbeddingsRequest = convert(body, EmbeddingsRequest)
+    try:
+        return request, read_inputs(request.input)
+    except InvalidArgument as error:
+        raise bad_request(f"{error.message}.", "input") from None
 
 
 def convert(body: dict[str, Any], kind: type[Any]) -> Any:
@@ -319,10 +341,14 @@ def _are_ids(items: list[Any]) -> bool:
 
 def name_field(error: ApiError, chat: bool) -> ApiError:
     """Name the field that a lower layer refused: the one that its sentence starts with, else the prompt."""
+    return named(error, ChatRequest, "messages") if chat else named(error, CompletionRequest, "prompt")
+
+
+def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
+    """As `name_field`, for any kind of request."""
     if error.status == 400 and error.param is None and error.code in ("invalid_value", "context_length_exceeded"):
-        kind = ChatRequest if chat else CompletionRequest
         word = error.message.partition(" ")[0].rstrip(":")
-        error.param = word if word in kind.__struct_fields__ else "messages" if chat else "prompt"
+        error.param = word if word in kind.__struct_fields__ else default
     return error
 
 
@@ -346,6 +372,6 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
 
 
 _KNOWN: Final[dict[type[Struct], frozenset[str]]] = {
-    kind: frozenset(kind.__struct_fields__) for kind in (ChatRequest, CompletionRequest, TokenizeRequest,
-                                                         DetokenizeRequest)
+    kind: frozenset(kind.__struct_fields__) for kind in (ChatRequest, CompletionRequest, EmbeddingsRequest,
+                                                         TokenizeRequest, DetokenizeRequest)
 }  # fmt: skip

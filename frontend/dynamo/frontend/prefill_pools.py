@@ -10,7 +10,7 @@ from dynamo.frontend.errors import no_such_rank, pinned_gone
 from dynamo.frontend.explaining import Route, route_of
 from dynamo.frontend.hints import NO_HINTS, Hints
 from dynamo.frontend.kv import KvRouting, Ticket
-from dynamo.frontend.model_set import ModelSet, Seat
+from dynamo.frontend.model_set import AnyRequest, ModelSet, Seat
 from dynamo.llm.card import ModelCard
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import NoInstances
@@ -111,9 +111,7 @@ class Prefills:
             if there and namespace in namespaces and found.card.same_tokens(models.card):
                 yield found
 
-    def for_prompt(
-        self, models: ModelSet, request: PreprocessedRequest | TextRequest, hints: Hints
-    ) -> tuple[ModelSet | None, str]:
+    def for_prompt(self, models: ModelSet, request: AnyRequest, hints: Hints) -> tuple[ModelSet | None, str]:
         """Where a request's prompt goes: to one of a set, or nowhere else than its answer; then, if that was decided
         and could be otherwise, why."""
         if not isinstance(request, PreprocessedRequest) or request.stop_conditions.max_tokens == 0 or hints.one_worker:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from dynamo.frontend.answers import Answer
 from dynamo.frontend.cors import Cors
 from dynamo.frontend.desk import Opener
 from dynamo.frontend.door import Door
@@ -21,6 +20,13 @@ from dynamo.frontend.time_limits import TokenWatch
 from dynamo.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
+
+
+class UnderWay(Protocol):
+    """A request that is being answered."""
+
+    def refused(self, error: Exception) -> None:
+        """Nothing more comes of it; fine where it is over."""
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -66,7 +72,7 @@ class Services(msgspec.Struct):
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True
     """Whether workers can be asked at all."""
-    answers: set[Answer] = msgspec.field(default_factory=set)
+    answers: set[UnderWay] = msgspec.field(default_factory=set)
     """Those under way."""
 
     def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:

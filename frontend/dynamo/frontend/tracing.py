@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dynamo.frontend.requests import Scope, header
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
@@ -40,12 +41,13 @@ class RequestTrace:
         """What names it in the metadata of requests that it causes."""
         return self._span.carried()
 
-    def prepared(self, model: str, requests: Sequence[PreprocessedRequest | TextRequest]) -> None:
+    def prepared(self, model: str, requests: Sequence[PreprocessedRequest | TextRequest | EmbeddingRequest]) -> None:
         """It is tokens, or what its engine takes."""
         if self._stage is not None:
             self._stage.end()
             self._stage = None
         tokens = sum(len(one.token_ids) for one in requests if isinstance(one, PreprocessedRequest))
+        tokens += sum(one.tokens for one in requests if isinstance(one, EmbeddingRequest))
         self._span.set(model=model, prompt_tokens=tokens, choices=len(requests))
 
     def route(self, choice: int, attempt: int) -> Span:

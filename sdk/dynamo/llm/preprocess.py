@@ -102,10 +102,8 @@ class Preprocessor:
 
     async def _encode(self, text: str, *, add_special: bool) -> list[int]:
         context = self.card.context_length
-        if context is not None and len(text) > context:  # else it may fit, whatever its tokens are
-            least = len(text) // self.tokenizer.longest_token
-            if least > _FAR * context:
-                raise ContextLengthExceeded(least, context, at_least=True)
+        if context is not None and (least := far_over(text, self.tokenizer, context)):
+            raise ContextLengthExceeded(least, context, at_least=True)
         return await self.tokenizer.encode_async(text, add_special)
 
     async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
@@ -146,6 +144,14 @@ class Preprocessor:
         """Return the ids of stop strings that are special tokens: those never show up in the text."""
         found = (self.tokenizer.token_id(stop) for stop in stops)
         return [token_id for token_id in found if token_id is not None and self.tokenizer.decode([token_id]) == ""]
+
+
+def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
+    """How many tokens a text has at least, where its length alone shows that they are far too many; else 0."""
+    if len(text) <= context:  # it may fit, whatever its tokens are
+        return 0
+    least = len(text) // tokenizer.longest_token
+    return least if least > _FAR * context else 0
 
 
 def content_size(messages: Any) -> int:

@@ -17,7 +17,7 @@ import pytest
 
 from dynamo.cli.local._watchdog import groups_left
 from dynamo.cli.local.footing import UpError, assign_ports, shared_runtime
-from dynamo.cli.local.greeting import Served, curl, reachable_url
+from dynamo.cli.local.greeting import Served, as_served, curl, reachable_url
 from dynamo.cli.local.infra import find_etcd, find_nats_server, remote_etcd, remote_nats
 from dynamo.cli.local.parts import Ground, parts_of
 from dynamo.cli.local.ports import free_port, holder, is_free
@@ -108,10 +108,12 @@ def test_the_servers_come_from_their_packages(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ["plain", "it's", 'say "hi" $HOME `x`', "中文", "org/repo"])
 def test_the_curl_line_is_quoted(name: str) -> None:
     """Whatever a model is called, a shell gives curl the same JSON."""
-    for chat in (True, False):
-        words = shlex.split(curl(Served(name, chat), "http://127.0.0.1:1"))
+    paths = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embedding": "/v1/embeddings"}
+    for kind, path in paths.items():
+        words = shlex.split(curl(as_served({"id": name, "types": [kind]}), "http://127.0.0.1:1"))
         assert json.loads(words[words.index("-d") + 1])["model"] == name
-        assert words[2].endswith("/chat/completions" if chat else "/v1/completions")
+        assert words[2] == f"http://127.0.0.1:1{path}"
+    assert as_served({"id": name}) == Served(name)
 
 
 def test_a_url_that_can_be_connected_to() -> None:

@@ -18,6 +18,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dynamo.llm import ModelCard
+from dynamo.llm.card import EMBEDDING
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
 from dynamo.runtime.errors import InvalidArgument
@@ -180,17 +182,21 @@ class _Question:
         self._answered = None
         self.abort()
 
-    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
+    def push(self, produced: Any, extras: Any = None) -> None:
+        """Tokens, text, or a vector."""
         self._say(None)
 
-    def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
+    def finish(self, reason: str = "", extras: dict[str, Any] | None = None) -> None:
         self._say(None)
 
     def fail(self, error: Exception) -> None:
         self._say(error)
 
 
-def health_check(card: ModelCard, settings: WorkerSettings) -> PreprocessedRequest | TextRequest | None:
+Asked = PreprocessedRequest | TextRequest | EmbeddingRequest
+
+
+def health_check(card: ModelCard, settings: WorkerSettings) -> Asked | None:
     """The request to ask with: as the settings say, else one token of one token, in the engine's kind.
 
     None for prefill engines, which keep what they compute until somebody takes it, unless the settings say what to
@@ -201,16 +207,19 @@ def health_check(card: ModelCard, settings: WorkerSettings) -> PreprocessedReque
         return None
     text = card.model_input == "text"
     plain: dict[str, Any] = {"model": card.name, MARK: True}
+    first = card.bos_token_id if card.bos_token_id is not None else 1
     if text and settings.engine == PYTHON:  # such files are written for chats
         body = {"model": card.name, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1, MARK: True}
         plain |= {"kind": "chat", "body": body}
     elif text:
         plain |= {"kind": "completions", "body": {"model": card.name, "prompt": "1", "max_tokens": 1}}
+    elif card.same_types([EMBEDDING]):
+        plain |= {"token_ids": [[first]]}
     else:
-        first = card.bos_token_id if card.bos_token_id is not None else 1
         plain |= {"token_ids": [first], "stop_conditions": {"max_tokens": 1, "ignore_eos": True}}
     try:
-        kind: type[PreprocessedRequest | TextRequest] = TextRequest if text else PreprocessedRequest
+        vectors = card.same_types([EMBEDDING])
+        kind: type[Asked] = TextRequest if text else EmbeddingRequest if vectors else PreprocessedRequest
         return msgspec.convert(plain | given, kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"--health-check-payload (DYN_HEALTH_CHECK_PAYLOAD) is no request: {error}") from error

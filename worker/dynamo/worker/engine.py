@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 from prometheus_client import Metric
 
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.kv.events import KvStep
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
@@ -50,6 +51,19 @@ class Sink(Protocol):
         """End badly; a `DynamoException` keeps its code, anything else becomes `EngineError`."""
 
 
+class VectorSink(Protocol):
+    """Where the vectors of one request go; the same promises as a `Sink`'s."""
+
+    def push(self, index: int, vector: bytes) -> None:
+        """The vector of the input of that number, as float32 (`dynamo.llm.embeddings`); each once, in any order."""
+
+    def finish(self) -> None:
+        """All of them are there."""
+
+    def fail(self, error: Exception) -> None:
+        """As a `Sink`'s."""
+
+
 @runtime_checkable
 class OfRequest(Protocol):
     """What a sink has beside the rest that belongs to a request of a client."""
@@ -59,7 +73,7 @@ class OfRequest(Protocol):
         """Its id, its time limit, what travels with it."""
 
 
-def context_of(sink: Sink) -> Context:
+def context_of(sink: Sink | VectorSink) -> Context:
     """The context of the request that a sink belongs to; of nobody's request a new one."""
     return sink.context if isinstance(sink, OfRequest) else Context()
 
@@ -89,6 +103,8 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     guided: tuple[str, ...] = ()
     """What it can constrain its output by, of `guided_decoding`'s names (`json`, `regex`, …); requests with another
     are refused before it sees them."""
+    embedding_dim: int | None = None
+    """Numbers in one of its vectors. There where the engine makes vectors (`Embedding`); then it makes nothing else."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 
@@ -118,6 +134,14 @@ class Engine(Protocol):
         """Wait until the engine dies by itself and return why; never returns while it works."""
 
     def load(self) -> EngineLoad: ...
+
+
+@runtime_checkable
+class Embedding(Protocol):
+    """What an engine has beside the rest that can be told to make vectors; then it gets such requests only."""
+
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        """As `submit`: returns at once, and refuses with `InvalidArgument` what it can't serve."""
 
 
 @runtime_checkable

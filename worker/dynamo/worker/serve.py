@@ -10,24 +10,26 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from dynamo.llm import FileServer, LocalModel, ModelCard
+from dynamo.llm.card import EMBEDDING
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.files import OPERATION
 from dynamo.llm.kv.publishing import KvPublisher
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.component import Served
 from dynamo.runtime.context import Context
 from dynamo.runtime.engine_routes import PREFIX
-from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
+from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
 from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
 from dynamo.worker.load_metrics import serve_load
@@ -35,80 +37,12 @@ from dynamo.worker.metadata import ROUTE, Metadata
 from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.nodes import NodeGroup
 from dynamo.worker.settings import WorkerSettings
+from dynamo.worker.sinks import RequestSink, VectorsSink
 from dynamo.worker.tracing import WorkTrace
 
 CLOSE_SECONDS: Final = 5.0
-Submit = Callable[[Any, "RequestSink"], Abort]
-
-
-class RequestSink:
-    """Where one request's output goes: into its stream, with one observation at its end."""
-
-    __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_trace", "_watch")
-
-    def __init__(
-        self, incoming: Incoming, metrics: WorkerMetrics, watch: EngineWatch | None = None,
-        trace: WorkTrace | None = None,
-    ) -> None:  # fmt: skip
-        self._incoming, self._metrics, self._watch, self._trace = incoming, metrics, watch, trace
-        self._began = time.monotonic()
-        self._open = self._silent = self._mute = True
-        metrics.began()
-        if watch is not None:
-            watch.speakers.add(self)
-
-    @property
-    def context(self) -> Context:
-        """The request's."""
-        return self._incoming.context
-
-    def listen(self) -> None:
-        """Tell the watch of the next output."""
-        self._mute = True
-
-    def _speak(self) -> None:
-        self._mute = False
-        if self._silent:
-            self._silent = False
-            self._metrics.first_output(time.monotonic() - self._began)
-            if self._trace is not None:
-                self._trace.first_output()
-        if self._watch is not None:
-            self._watch.spoke()
-
-    def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
-        if self._mute:
-            self._speak()
-        if extras is None and produced.__class__ is list and len(produced) == 1:
-            self._incoming.send(produced[0])
-        else:
-            self._incoming.send([produced, None, extras])
-
-    def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
-        if self._close():
-            if self._watch is not None:
-                self._watch.spoke()
-            self._incoming.finish([[], reason, extras])
-
-    def fail(self, error: Exception) -> None:
-        if self._close(str(error)):
-            self._metrics.failed(error.code if isinstance(error, DynamoException) else type(error).__name__)
-            self._incoming.fail(error)
-
-    def cancelled(self) -> None:
-        """The client left, or the deadline passed."""
-        if self._close("cancelled"):
-            self._metrics.cancelled()
-
-    def _close(self, error: str = "") -> bool:
-        was, self._open = self._open, False
-        if was:
-            if self._watch is not None:
-                self._watch.speakers.discard(self)
-            self._metrics.ended(time.monotonic() - self._began)
-            if self._trace is not None:
-                self._trace.ended(error)
-        return was
+Submit = Callable[[Any, Any], Abort]
+"""Gives an engine a request of its kind, with the sink for it."""
 
 
 class Serving:
@@ -188,6 +122,7 @@ async def serve_engine(
             facts = await group.start_engine(engine, lambda _: engine.start())
         else:
             facts = await engine.start()
+        kind = _kind(engine, facts, settings)
         metrics.watch(engine)
         if isinstance(engine, Routed):
             for name, callback in engine.routes().items():
@@ -196,11 +131,10 @@ async def serve_engine(
         transfers = await _transfers(runtime, path, engine, facts, undo)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
-        submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
-        watch = watch_engine(submit, card, settings)
-        if not takes_text(settings):
-            submit = refusing_unguided(submit, settings.engine, facts.guided)
-        handler = _handler(submit, metrics, takes_text(settings), watch, _traces(runtime, path))
+        watch = watch_engine(kind.submit, card, settings)
+        if kind.request is PreprocessedRequest:
+            kind = kind._replace(submit=refusing_unguided(kind.submit, settings.engine, facts.guided))
+        handler = _handler(kind, metrics, watch, _traces(runtime, path))
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         metadata.serves(served, card)
         undo.push_async_callback(served.stop)
@@ -272,24 +206,44 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
+    if facts.embedding_dim is not None:
+        changes["model_types"] = [EMBEDDING]
     if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
 
 
+class _Kind(NamedTuple):
+    """What an engine is asked, and what it answers with."""
+
+    request: type[Any]
+    submit: Submit
+    sink: type[RequestSink] | type[VectorsSink]
+
+
+def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind:
+    if facts.embedding_dim is None:
+        submit: Submit = engine.submit  # type: ignore[attr-defined] # of either kind of engine
+        return _Kind(TextRequest if takes_text(settings) else PreprocessedRequest, submit, RequestSink)
+    role = facts.role or settings.role
+    if role != "aggregated":
+        raise InvalidArgument(f"--role {role}: an engine that makes vectors has no other half; leave it at aggregated")
+    assert isinstance(engine, Embedding), "its facts say so"
+    return _Kind(EmbeddingRequest, engine.embed, VectorsSink)
+
+
 def _handler(
-    submit: Submit, metrics: WorkerMetrics, text: bool, watch: EngineWatch | None,
-    traces: Callable[[Context], WorkTrace] | None,
-) -> Callable[[Incoming], None]:  # fmt: skip
-    kind: type[Any] = TextRequest if text else PreprocessedRequest
+    kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None
+) -> Callable[[Incoming], None]:
+    submit = kind.submit
 
     def handle(incoming: Incoming) -> None:
         try:
-            request = msgspec.convert(incoming.payload, kind)
+            request = msgspec.convert(incoming.payload, kind.request)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the request does not fit this engine: {error}") from error
         trace = None if traces is None else traces(incoming.context)
-        sink = RequestSink(incoming, metrics, watch, trace)
+        sink = kind.sink(incoming, metrics, watch, trace)
         try:
             if trace is None:
                 abort = submit(request, sink)

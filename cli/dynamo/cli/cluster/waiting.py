@@ -15,7 +15,7 @@ from dynamo.cli.cluster.greeting import lines
 from dynamo.cli.cluster.locate import SERVICES, locate
 from dynamo.cli.cluster.progress import Phase, Progress, failure
 from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.cli.local.greeting import Served
+from dynamo.cli.local.greeting import Served, as_served
 from dynamo.cli.local.show import make_display
 from dynamo.operator.kinds import PODS, Resource
 from dynamo.operator.resources import naming
@@ -61,10 +61,7 @@ def served(cluster: Cluster, found: Progress) -> Served:
         return Served(found.model)
     models: list[Mapping[str, Any]] = [m for m in answer.get("data") or [] if isinstance(m, dict)]
     listed = next((m for m in models if m.get("id") == found.model), models[0] if models else None)
-    if listed is None:
-        return Served(found.model)
-    kinds = listed.get("model_type") or listed.get("types") or ["chat"]
-    return Served(str(listed.get("id")), "chat" in kinds)
+    return Served(found.model) if listed is None else as_served(listed)
 
 
 def _explain(cluster: Cluster, found: Progress, seconds: float) -> None:

@@ -25,7 +25,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/tokenize", "vLLM", SERVED, "as vLLM has it"),
     ("POST", "/detokenize", "vLLM", SERVED, "as vLLM has it"),
     ("GET", "/version", "vLLM", SERVED, "as vLLM has it"),
-    ("POST", "/v1/embeddings", "B, C", ABSENT, "this version serves completions and chats"),
+    ("POST", "/v1/embeddings", "B, C", SERVED, "texts or tokens, one or several; [embeddings.md](embeddings.md)"),
     ("POST", "/v1/responses", "B, C", ABSENT, "use `/v1/chat/completions`"),
     ("POST", "/v1/responses/input_tokens", "C", ABSENT, "use `/tokenize`"),
     ("POST", "/v1/messages", "C", ABSENT, "use `/v1/chat/completions`"),

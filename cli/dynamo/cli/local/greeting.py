@@ -7,7 +7,7 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -20,6 +20,8 @@ class Served(NamedTuple):
 
     name: str
     chat: bool = True
+    vectors: bool = False
+    """It makes nothing but vectors."""
 
 
 def reachable_url(url: str) -> str:
@@ -38,7 +40,7 @@ async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> 
         listed = await asyncio.to_thread(_models, url)
         found = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
         if found is not None:
-            return Served(str(found.get("id")), _chats(found))
+            return as_served(found)
         await asyncio.sleep(_ASK_EVERY)
     return Served(expected)
 
@@ -52,9 +54,11 @@ def _models(url: str) -> list[dict[str, Any]]:
         return []
 
 
-def _chats(model: dict[str, Any]) -> bool:
-    kinds = model.get("model_type") or model.get("types") or ["chat"]
-    return "chat" in kinds if isinstance(kinds, list | str) else True
+def as_served(model: Mapping[str, Any]) -> Served:
+    """A model as an entry of `/v1/models` describes it."""
+    types = model.get("types")
+    kinds = types if isinstance(types, list) else ["chat"]
+    return Served(str(model.get("id")), "chat" in kinds, kinds == ["embedding"])
 
 
 def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
@@ -73,8 +77,14 @@ def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
 
 def curl(served: Served, url: str) -> str:
     """One line for a shell, quoted for whatever the model is called."""
+    if served.vectors:
+        return _line(f"{url}/v1/embeddings", {"model": served.name, "input": "Hello!"})
     body: dict[str, Any] = {"model": served.name, "max_tokens": 64, "stream": True}
     path = "chat/completions" if served.chat else "completions"
     body |= {"messages": [{"role": "user", "content": "Hello!"}]} if served.chat else {"prompt": "Hello, my name is"}
+    return _line(f"{url}/v1/{path}", body)
+
+
+def _line(url: str, body: dict[str, Any]) -> str:
     data = shlex.quote(json.dumps(body, ensure_ascii=False))
-    return f"curl -N {shlex.quote(f'{url}/v1/{path}')} -H 'content-type: application/json' -d {data}"
+    return f"curl -N {shlex.quote(url)} -H 'content-type: application/json' -d {data}"

@@ -7,86 +7,42 @@ callbacks (`answers.py`), without waking this task.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable
 from random import getrandbits
-from typing import Any, Final
+from typing import Any
 
 from dynamo.frontend import openai
 from dynamo.frontend.answers import STREAM_HEADERS, Answer, Shape, StreamAnswer, WholeAnswer
 from dynamo.frontend.chunks import DONE, Identity
 from dynamo.frontend.desk import Desk
-from dynamo.frontend.door import Visit
-from dynamo.frontend.errors import ApiError, internal, to_api_error
+from dynamo.frontend.errors import ApiError
 from dynamo.frontend.explaining import FIELDS, Explanation, query_answer, route_of
-from dynamo.frontend.gate import Gate, Visitor
-from dynamo.frontend.generation import Choice
+from dynamo.frontend.gate import Visitor
 from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
-from dynamo.frontend.http_server import CONNECTION, Connection
-from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
 from dynamo.frontend.prefilling import new_choice
-from dynamo.frontend.requests import (
-    TIMEOUT_HEADER,
-    ClientGone,
-    Receive,
-    Scope,
-    check_json,
-    read_body,
-    request_id,
-    timeout_seconds,
-)  # fmt: skip
+from dynamo.frontend.requests import Receive, Scope
+from dynamo.frontend.routes.job import CLIENT_CLOSED, SHORT_BODY, Job, Route, level_of, wire_of
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, Output, PlainWire, Send, Wire, respond, respond_error
-from dynamo.frontend.tracing import RequestTrace
+from dynamo.frontend.stream import Headers, Output, Send, respond
 from dynamo.llm.card import CHAT, COMPLETIONS
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import DeadlineExceeded, DynamoException
 
 log = logging.getLogger(__name__)
-UNKNOWN: Final = "unknown_model"
-SHORT_BODY: Final = 4096
-"""Bytes; prompts of shorter bodies are tokenised on the loop, others take their model's turn in the threads."""
-_LIMIT_OF: Final = {"deadline": "request", "queue_timeout": "queue"}
-"""Time limits by the code of the answer that they lead to."""
-CLIENT_CLOSED = 499
-"""Never sent; how a client that left is counted and logged."""
 
 
-class GenerateRoute:
+class GenerateRoute(Route):
     """One of the two routes."""
 
     def __init__(self, services: Services, *, chat: bool) -> None:
-        self._services, self._chat = services, chat
-        self._endpoint = "chat_completions" if chat else "completions"
+        super().__init__(services)
+        self._chat = chat
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rid = request_id(scope)
-        headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
-        job = _Job(self._services, self._chat, self._endpoint, rid, headers)
-        job.trace = RequestTrace.of(self._services.tracing, scope, rid)
-        try:
-            await job.run(scope, receive, send)
-        except ClientGone:
-            job.ended(CLIENT_CLOSED, "cancelled")
-        except (ApiError, DynamoException) as error:
-            answer = openai.name_field(to_api_error(error), self._chat)
-            log.log(_level(answer), "[%s] %d %s", rid, answer.status, error)
-            job.ended(answer.status, answer.code)
-            await respond_error(send, answer, headers)
-        except Exception:  # a mistake of ours: the client gets a 500, the log gets the traceback
-            log.exception("[%s] the request failed", rid)
-            job.ended(500, "internal_error")
-            if job.output is not None and job.output.started:
-                _wire(scope).abort()
-            else:
-                await respond_error(send, internal(), headers)
-        finally:
-            job.leave()
+    def job(self, rid: str, headers: Headers) -> Job:
+        return _Job(self._services, self._chat, rid, headers)
 
 
 def _seed(seed: int | None, choice: int) -> dict[str, int]:
@@ -94,36 +50,22 @@ def _seed(seed: int | None, choice: int) -> dict[str, int]:
     return {} if seed is None else {"seed": seed + choice}
 
 
-def _level(error: ApiError) -> int:
-    """How loud an answer is in the log: refusals under load are counted, a line for each would only add to it."""
-    if error.code in OVERLOAD:
-        return logging.DEBUG
-    return logging.INFO if error.status < 500 else logging.WARNING
-
-
-def _wire(scope: Scope) -> Wire:
-    found = scope.get(CONNECTION)
-    return found if isinstance(found, Connection) else PlainWire(getattr(found, "abort", None))
-
-
-class _Job:
+class _Job(Job):
     """One request on its way."""
 
-    def __init__(self, services: Services, chat: bool, endpoint: str, rid: str, headers: Headers) -> None:
-        self._services, self._chat, self._endpoint = services, chat, endpoint
-        self._route = CHAT if chat else COMPLETIONS
-        self._rid, self._headers = rid, headers
-        self._began = services.clock()
-        self._model, self._kind = UNKNOWN, "unary"
-        self._meter: ModelMeter | None = None
-        self._over = False
-        self._visit: Visit | None = None
-        self._limit_said = ""
+    def __init__(self, services: Services, chat: bool, rid: str, headers: Headers) -> None:
+        super().__init__(services, "chat_completions" if chat else "completions", rid, headers)
+        self._chat, self._does = chat, CHAT if chat else COMPLETIONS
         self.output: Output | None = None
         self.answer: Answer | None = None
-        self.trace: RequestTrace | None = None
-        self._leave_queue: Callable[[], None] | None = None
         self._explained: Explanation | None = None
+
+    def named(self, error: ApiError) -> ApiError:
+        return openai.name_field(error, self._chat)
+
+    @property
+    def begun(self) -> bool:
+        return self.output is not None and self.output.started
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not await self._begin(scope, receive, send):
@@ -133,33 +75,18 @@ class _Job:
         finally:
             await self._close()
 
-    def leave(self) -> None:
-        """Whatever became of it, it counts against no bound any more."""
-        if self._visit is not None:
-            self._visit.leave()
-
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Read, check and start; False where that was all. The body is let go of: an answer may take long."""
         services = self._services
-        if services.door is not None:
-            self._visit = services.door.enter(scope)
-        check_json(scope)
-        deadline = self._deadline(scope)
-        raw = await self._read(scope, receive, deadline)
+        raw, deadline = await self._enter(scope, receive)
         body = openai.decode(raw)
         request = openai.read_chat(body) if self._chat else openai.read_completion(body)
         services.check_fields(body, type(request), self._rid)
         hints = read_hints(scope, request.nvext, services.policy.sessions)
-        if self._visit is not None:
-            self._model = request.model  # that it is known shows when it is refused: its bound is reached
-            self._visit.to_model(request.model, openai.answers(request))
-            self._model = UNKNOWN
-        models = await self._find(request.model, deadline)
+        models = await self._find(request.model, openai.answers(request), self._does, deadline)
         if hints is not NO_HINTS:
             models = services.pool.settle(models, hints)
-        self._admit(models, bool(request.stream))
-        if models.gate is not None and not hints.asks:
-            models.gate.look(hints.instance, hints.dp_rank)
+        self._admit(models, hints, bool(request.stream))
         if len(raw) <= SHORT_BODY:
             requests, shape = await self._prepare(models, request, body)
         else:
@@ -170,53 +97,11 @@ class _Job:
             await self._tell(models, requests[0], hints, send)
             return False
         self.output = Output(
-            send, _wire(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter,
+            send, wire_of(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
         self._start(models, requests, shape, deadline, hints)
         return True
-
-    async def _read(self, scope: Scope, receive: Receive, deadline: float | None) -> bytes:
-        limit = self._services.policy.body_limit
-        if deadline is None:
-            return await read_body(scope, receive, limit)
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await read_body(scope, receive, limit)
-        except TimeoutError:
-            late = DeadlineExceeded("the request's time limit passed before its body was here")
-            raise self._too_late(late) from None
-
-    def _check_wanted(self, scope: Scope, deadline: float | None) -> None:
-        """Raise where nobody waits for the answer any more."""
-        connection = scope.get(CONNECTION)
-        if isinstance(connection, Connection) and connection.cycle.disconnected:
-            raise ClientGone
-        if deadline is not None and time.monotonic() >= deadline:
-            raise self._too_late(DeadlineExceeded("the request's time limit passed before its prompt was read"))
-
-    def _too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{error.message} ({self._limit_said})") if self._limit_said else error
-
-    def _deadline(self, scope: Scope) -> float | None:
-        own, default = timeout_seconds(scope), self._services.policy.request_seconds
-        limit = default if own is None else own
-        if limit is None:
-            return None
-        self._limit_said = f"{limit:g} s, by {TIMEOUT_HEADER if own is not None else 'the default of this frontend'}"
-        return self._began + limit
-
-    async def _find(self, name: str, deadline: float | None) -> ModelSet:
-        hold = self._services.policy.hold_seconds
-        if deadline is not None:
-            hold = min(hold, max(0.0, deadline - time.monotonic()))
-        return await self._services.pool.wait_for(name, hold, self._route)
-
-    def _admit(self, models: ModelSet, stream: bool) -> None:
-        self._model, self._kind = models.name, "stream" if stream else "unary"
-        self._meter = self._services.metrics.meter(models.name)
-        self._meter.gauges["inflight_requests"] += 1
-        self._services.metrics.started(self._model, self._endpoint, self._kind)
 
     async def _prepare(
         self, models: ModelSet, request: ChatRequest | CompletionRequest, body: dict[str, Any]
@@ -262,7 +147,7 @@ class _Job:
         each = shape.choices
         shape.choices = each * len(bodies)
         return [
-            TextRequest(model=request.model, kind=self._route, body={**one, "n": 1, **_seed(request.seed, index)})
+            TextRequest(model=request.model, kind=self._does, body={**one, "n": 1, **_seed(request.seed, index)})
             for one in bodies
             for index in range(each)
         ]
@@ -295,19 +180,11 @@ class _Job:
         choices = [new_choice(prefills, index, one, desk, self.answer) for index, one in enumerate(requests)]
         if models.gate is None:
             self.answer.start(choices)
-        else:
-            self._enter(models.gate, self.answer, choices, deadline, hints)
-
-    def _enter(self, gate: Gate, answer: Answer, choices: list[Choice], deadline: float | None, hints: Hints) -> None:
-        """Have the choices started once there is room; the whole request takes one place where there isn't."""
-        tokens = sum(choice.prompt_tokens for choice in choices)
-        visitor = Visitor(
-            lambda: answer.start(choices), answer.refused, tokens, deadline, hints.priority, hints.strict_priority
-        )
-        if hints.instance is not None:
-            gate.enter_pinned(visitor, hints.instance, hints.dp_rank)
-        elif (place := gate.enter(visitor)) is not None:
-            self._leave_queue = lambda: gate.leave(place)
+            return
+        answer, tokens = self.answer, sum(choice.prompt_tokens for choice in choices)
+        self._pass(models.gate, Visitor(
+            lambda: answer.start(choices), answer.refused, tokens, deadline, hints.priority, hints.strict_priority,
+        ), hints)  # fmt: skip
 
     def _identity(self, models: ModelSet) -> Identity:
         assert models.model is not None
@@ -360,12 +237,11 @@ class _Job:
         self._services.answers.discard(answer)
         produced = meter.used(*answer.usage())
         if left_early:
-            self._services.metrics.disconnected += 1
-            meter.add("model_cancellation_total")
+            self._left_early()
             log.info("[%s] the client left after %d token(s)", self._rid, produced)
             self.ended(CLIENT_CLOSED, "cancelled")
         elif answer.error is not None:
-            level = _level(answer.error)
+            level = level_of(answer.error)
             log.log(level, "[%s] failed after %d token(s): %s", self._rid, produced, answer.error.message)
             self.ended(answer.error.status, answer.error.code)
         else:
@@ -380,22 +256,3 @@ class _Job:
             self._explained.first_token()
         if self.trace is not None:
             self.trace.first_token()
-
-    def ended(self, status: int, code: str) -> None:
-        """Count the request, once."""
-        if self._over:
-            return
-        self._over = True
-        if self.trace is not None:
-            self.trace.ended(status, code)
-        error = error_type(status, code) if status != 200 else ""
-        self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
-        took = self._services.clock() - self._began
-        if status == 503 and self._meter is not None:
-            self._meter.add("model_rejection_total")
-        if (limit := _LIMIT_OF.get(code)) is not None:
-            self._services.metrics.hit(limit)
-        if self._meter is not None:
-            self._meter.gauges["inflight_requests"] -= 1
-            self._meter.observe("request_duration_seconds", took)
-        log.debug("[%s] %s %s %d in %.3f s", self._rid, self._endpoint, self._model, status, took)

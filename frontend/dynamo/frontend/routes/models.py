@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from dynamo.frontend import openai
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.models import ModelPool
 from dynamo.frontend.openai import DetokenizeRequest, TokenizeRequest
 from dynamo.frontend.requests import check_json, read_body
 from dynamo.frontend.routes.replies import json_reply
@@ -25,7 +26,7 @@ def models_router(services: Services) -> APIRouter:
     @router.get("/v1/models", tags=["models"])
     async def list_models() -> Response:
         """List the models that can be asked for now."""
-        return json_reply({"object": "list", "data": [_describe(one) for one in pool.served()]})
+        return json_reply({"object": "list", "data": [_describe(one, pool) for one in pool.served()]})
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])
     async def get_model(model_id: str) -> Response:
@@ -33,7 +34,7 @@ def models_router(services: Services) -> APIRouter:
         served = {one.name: one for one in pool.served()}
         if model_id not in served:
             raise model_not_found(model_id, list(served))
-        return json_reply(_describe(served[model_id]))
+        return json_reply(_describe(served[model_id], pool))
 
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(request: Request) -> Response:
@@ -60,11 +61,11 @@ def models_router(services: Services) -> APIRouter:
     return router
 
 
-def _describe(one: ModelSet) -> dict[str, Any]:
+def _describe(one: ModelSet, pool: ModelPool) -> dict[str, Any]:
     length = one.card.context_length
     return {
         "id": one.name, "object": "model", "created": one.created, "owned_by": "dynamo",
-        "context_window": length, "max_model_len": length,
+        "context_window": length, "max_model_len": length, "types": pool.types(one.name),
     }  # fmt: skip
 
 

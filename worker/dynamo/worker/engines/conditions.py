@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, InvalidArgument
 
 UNKNOWN_LOGPROB: Final = -9999.0
 """OpenAI's value for a log probability that is not known."""
+
+_HIGHEST_ID: Final = 2**31 - 1
 
 
 MOST_OPEN: Final = 4096
@@ -45,6 +48,19 @@ def room_for(request: PreprocessedRequest, context: int) -> int:
     if not 0 < count < context:
         raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {context - 1}")
     return context - count
+
+
+def check_inputs(request: EmbeddingRequest, context: int | None) -> None:
+    """Raise `InvalidArgument` for a request without inputs, or with one that the context doesn't hold."""
+    if not request.token_ids:
+        raise InvalidArgument("token_ids is empty: there is no input")
+    longest, shortest = max(map(len, request.token_ids)), min(map(len, request.token_ids))
+    if shortest == 0 or (context is not None and longest > context):
+        wrong = shortest if shortest == 0 else longest
+        raise InvalidArgument(f"an input of {wrong} tokens: this engine takes 1 to {context or 'any number'}")
+    for ids in request.token_ids:
+        if min(ids) < 0 or max(ids) > _HIGHEST_ID:
+            raise InvalidArgument(f"token_ids has {min(ids) if min(ids) < 0 else max(ids)}, which is no token id")
 
 
 def left(request: PreprocessedRequest, room: int) -> int:

@@ -10,11 +10,13 @@ message per client.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm import Preprocessor, Tokenizer
+from dynamo.llm.embeddings import MOST_DIMENSIONS, EmbeddingRequest
 from dynamo.llm.protocols import (
     COMPLETION_TOKENS,
     LENGTH,
@@ -25,8 +27,11 @@ from dynamo.llm.protocols import (
     TextRequest,
 )  # fmt: skip
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import stop_reasons
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
+from dynamo.worker.engines.conditions import check_inputs, stop_reasons
+from dynamo.worker.engines.mock.arguments import EMBEDDING_DIM
+from dynamo.worker.engines.mock.vectors import made_up
+from dynamo.worker.settings import checked_arguments
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 
 DELAY: Final = "DYN_TOKEN_ECHO_DELAY_MS"
 _DEFAULT_DELAY_MS: Final = 10.0
+_INPUTS_PER_TICK: Final = 64
+"""Of one request for vectors."""
 
 Step = Callable[[], bool]
 """Produces one piece; False once the stream has ended."""
@@ -56,7 +63,7 @@ class _Ticker:
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        self._streams: dict[int, tuple[Step, Sink]] = {}
+        self._streams: dict[int, tuple[Step, Sink | VectorSink]] = {}
         self._next = 0
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -81,7 +88,7 @@ class _Ticker:
             sink.fail(EngineShutdown())
         self._streams.clear()
 
-    def add(self, step: Step, sink: Sink) -> Abort:
+    def add(self, step: Step, sink: Sink | VectorSink) -> Abort:
         self._next += 1
         number = self._next
         self._streams[number] = (step, sink)
@@ -103,7 +110,7 @@ class _Ticker:
                     self._streams.pop(number, None)
 
 
-def _alive(step: Step, sink: Sink) -> bool:
+def _alive(step: Step, sink: Sink | VectorSink) -> bool:
     try:
         return step()
     except Exception as error:  # belongs to this stream; the ticker carries all the others
@@ -112,16 +119,21 @@ def _alive(step: Step, sink: Sink) -> bool:
 
 
 class EchoCore:
-    """Tokens in, the same tokens out, then `stop`. Of an answer that another worker began, the rest."""
+    """Tokens in, the same tokens out, then `stop`. Of an answer that another worker began, the rest.
+
+    Engine argument: `embedding_dim`; with it tokens become vectors of so many numbers instead."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
-        _no_arguments(settings)
+        given = checked_arguments("echo_core", settings.arguments(), {EMBEDDING_DIM: 0}, {EMBEDDING_DIM: 1})
+        self._dim: int | None = given[EMBEDDING_DIM] or None
+        if self._dim is not None and self._dim > MOST_DIMENSIONS:
+            raise InvalidArgument(f"echo_core argument {EMBEDDING_DIM!r} must be at most {MOST_DIMENSIONS}")
         self._card = model.card
         self._ticker = _Ticker(echo_delay())
 
     async def start(self) -> EngineFacts:
         self._ticker.start()
-        return EngineFacts(context_length=self._card.context_length)
+        return EngineFacts(context_length=self._card.context_length, embedding_dim=self._dim)
 
     async def stop(self) -> None:
         await self._ticker.stop()
@@ -136,6 +148,26 @@ class EchoCore:
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         return self._ticker.add(_echo_tokens(request, sink), sink)
+
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        check_inputs(request, self._card.context_length)
+        assert self._dim is not None, "its facts have it"
+        made_up(request.token_ids[0], self._dim, request.dimensions)  # refuses what can't be asked, now
+        return self._ticker.add(_vectors(request, self._dim, sink), sink)
+
+
+def _vectors(request: EmbeddingRequest, own: int, sink: VectorSink) -> Step:
+    inputs = iter(enumerate(request.token_ids))
+
+    def step() -> bool:
+        for index, ids in itertools.islice(inputs, _INPUTS_PER_TICK):
+            sink.push(index, made_up(ids, own, request.dimensions))
+            if index + 1 == len(request.token_ids):
+                sink.finish()
+                return False
+        return True
+
+    return step
 
 
 def _ends(request: PreprocessedRequest) -> Callable[[int, int], str | None]:

@@ -15,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.cpus import usable_cpus
-from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import room_for
+from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
+from dynamo.worker.engines.conditions import check_inputs, room_for
 from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of
 from dynamo.worker.engines.llamacpp_course import Course
+from dynamo.worker.engines.llamacpp_embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
 from dynamo.worker.engines.llamacpp_grammar import grammar_of
 from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
 from dynamo.worker.engines.slots import Job, Slots
@@ -42,6 +44,7 @@ _ARGUMENTS: Final[dict[str, Any]] = {
     "n_gpu_layers": -1,
     "max_waiting": 256,
     "lora": [],
+    **ARGUMENTS,
 }
 _LOWEST: Final = {"n_parallel": 1, "n_batch": 1, "n_gpu_layers": -1}
 _QUIET: Final = 1
@@ -53,7 +56,8 @@ _SLOT_CONTEXT: Final = 4096
 class LlamaCpp:
     """See the module. Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch`
     (prompt tokens in a step, which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`, `lora` (GGUF files
-    of adapters that all answers are made with: paths, or {"path": …, "scale": …})."""
+    of adapters that all answers are made with: paths, or {"path": …, "scale": …}); with `embedding` it makes vectors
+    instead of text, by `pooling` (`llamacpp_embeddings.py`)."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or model.path.is_dir():
@@ -62,8 +66,11 @@ class LlamaCpp:
         self._given = checked_arguments("llamacpp", settings.arguments(), _ARGUMENTS, _LOWEST)
         self._adapters = adapters(self._given["lora"])
         slots = self._given["n_parallel"]
+        self._pooling = pooling_of(self._given)
+        self._bos = model.card.bos_token_id or 0
         own = model.card.context_length or _SLOT_CONTEXT
-        context = settings.context_length or min(own, _SLOT_CONTEXT)
+        usual = INPUT_TOKENS if self._pooling is not None and self._pooling.whole_inputs else _SLOT_CONTEXT
+        context = settings.context_length or min(own, usual)
         self._context = (self._given["n_ctx"] or context * slots) // slots
         self._slots = Slots("llama.cpp", slots, self._given["max_waiting"], self._answer)
 
@@ -71,8 +78,14 @@ class LlamaCpp:
         log.info("loading %s", self._path.name)
         self._vocabulary = Vocabulary(await asyncio.to_thread(read_header, self._path))
         self._server = await asyncio.to_thread(self._load)
+        self._dimensions = None
+        if self._pooling is not None:
+            self._dimensions = await asyncio.to_thread(own_dimensions, self._server.handle_embeddings, self._bos)
         self._slots.start()
-        return EngineFacts(context_length=self._context, max_num_seqs=self._given["n_parallel"], guided=GUIDED)
+        return EngineFacts(
+            context_length=self._context, max_num_seqs=self._given["n_parallel"], embedding_dim=self._dimensions,
+            guided=() if self._pooling is not None else GUIDED,
+        )  # fmt: skip
 
     def _load(self) -> Any:
         try:
@@ -90,12 +103,24 @@ class LlamaCpp:
         params.api_keys = [secrets.token_hex(16)]
         params.ui = False
         params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in self._adapters]
+        if self._pooling is not None:
+            self._pool(params, xllamacpp.llama_pooling_type)
         if not log.isEnabledFor(logging.DEBUG):
             params.verbosity = _QUIET
         try:
             return xllamacpp.Server(params)
         except Exception as error:  # the extension raises bare exceptions
             raise InvalidArgument(f"llama.cpp can't load {str(self._path)!r}: {error}") from error
+
+    def _pool(self, params: Any, types: Any) -> None:
+        assert self._pooling is not None
+        params.embedding = True
+        # With a cache of its own for each slot, inputs that are computed together are cut, and pooled in part.
+        params.kv_unified = True
+        if self._pooling.name:
+            params.pooling_type = getattr(types, f"LLAMA_POOLING_TYPE_{self._pooling.name.upper()}")
+        if self._pooling.whole_inputs:
+            params.n_batch = params.n_ubatch = max(self._context, self._given["n_batch"])
 
     async def failed(self) -> BaseException:
         return await self._slots.failed()
@@ -117,9 +142,30 @@ class LlamaCpp:
         reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
         return self._slots.submit(Job(request, sink, Course(request, room, reader)))
 
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        check_inputs(request, self._context)
+        assert self._pooling is not None, "its facts say so"
+        assert self._dimensions is not None, "it has been started"
+        check_dimensions(request.dimensions, self._dimensions, cut=self._pooling.may_cut)
+        return self._slots.submit(Job(request, sink))
+
     # -- in the threads
 
     def _answer(self, job: Job) -> None:
+        if self._pooling is None:
+            self._generate(job)
+        else:
+            self._vectors(job)
+
+    def _vectors(self, job: Job) -> None:
+        request, ask = job.request, self._server.handle_embeddings
+        for index, vector in vectors(ask, request.token_ids, self._given["n_parallel"], request.dimensions):
+            if not job.wanted:
+                return
+            self._slots.push(job, index, vector)
+        self._slots.finish(job)
+
+    def _generate(self, job: Job) -> None:
         """Make the calls of a request; each continues with what the ones before produced."""
         course, request = job.state, job.request
         grammar = grammar_of(request.sampling_options.guided_decoding)

@@ -12,20 +12,33 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.card import CONFIG
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Fetch, KvListener, Nodes, Sink, nothing_wanted
+from dynamo.worker.engine import (
+    Abort,
+    EngineFacts,
+    EngineLoad,
+    Fetch,
+    KvListener,
+    Nodes,
+    Sink,
+    VectorSink,
+    nothing_wanted,
+)
 from dynamo.worker.engine import Taker as Stream
-from dynamo.worker.engines.conditions import room_for
+from dynamo.worker.engines.conditions import check_inputs, room_for
 from dynamo.worker.engines.mock.answers import TextAnswer
-from dynamo.worker.engines.mock.arguments import read_arguments
+from dynamo.worker.engines.mock.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mock.handover import bytes_per_token
 from dynamo.worker.engines.mock.scheduler import Scheduler
 from dynamo.worker.engines.mocker_handing import Giver, Taker
 from dynamo.worker.engines.mocker_rank import MockRank, MockRequest
+from dynamo.worker.engines.mocker_vectors import Batch
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -45,7 +58,7 @@ class Mocker:
     """See the module."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
-        self._arguments = read_arguments(settings.arguments(), settings.kv_cache_block_size)
+        self._arguments = _for_vectors(read_arguments(settings.arguments(), settings.kv_cache_block_size))
         self._model = model
         self.role = _role(settings.role, self._arguments.role)
         self._giver, self._taker = Giver(self._arguments), Taker()
@@ -70,6 +83,7 @@ class Mocker:
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
+            embedding_dim=self._arguments.embedding_dim,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
@@ -161,6 +175,21 @@ class Mocker:
             raise InvalidArgument(str(error)) from error
         return lambda: self._abort(made, rank)
 
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        if self._broken:
+            raise EngineShutdown(self._broken)
+        check_inputs(request, self._context())
+        assert self._arguments.embedding_dim is not None, "its facts have it"
+        rank = min(self.ranks, key=lambda rank: rank.burden)
+
+        def schedule(token_ids: list[int], one: Sink) -> Abort:
+            made = MockRequest(one, TextAnswer(self._text, 0, 1), {})
+            rank.add(made, token_ids)
+            return lambda: self._abort(made, rank)
+
+        batch = Batch(request, sink, self._arguments.embedding_dim, schedule)
+        return batch.start(self._arguments.limits.max_num_seqs)
+
     def _queue(self, made: MockRequest, request: PreprocessedRequest, rank: MockRank) -> None:
         if self.role != _PREFILL and request.computed_elsewhere:
             self._taker.take(made, request, rank)
@@ -222,6 +251,13 @@ class MockNode:
 
     def whole(self) -> None:
         pass
+
+
+def _for_vectors(arguments: MockArguments) -> MockArguments:
+    """Prompts that become vectors are computed whole, and leave nothing in a cache."""
+    if arguments.embedding_dim is None:
+        return arguments
+    return replace(arguments, limits=replace(arguments.limits, enable_prefix_caching=False))
 
 
 def _role(flag: str, argument: str | None) -> str:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown
-from dynamo.worker.engine import Abort, EngineLoad, Sink
+from dynamo.worker.engine import Abort, EngineLoad, Sink, VectorSink
 from dynamo.worker.engines.conditions import check_open
 from dynamo.worker.engines.to_loop import ToLoop
 
@@ -28,8 +27,10 @@ class Job:
 
     __slots__ = ("ended", "request", "sink", "state", "wanted")
 
-    def __init__(self, request: PreprocessedRequest, sink: Sink, state: Any = None) -> None:
-        self.request, self.sink, self.state = request, sink, state
+    def __init__(self, request: Any, sink: Sink | VectorSink, state: Any = None) -> None:
+        """`request` and `state` are for `answer` alone."""
+        self.request, self.state = request, state
+        self.sink: Any = sink
         self.wanted = True
         self.ended = False
 
@@ -98,14 +99,14 @@ class Slots:
 
     # -- for `answer`, in the threads
 
-    def push(self, job: Job, ids: list[int], extras: dict[str, Any] | None = None) -> None:
-        """Tokens of a job."""
-        self._loop.tell(self._push, job, ids, extras)
+    def push(self, job: Job, *produced: Any) -> None:
+        """What a job's sink takes: tokens and extras, or the number of an input and its vector."""
+        self._loop.tell(self._push, job, *produced)
 
-    def finish(self, job: Job, reason: str, extras: dict[str, Any] | None = None) -> None:
-        """A job ends well."""
+    def finish(self, job: Job, *ending: Any) -> None:
+        """A job ends well: with a reason and extras, where its sink takes them."""
         job.wanted = False
-        self._loop.tell(self._end, job, job.sink.finish, reason, extras)
+        self._loop.tell(self._end, job, job.sink.finish, *ending)
 
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
@@ -135,9 +136,9 @@ class Slots:
     def _add(self, change: int) -> None:
         self._running += change
 
-    def _push(self, job: Job, ids: list[int], extras: dict[str, Any] | None) -> None:
+    def _push(self, job: Job, *produced: Any) -> None:
         if not job.ended:
-            job.sink.push(ids, extras)
+            job.sink.push(*produced)
 
     def _end(self, job: Job, end: Callable[..., None], *arguments: Any) -> None:
         if not job.ended:

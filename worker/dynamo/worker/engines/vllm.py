@@ -17,13 +17,14 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Coroutine, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
 
+from dynamo.llm.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.background import Background
 from dynamo.runtime.errors import (
@@ -33,8 +34,8 @@ from dynamo.runtime.errors import (
     EngineShutdown,
     InvalidArgument,
 )
-from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import room_for
+from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, VectorSink, nothing_wanted
+from dynamo.worker.engines.conditions import check_inputs, room_for
 from dynamo.worker.engines.vllm_arguments import (
     DEFAULT_ENVIRONMENT,
     INSTALL,
@@ -45,6 +46,7 @@ from dynamo.worker.engines.vllm_arguments import (
     parsed,
 )
 from dynamo.worker.engines.vllm_beside import Beside
+from dynamo.worker.engines.vllm_embeddings import TASK, dimensions_of, embed
 from dynamo.worker.engines.vllm_nodes import group_of, plan_node
 from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, sampling
 from dynamo.worker.engines.vllm_tether import kill_tethered, tethering
@@ -78,7 +80,7 @@ class Vllm:
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: dict[asyncio.Task[None], Sink] = {}
+        self._open: dict[asyncio.Task[None], Any] = {}
         """Of `_tasks` those whose sinks may be used; the others are on their way out."""
         self._figures: dict[int, EngineLoad] = {}
         self._count = 0
@@ -99,6 +101,7 @@ class Vllm:
         self._loading = loop.run_in_executor(self._home, self._load)
         self._llm = await asyncio.shield(self._loading)
         log.info("vLLM has loaded %s in %.0f s", self._name, time.monotonic() - began)
+        self._dimensions = await dimensions_of(self._llm, self._llm.vllm_config)
         self.facts = self._facts(self._llm.vllm_config)
         self._background.start(self._watch(), "the life of vLLM's core")
         if self._beside is not None:
@@ -111,13 +114,13 @@ class Vllm:
         if self._role != "aggregated":
             _prepare_handing(os.environ)
         try:
-            from vllm import SamplingParams
+            from vllm import PoolingParams, SamplingParams
             from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
             from vllm.usage.usage_lib import UsageContext
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise InvalidArgument(f"engine vllm can't be loaded ({error}): {INSTALL}") from error
-        self._params, self._constraints = SamplingParams, StructuredOutputsParams
+        self._params, self._constraints, self._pooling = SamplingParams, StructuredOutputsParams, PoolingParams
         self._deltas = RequestOutputKind.DELTA
         assert self._plan.engine is not None, "that of the leader, or of the only node"
         arguments = parsed(self._plan.engine)
@@ -144,7 +147,8 @@ class Vllm:
         self._ranks: int = ranks
         self._blocks = (cache.num_gpu_blocks or 0) // ranks  # vLLM's is the sum over the ranks
         events = config.kv_events_config
-        if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
+        caches = events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching
+        if caches and self._dimensions is None:
             self._native = NativeKvEvents(
                 events.endpoint, cache.block_size, replay_endpoint=events.replay_endpoint, topic=events.topic,
                 total_kv_blocks=self._blocks or None, ranks=range(ranks),
@@ -156,7 +160,8 @@ class Vllm:
             max_num_seqs=scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
             data_parallel_size=ranks,
-            guided=GUIDED,
+            guided=GUIDED if self._dimensions is None else (),
+            embedding_dim=self._dimensions,
             kv_events=self._native is not None,
         )
 
@@ -251,7 +256,16 @@ class Vllm:
             raise InvalidArgument(f"there is no data-parallel rank {rank}: this engine has {self._ranks}")
         params = self._sampling_params(arguments, constraint(request))
         self._count += 1
-        answer = self._answer(request, params, f"{self._count:x}", rank)
+        return self._begin(self._answer(request, params, f"{self._count:x}", rank), sink)
+
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        if self._llm is None or self._death.done():
+            raise EngineShutdown()
+        check_inputs(request, self._context)
+        self._count += 1
+        return self._begin(self._vectors(request, sink, f"{self._count:x}"), sink)
+
+    def _begin(self, answer: Coroutine[Any, Any, None], sink: Sink | VectorSink) -> Abort:
         task = asyncio.get_running_loop().create_task(answer)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -262,6 +276,24 @@ class Vllm:
                 task.cancel()
 
         return abort
+
+    async def _vectors(self, request: EmbeddingRequest, sink: VectorSink, name: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        params = self._pooling(task=TASK, dimensions=request.dimensions)
+
+        def push(index: int, vector: bytes) -> None:
+            if task in self._open:
+                sink.push(index, vector)
+
+        try:
+            await embed(self._llm, params, request, name, push, self.facts.max_num_seqs or 1)
+        except Exception as error:  # whatever it is, it is this request's answer
+            if self._open.pop(task, None) is not None:
+                sink.fail(self._told(error))
+        else:
+            del self._open[task]
+            sink.finish()
 
     def _sampling_params(self, arguments: dict[str, Any], constraints: dict[str, Any] | None) -> Any:
         try:

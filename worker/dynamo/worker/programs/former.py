@@ -34,7 +34,7 @@ _WORKERS: Final = (
     refused("--dump-config-to", "`--help` shows every value and its variable", env="DYN_DUMP_CONFIG_TO"),
     refused("--enable-multimodal --multimodal-processor --multimodal-worker --multimodal-encode-worker "
             "--multimodal-decode-worker --multimodal-encode-prefill-worker --frontend-decoding --route-to-encoder "
-            "--embedding-worker --classify-worker --rerank-worker --image-diffusion-worker --video-generation-worker",
+            "--classify-worker --rerank-worker --image-diffusion-worker --video-generation-worker",
             _TEXT_ONLY, switch=True),
     needless("--no-enable-multimodal --no-frontend-decoding --no-route-to-encoder --no-embedding-worker",
              "it is off", switch=True),
@@ -63,6 +63,7 @@ VLLM: Final[tuple[Former, ...]] = (
     *PLANES, *_WORKERS,
     renamed("--is-prefill-worker", "--disaggregation-mode", "prefill", switch=True),
     renamed("--is-decode-worker", "--disaggregation-mode", "decode", switch=True),
+    renamed("--embedding-worker", "--runner", "pooling", switch=True),
     refused("--use-vllm-tokenizer", "templates and tokens are made by the frontend", switch=True,
             env="DYN_VLLM_USE_TOKENIZER"),
     needless("--no-use-vllm-tokenizer", "it is off", switch=True),
@@ -75,6 +76,7 @@ VLLM: Final[tuple[Former, ...]] = (
 )  # fmt: skip
 SGLANG: Final[tuple[Former, ...]] = (
     *PLANES, *_WORKERS,
+    refused("--embedding-worker", "engines vllm and llamacpp make vectors in this version", switch=True),
     refused("--use-sglang-tokenizer", "templates and tokens are made by the frontend", switch=True,
             env="DYN_SGL_USE_TOKENIZER"),
     needless("--no-use-sglang-tokenizer", "it is off", switch=True),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from dynamo.llm.embeddings import MOST_DIMENSIONS
 from dynamo.llm.kv.index import MOST_RANKS
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.mock.answers import Reasoning
@@ -23,6 +24,8 @@ _OF_DYNAMO: Final = "dynamo"
 """An object of the original's newer files; two of its names mean something here."""
 _SESSION: Final = "handoff_session_timeout_ms"
 _BOOTSTRAP: Final = "bootstrap_port"
+EMBEDDING_DIM: Final = "embedding_dim"
+"""Ours; the echo has it, too."""
 ROLES: Final = {"agg": "aggregated", "aggregated": "aggregated", "prefill": "prefill", "decode": "decode"}
 """Values of `disaggregation_mode`, and the role that they are."""
 _ALIASES: Final = {
@@ -43,7 +46,7 @@ _RANGES: Final = {
     "decode_speedup_ratio": (0, 1e12), "max_model_len": (2, 1 << 30), "startup_time": (0, 86400),
     "seed": (0, 1 << 62), "dp_size": (1, MOST_RANKS),
     "kv_transfer_bandwidth": (0, 1e9), "kv_bytes_per_token": (0, 1 << 40), _SESSION: (1, 86_400_000),
-    _BOOTSTRAP: (0, 65535),
+    _BOOTSTRAP: (0, 65535), EMBEDDING_DIM: (1, MOST_DIMENSIONS),
 }  # fmt: skip
 
 
@@ -72,6 +75,8 @@ class MockArguments:
     """How long a computed prompt is kept for a decode engine."""
     bootstrap_port: int | None = None
     """There where decode engines may be told of a prompt before it is computed; no port is opened."""
+    embedding_dim: int | None = None
+    """Numbers in a vector: it makes vectors, not text."""
 
 
 _LIMITS: Final = {f.name: f.default for f in fields(Limits)}
@@ -84,6 +89,7 @@ _OWN: Final[dict[str, Any]] = {
     "reasoning": None,
     _SESSION: 300_000,
     _BOOTSTRAP: 0,
+    EMBEDDING_DIM: 0,
 }
 _LINK: Final[dict[str, Any]] = {**Link._field_defaults, "kv_bytes_per_token": 0}
 _MODES: Final = ("disaggregation_mode", "is_prefill", "is_decode")

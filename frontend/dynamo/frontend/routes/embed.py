@@ -1,0 +1,202 @@
+"""POST /v1/embeddings: texts, or their tokens, to vectors.
+
+One request to one worker, whatever the number of inputs. The answer leaves once all vectors are here; a large one in
+pieces that are made as the client takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+from dynamo.frontend import openai
+from dynamo.frontend.desk import Desk
+from dynamo.frontend.embedding import Embedding, Waiting, answer, pieces
+from dynamo.frontend.errors import ApiError, bad_request, to_api_error
+from dynamo.frontend.gate import Visitor
+from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
+from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.openai import EmbeddingsRequest
+from dynamo.frontend.requests import ClientGone, Receive, Scope
+from dynamo.frontend.routes.job import SHORT_BODY, Job, Route, wire_of
+from dynamo.frontend.stream import CLIENT_STALL, Headers, Send, respond
+from dynamo.llm.card import EMBEDDING
+from dynamo.llm.embeddings import KIND, EmbeddingRequest, Input, tokenised
+from dynamo.llm.protocols import TextRequest
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import DeadlineExceeded
+
+log = logging.getLogger(__name__)
+PIECE: Final = 256 * 1024
+"""Bytes of an answer that are made, and given to the client, at once: a millisecond of work."""
+
+
+class EmbedRoute(Route):
+    """See the module."""
+
+    def job(self, rid: str, headers: Headers) -> Job:
+        return _Job(self._services, "embeddings", rid, headers)
+
+
+class _Job(Job):
+    """One request on its way."""
+
+    _started = False
+
+    def named(self, error: ApiError) -> ApiError:
+        return openai.named(error, EmbeddingsRequest, "input")
+
+    @property
+    def begun(self) -> bool:
+        return self._started
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        waiting = Waiting()
+        request, embedding = await self._begin(scope, receive, waiting)
+        try:
+            error = await self._until_over(receive, waiting)
+        except BaseException:
+            self._log_gone(embedding)
+            raise
+        finally:
+            self._services.answers.discard(waiting)
+            if self._leave_queue is not None:
+                self._leave_queue()
+            waiting.cancel()
+        if error is not None:
+            raise self._said(error)
+        await self._write(scope, send, request, embedding)
+
+    async def _begin(self, scope: Scope, receive: Receive, waiting: Waiting) -> tuple[EmbeddingsRequest, Embedding]:
+        services = self._services
+        raw, deadline = await self._enter(scope, receive)
+        body = openai.decode(raw)
+        request, inputs = openai.read_embeddings(body)
+        services.check_fields(body, type(request), self._rid)
+        hints = read_hints(scope, request.nvext, services.policy.sessions)
+        if hints.asks:
+            text = "nvext.annotations: query_instance_id is for chats and completions."
+            raise bad_request(text, "nvext.annotations", "unsupported_value")
+        models = await self._find(request.model, len(inputs), EMBEDDING, deadline)
+        if hints is not NO_HINTS:
+            models = services.pool.settle(models, hints)
+        self._admit(models, hints)
+        if len(raw) <= SHORT_BODY:
+            made = await self._prepare(models, request, inputs)
+        else:
+            async with models.long_prompts:
+                self._check_wanted(scope, deadline)
+                made = await self._prepare(models, request, inputs)
+        embedding = Embedding(made, len(inputs), self._desk(models, deadline, hints), waiting)
+        if self.trace is not None:
+            self.trace.prepared(self._model, [made])
+        services.answers.add(waiting)
+        self._send_on(models, embedding, waiting, deadline, hints)
+        return request, embedding
+
+    async def _prepare(
+        self, models: ModelSet, request: EmbeddingsRequest, inputs: list[Input]
+    ) -> EmbeddingRequest | TextRequest:
+        assert models.model is not None
+        preprocessor = models.model.preprocessor
+        if preprocessor is not None:
+            ids = await tokenised(inputs, preprocessor)
+            return EmbeddingRequest(
+                model=models.name, token_ids=ids, dimensions=request.dimensions, mdc_sum=models.digest
+            )
+        if not all(isinstance(one, str) for one in inputs):
+            text = "input: this model's engine takes text, not token ids."
+            raise ApiError(400, text, code="unsupported_value", param="input")
+        body: dict[str, Any] = {"model": models.name, "input": inputs, "encoding_format": "base64"}
+        if request.dimensions is not None:
+            body["dimensions"] = request.dimensions
+        return TextRequest(model=models.name, kind=KIND, body=body)
+
+    def _desk(self, models: ModelSet, deadline: float | None, hints: Hints) -> Desk:
+        services = self._services
+        assert self._meter is not None
+        context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
+        return Desk(
+            models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
+            hints=hints, again=services.pool.again, trace=self.trace, hold_seconds=services.policy.hold_seconds,
+            watch=services.watch,
+        )  # fmt: skip
+
+    def _send_on(
+        self, models: ModelSet, embedding: Embedding, waiting: Waiting, deadline: float | None, hints: Hints
+    ) -> None:
+        if models.gate is None:
+            waiting.start(embedding)
+            return
+        self._pass(models.gate, Visitor(
+            lambda: waiting.start(embedding), waiting.refused, embedding.prompt_tokens, deadline, hints.priority,
+            hints.strict_priority,
+        ), hints)  # fmt: skip
+
+    async def _until_over(self, receive: Receive, waiting: Waiting) -> Exception | None:
+        """Why there are no vectors; None: they are there. Raises `ClientGone`."""
+        gone = asyncio.get_running_loop().create_task(_gone(receive))
+        try:
+            await asyncio.wait((gone, waiting.over), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.over.done():
+                raise ClientGone
+            return waiting.over.result()
+        finally:
+            gone.cancel()
+
+    def _log_gone(self, embedding: Embedding) -> None:
+        self._left_early()
+        log.info("[%s] the client left after %d vector(s)", self._rid, embedding.tokens)
+
+    def _said(self, error: Exception) -> ApiError:
+        if isinstance(error, DeadlineExceeded):
+            error = self._too_late(error)  # says whose limit it was
+        return to_api_error(error)
+
+    async def _write(self, scope: Scope, send: Send, request: EmbeddingsRequest, embedding: Embedding) -> None:
+        assert self._meter is not None
+        self._meter.observe("embedding_latency_seconds", self._services.clock() - self._began)
+        self._meter.observe("input_sequence_tokens", embedding.prompt_tokens)
+        vectors = [embedding.vectors[index] for index in range(len(embedding.vectors))]
+        as_base64 = request.encoding_format == "base64"
+        body = pieces(answer(self._model, vectors, embedding.prompt_tokens, as_base64=as_base64), PIECE)
+        first, second = next(body), next(body, None)
+        self._started = True
+        try:
+            if second is None:
+                await self._timed(scope, respond(send, 200, first, self._headers))
+            else:
+                await self._in_pieces(scope, send, chain((first, second), body))
+        except ClientGone:
+            self._left_early()
+            raise
+        self.ended(200, "")
+
+    async def _in_pieces(self, scope: Scope, send: Send, body: Iterator[bytes]) -> None:
+        head = [(b"content-type", b"application/json"), *self._headers]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        for piece in body:
+            await self._timed(scope, send({"type": "http.response.body", "body": piece, "more_body": True}))
+            await asyncio.sleep(0)  # a client that takes all at once keeps nobody else waiting
+            self._check_wanted(scope, None)
+        await self._timed(scope, send({"type": "http.response.body", "body": b"", "more_body": False}))
+
+    async def _timed(self, scope: Scope, sending: Any) -> None:
+        """Cut off a client that takes nothing for too long."""
+        try:
+            async with asyncio.timeout(self._services.policy.stall_seconds):
+                await sending
+        except TimeoutError:
+            log.info("[%s] a client that does not read is cut off (%s)", self._rid, CLIENT_STALL)
+            self._services.metrics.hit(CLIENT_STALL)
+            wire_of(scope).abort()
+            raise ClientGone from None
+
+
+async def _gone(receive: Receive) -> None:
+    """Return once the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,214 @@
+"""What every request to a model has, whatever its answer: bounds, a time limit, a model, figures, one end.
+
+`Route` is the ASGI side, a `Job` one request on its way; `generate.py` and `embed.py` say what is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from dynamo.frontend.door import Visit
+from dynamo.frontend.errors import ApiError, internal, to_api_error
+from dynamo.frontend.gate import Gate, Visitor
+from dynamo.frontend.hints import Hints
+from dynamo.frontend.http_server import CONNECTION, Connection
+from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
+from dynamo.frontend.model_set import ModelSet
+from dynamo.frontend.requests import (
+    TIMEOUT_HEADER,
+    ClientGone,
+    Receive,
+    Scope,
+    check_json,
+    read_body,
+    request_id,
+    timeout_seconds,
+)  # fmt: skip
+from dynamo.frontend.services import Services
+from dynamo.frontend.stream import Headers, PlainWire, Send, Wire, respond_error
+from dynamo.frontend.tracing import RequestTrace
+from dynamo.runtime.errors import DeadlineExceeded, DynamoException
+
+log = logging.getLogger(__name__)
+UNKNOWN: Final = "unknown_model"
+SHORT_BODY: Final = 4096
+"""Bytes; prompts of shorter bodies are tokenised on the loop, others take their model's turn in the threads."""
+CLIENT_CLOSED: Final = 499
+"""Never sent; how a client that left is counted and logged."""
+_LIMIT_OF: Final = {"deadline": "request", "queue_timeout": "queue"}
+"""Time limits by the code of the answer that they lead to."""
+
+
+class Route:
+    """One route, as plain ASGI: what a job raises becomes its answer, counted and logged once."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def job(self, rid: str, headers: Headers) -> Job:
+        """What answers one request."""
+        raise NotImplementedError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rid = request_id(scope)
+        headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+        job = self.job(rid, headers)
+        job.trace = RequestTrace.of(self._services.tracing, scope, rid)
+        try:
+            await job.run(scope, receive, send)
+        except ClientGone:
+            job.ended(CLIENT_CLOSED, "cancelled")
+        except (ApiError, DynamoException) as error:
+            answer = job.named(to_api_error(error))
+            log.log(level_of(answer), "[%s] %d %s", rid, answer.status, error)
+            job.ended(answer.status, answer.code)
+            await respond_error(send, answer, headers)
+        except Exception:  # a mistake of ours: the client gets a 500, the log gets the traceback
+            log.exception("[%s] the request failed", rid)
+            job.ended(500, "internal_error")
+            if job.begun:
+                wire_of(scope).abort()
+            else:
+                await respond_error(send, internal(), headers)
+        finally:
+            job.leave()
+
+
+def level_of(error: ApiError) -> int:
+    """How loud an answer is in the log: refusals under load are counted, a line for each would only add to it."""
+    if error.code in OVERLOAD:
+        return logging.DEBUG
+    return logging.INFO if error.status < 500 else logging.WARNING
+
+
+def wire_of(scope: Scope) -> Wire:
+    """The connection that a request came on."""
+    found = scope.get(CONNECTION)
+    return found if isinstance(found, Connection) else PlainWire(getattr(found, "abort", None))
+
+
+class Job:
+    """One request on its way."""
+
+    def __init__(self, services: Services, endpoint: str, rid: str, headers: Headers) -> None:
+        self._services, self._endpoint = services, endpoint
+        self._rid, self._headers = rid, headers
+        self._began = services.clock()
+        self._model, self._kind = UNKNOWN, "unary"
+        self._meter: ModelMeter | None = None
+        self._over = False
+        self._visit: Visit | None = None
+        self._limit_said = ""
+        self.trace: RequestTrace | None = None
+        self._leave_queue: Callable[[], None] | None = None
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it; what is raised before anything was sent becomes the answer."""
+        raise NotImplementedError
+
+    def named(self, error: ApiError) -> ApiError:
+        """The error with the field that it is about, where a lower layer has refused that."""
+        return error
+
+    @property
+    def begun(self) -> bool:
+        """Some of the answer has been sent."""
+        return False
+
+    def leave(self) -> None:
+        """Whatever became of it, it counts against no bound any more."""
+        if self._visit is not None:
+            self._visit.leave()
+
+    async def _enter(self, scope: Scope, receive: Receive) -> tuple[bytes, float | None]:
+        """Through the door; its body, and when its time is over."""
+        if self._services.door is not None:
+            self._visit = self._services.door.enter(scope)
+        check_json(scope)
+        deadline = self._deadline(scope)
+        return await self._read(scope, receive, deadline), deadline
+
+    async def _read(self, scope: Scope, receive: Receive, deadline: float | None) -> bytes:
+        limit = self._services.policy.body_limit
+        if deadline is None:
+            return await read_body(scope, receive, limit)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await read_body(scope, receive, limit)
+        except TimeoutError:
+            late = DeadlineExceeded("the request's time limit passed before its body was here")
+            raise self._too_late(late) from None
+
+    def _deadline(self, scope: Scope) -> float | None:
+        own, default = timeout_seconds(scope), self._services.policy.request_seconds
+        limit = default if own is None else own
+        if limit is None:
+            return None
+        self._limit_said = f"{limit:g} s, by {TIMEOUT_HEADER if own is not None else 'the default of this frontend'}"
+        return self._began + limit
+
+    def _too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{error.message} ({self._limit_said})") if self._limit_said else error
+
+    def _check_wanted(self, scope: Scope, deadline: float | None) -> None:
+        """Raise where nobody waits for the answer any more."""
+        connection = scope.get(CONNECTION)
+        if isinstance(connection, Connection) and connection.cycle.disconnected:
+            raise ClientGone
+        if deadline is not None and time.monotonic() >= deadline:
+            raise self._too_late(DeadlineExceeded("the request's time limit passed before its prompt was read"))
+
+    async def _find(self, name: str, answers: int, does: str, deadline: float | None) -> ModelSet:
+        """The model that it names, for so many answers of a kind."""
+        if self._visit is not None:
+            self._model = name  # that it is known shows when it is refused: its bound is reached
+            self._visit.to_model(name, answers)
+            self._model = UNKNOWN
+        hold = self._services.policy.hold_seconds
+        if deadline is not None:
+            hold = min(hold, max(0.0, deadline - time.monotonic()))
+        return await self._services.pool.wait_for(name, does, hold)
+
+    def _admit(self, models: ModelSet, hints: Hints, stream: bool = False) -> None:
+        """It is this model's from now on; raises where its workers would refuse it now."""
+        self._model, self._kind = models.name, "stream" if stream else "unary"
+        self._meter = self._services.metrics.meter(models.name)
+        self._meter.gauges["inflight_requests"] += 1
+        self._services.metrics.started(self._model, self._endpoint, self._kind)
+        if models.gate is not None and not hints.asks:
+            models.gate.look(hints.instance, hints.dp_rank)
+
+    def _pass(self, gate: Gate, visitor: Visitor, hints: Hints) -> None:
+        """Have it go on once there is room; the whole request takes one place where there isn't."""
+        if hints.instance is not None:
+            gate.enter_pinned(visitor, hints.instance, hints.dp_rank)
+        elif (place := gate.enter(visitor)) is not None:
+            self._leave_queue = lambda: gate.leave(place)
+
+    def _left_early(self) -> None:
+        self._services.metrics.disconnected += 1
+        if self._meter is not None:
+            self._meter.add("model_cancellation_total")
+
+    def ended(self, status: int, code: str) -> None:
+        """Count the request, once."""
+        if self._over:
+            return
+        self._over = True
+        if self.trace is not None:
+            self.trace.ended(status, code)
+        error = error_type(status, code) if status != 200 else ""
+        self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
+        took = self._services.clock() - self._began
+        if status == 503 and self._meter is not None:
+            self._meter.add("model_rejection_total")
+        if (limit := _LIMIT_OF.get(code)) is not None:
+            self._services.metrics.hit(limit)
+        if self._meter is not None:
+            self._meter.gauges["inflight_requests"] -= 1
+            self._meter.observe("request_duration_seconds", took)
+        log.debug("[%s] %s %s %d in %.3f s", self._rid, self._endpoint, self._model, status, took)

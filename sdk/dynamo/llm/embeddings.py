@@ -1,0 +1,197 @@
+"""Texts to vectors: what the frontend asks an engine for, what comes back, and how inputs become tokens.
+
+All inputs of a request travel together. A vector is its numbers as float32, little-endian, which is what OpenAI's
+base64 form holds: nobody on the way reads them as numbers. An engine answers with items `[index, vector]`, one per
+input and in any order, so that no answer is too large for the bus. The original's forms are accepted too
+(`read_vectors` turns all into the same).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from dynamo.llm.preprocess import ContextLengthExceeded, Preprocessor, far_over
+from dynamo.runtime.errors import InvalidArgument
+
+MOST_INPUTS: Final = 2048
+"""In one request; OpenAI's bound."""
+MOST_DIMENSIONS: Final = 65_536
+KIND: Final = "embeddings"
+"""`TextRequest.kind` of a request for vectors to an engine that takes text."""
+_TURN: Final = 64
+"""Inputs that are tokenised before others have their turn on the loop."""
+_NUMBER: Final = 4
+"""Bytes of a number in a vector."""
+
+Input = str | list[int]
+
+
+class EmbeddingRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Inputs for an engine that takes tokens; the names are those of the original's request."""
+
+    model: str
+    token_ids: list[list[int]]
+    """Of each input."""
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Numbers that each vector must have; None: as many as the model gives."""
+    mdc_sum: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Of all inputs together."""
+        return sum(map(len, self.token_ids))
+
+
+class Vectors(msgspec.Struct):
+    """What one item of an engine holds."""
+
+    found: list[tuple[int, bytes]]
+    """Inputs by their number, and their vectors."""
+    prompt_tokens: int | None = None
+    """Of all inputs, where the engine says it: one that takes text has to."""
+
+
+class InputTooLong(ContextLengthExceeded):
+    """An input is longer than what the model reads at once."""
+
+    def __init__(self, number: int, tokens: int, context: int, *, at_least: bool = False) -> None:
+        super().__init__(tokens, context, at_least=at_least)
+        text = (
+            f"This model's maximum context length is {context} tokens, but input {number} has "
+            f"{'at least ' if at_least else ''}{tokens} tokens. Please shorten it, or cut it into several inputs."
+        )
+        self.args = (text,)
+
+
+def read_inputs(given: Any) -> list[Input]:
+    """OpenAI's four forms of `input`: text, texts, token ids, lists of token ids. Raises `InvalidArgument`."""
+    several = [given] if isinstance(given, str) or _are_ids(given) else given
+    if not isinstance(several, list) or not several:
+        kind = "an empty list" if several == [] else type(given).__name__
+        raise InvalidArgument(
+            f"input must be a string, a list of strings, token ids or a list of such lists, got {kind}"
+        )
+    if len(several) > MOST_INPUTS:
+        raise InvalidArgument(f"input has {len(several)} entries: at most {MOST_INPUTS} are taken in one request")
+    for number, one in enumerate(several):
+        if not isinstance(one, str) and not _are_ids(one):
+            raise InvalidArgument(f"input: entry {number} is neither a string nor a list of token ids")
+        if not one:
+            raise InvalidArgument(f"input: entry {number} is empty")
+    return several
+
+
+def _are_ids(given: Any) -> bool:
+    if not isinstance(given, list) or set(map(type, given)) != {int}:  # there may be millions
+        return False
+    return bool(min(given) >= 0 and max(given) < 2**31)
+
+
+async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor) -> list[list[int]]:
+    """The tokens of each input; `InvalidArgument` names the one that doesn't fit the model."""
+    found = []
+    for number, one in enumerate(inputs):
+        if number % _TURN == _TURN - 1:
+            await asyncio.sleep(0)
+        found.append(await _tokens(number, one, preprocessor))
+    return found
+
+
+async def _tokens(number: int, given: Input, preprocessor: Preprocessor) -> list[int]:
+    card, tokenizer = preprocessor.card, preprocessor.tokenizer
+    context = card.context_length
+    if isinstance(given, str):
+        if context is not None and (least := far_over(given, tokenizer, context)):
+            raise InputTooLong(number, least, context, at_least=True)
+        ids = await tokenizer.encode_async(given)
+    else:
+        ids = given
+    if context is not None and len(ids) > context:
+        raise InputTooLong(number, len(ids), context)
+    if not ids:
+        raise InvalidArgument(f"input: entry {number} has no tokens")
+    limit = card.vocab_size or tokenizer.vocab_size
+    if ids is given and max(ids) >= limit:
+        raise InvalidArgument(
+            f"input: entry {number} has the token id {max(ids)}, but the vocabulary ends at {limit - 1}"
+        )
+    return ids
+
+
+def packed(numbers: Sequence[float]) -> bytes:
+    """A vector of these numbers. Raises `TypeError` or `OverflowError` for what has no place in one."""
+    found = array("f", numbers)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tobytes()
+
+
+def numbers_of(vector: bytes) -> list[float]:
+    """The numbers of a vector."""
+    found = array("f")
+    found.frombytes(vector)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tolist()
+
+
+def dimensions_of(vector: bytes) -> int:
+    """How many numbers it has."""
+    return len(vector) // _NUMBER
+
+
+def shortened(vector: bytes, dimensions: int | None) -> bytes:
+    """The first `dimensions` numbers of a vector, of length 1 again: for models whose vectors are made to be cut."""
+    if dimensions is None or dimensions_of(vector) <= dimensions:
+        return vector
+    return packed(normalised(numbers_of(vector[: dimensions * _NUMBER])))
+
+
+def normalised(numbers: Sequence[float]) -> list[float]:
+    """The same direction with length 1; nothing but zeros stays as it is."""
+    length = math.sqrt(math.fsum(one * one for one in numbers))
+    return [one / length for one in numbers] if length else [*numbers]
+
+
+def check_dimensions(wanted: int | None, own: int, *, cut: bool) -> None:
+    """Raise `InvalidArgument` where vectors of `own` numbers can't be given with `wanted` of them; `cut`: they may be
+    cut."""
+    if wanted is None or wanted == own or (cut and wanted < own):
+        return
+    if cut:
+        raise InvalidArgument(f"dimensions: this model's vectors have {own} numbers, {wanted} are more than that")
+    raise InvalidArgument(
+        f"dimensions: this model's vectors have {own} numbers and are not made to be cut; leave dimensions out"
+    )
+
+
+def read_vectors(item: Any) -> Vectors:
+    """What an engine sent: `[index, vector]`, or the original's `{"embeddings": [[…], …], "prompt_tokens": n}`, or
+    OpenAI's own answer. `ValueError`, `TypeError` or `KeyError`: none of them."""
+    if type(item) is list:
+        index, vector = item
+        if type(index) is not int or type(vector) is not bytes or len(vector) % _NUMBER:
+            raise ValueError("an item is no vector")
+        return Vectors([(index, vector)])
+    if not isinstance(item, Mapping):
+        raise ValueError(f"{type(item).__name__}, where vectors were expected")
+    if "embeddings" in item:
+        each = [(index, packed(one)) for index, one in enumerate(item["embeddings"])]
+        return Vectors(each, item.get("prompt_tokens"))
+    each = [(int(one["index"]), _of_openai(one["embedding"])) for one in item["data"]]
+    return Vectors(each, (item.get("usage") or {}).get("prompt_tokens"))
+
+
+def _of_openai(given: Any) -> bytes:
+    if not isinstance(given, str):
+        return packed(given)
+    import base64
+
+    return base64.b64decode(given, validate=True)
