@@ -102,6 +102,13 @@ def test_what_nobody_can_do(line: str, model: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+def test_a_gguf_file_is_mistral_rs_where_llama_cpp_is_not_there() -> None:
+    """What is installed of the two is taken; a folder is never llama.cpp's."""
+    for model in ("m.gguf", "folder"):
+        found = decide(split(["in=http"]), model=model, terminal=True, installed=["mistralrs"])
+        assert found == Roles("http", "mistralrs")
+
+
 @pytest.mark.parametrize(
     ("text", "path"),
     [
