@@ -132,4 +132,4 @@ def test_nothing_outlives_a_killed_worker(tiny: Path, tmp_path: Path, arguments:
         eventually("a process of vLLM", lambda: len(program.children()) > 1, PATIENCE)
         children = program.children()
         program.popen.kill()
-        eventually("nothing stays", lambda: gone(children))
+        eventually("nothing stays", lambda: gone(children), PATIENCE)

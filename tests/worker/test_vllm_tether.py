@@ -26,6 +26,17 @@ def core(method):
     say("core")
     signal.pause()
 
+class Slow:  # to be read
+    def __reduce__(self):
+        return slowly, ()
+
+def slowly():
+    say("reading")
+    signal.pause()
+
+def nothing(slow):
+    pass
+
 def say(name):
     os.write(1, f"{name} {os.getpid()} {os.getpgrp()}\\n".encode())
 
@@ -34,7 +45,11 @@ def start(method):
         multiprocessing.get_context(method).Process(target=core, args=(method,)).start()
 
 if __name__ == "__main__":
-    start(sys.argv[1])
+    if sys.argv[1] == "slow":
+        with tethering():
+            multiprocessing.get_context("spawn").Process(target=nothing, args=(Slow(),)).start()
+    else:
+        start(sys.argv[1])
     if sys.stdin.readline() == "give up\\n":
         kill_tethered()
     signal.pause()
@@ -50,15 +65,15 @@ def lives(pid: int) -> bool:
 
 
 @contextmanager
-def worker(folder: Path, method: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, list[int]]]]:
-    """A process with a child and a grandchild; of these, by name, process and group."""
+def worker(folder: Path, method: str, say: int = 2) -> Iterator[tuple[subprocess.Popen[str], dict[str, list[int]]]]:
+    """A process with a child and a grandchild that say so; of these, by name, process and group."""
     script = folder / "worker.py"
     script.write_text(WORKER)
     words = [sys.executable, str(script), method]
     with subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            told = [process.stdout.readline().split() for _ in range(2)]
+            told = [process.stdout.readline().split() for _ in range(say)]
             yield process, {name: [int(pid), int(group)] for name, pid, group in told}
         finally:
             process.kill()
@@ -83,3 +98,11 @@ def test_a_start_can_be_given_up(tmp_path: Path) -> None:
         for name, (pid, _) in told.items():
             eventually(f"{name} is gone", lambda pid=pid: not lives(pid))  # type: ignore[misc]
         assert process.poll() is None
+
+
+def test_one_that_is_not_awake_yet_ends_too(tmp_path: Path) -> None:
+    """While it reads what it was started with, which for vLLM's core takes many seconds."""
+    with worker(tmp_path, "slow", 1) as (process, told):
+        (pid, _), = told.values()  # fmt: skip
+        process.kill()
+        eventually("it is gone", lambda: not lives(pid))

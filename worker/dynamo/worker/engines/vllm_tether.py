@@ -42,11 +42,20 @@ class _Tethered:
 
 
 class TetheredSpawn(_Tethered, SpawnProcess):
-    """A spawned one."""
+    """A spawned one. It is tied before what it was started with is read, which has it import all of vLLM."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _tied, (type(self), os.getpid()), self.__dict__
 
 
 class TetheredFork(_Tethered, ForkProcess):
     """A forked one."""
+
+
+def _tied(kind: type[TetheredSpawn], parent: int) -> TetheredSpawn:
+    """The first thing that is read in a spawned process; its attributes follow."""
+    tether(parent)
+    return kind.__new__(kind)
 
 
 @contextlib.contextmanager
