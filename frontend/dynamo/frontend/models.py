@@ -10,6 +10,7 @@ workers Ready. One card that can't be loaded harms no other model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -102,6 +103,8 @@ class ModelPool:
             except DynamoException as error:
                 log.warning("namespace %s can't be listened to: %s", key.path.namespace, error)
                 self._view.failed(key, error.message)
+                self._listening.pop(key, None)
+                self._announce()
                 return
             self._heard.add(key.path.namespace)
             if self._listening.pop(key, None) is not None:
@@ -289,14 +292,16 @@ class ModelPool:
             return self.find(name, does)
 
     async def opened(self, seconds: float) -> None:
-        """Return once what is known now is served or could not be opened; after `seconds` in any case."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + seconds
-        if listening := list(self._listening.values()):  # their instances have no set yet
-            await asyncio.wait(listening, timeout=seconds)
-        tasks = [one.loading for one in self._sets.values() if one.loading is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(deadline - clock(), 0))
+        """Return once what is known is served or could not be opened; after `seconds` in any case."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._opening:
+                    await self._news.wait()
+
+    @property
+    def _opening(self) -> bool:
+        """Something is on its way: an instance whose namespace isn't heard yet has no set."""
+        return bool(self._listening) or any(one.model is None and one.failure is None for one in self._sets.values())
 
     async def stop(self) -> None:
         """End what is being loaded, and what follows the workers' events."""

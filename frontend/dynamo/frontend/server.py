@@ -46,7 +46,7 @@ from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-OPEN_SECONDS: Final = 10.0
+OPEN_SECONDS: Final = 60.0
 """How long the word that it is ready waits for the models whose workers are there already."""
 DRAIN: Final = "drain"
 LONGEST: Final = 3.0
