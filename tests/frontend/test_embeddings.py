@@ -161,7 +161,7 @@ def test_models_that_don_t_answer_here_are_told_apart(served: Any, engines: Any)
         with pytest.raises(openai.NotFoundError, match="'w' does not exist"):
             client.embeddings.create(model="w", input="a")
     said = error(served.post("/v1/completions", {"model": "v", "prompt": "a"}))
-    assert (said["param"], said["code"]) == ("model", "model_not_supported")
+    assert (said["param"], said["code"]) == ("model", "model_not_found")
     types = {one["id"]: one["types"] for one in httpx.get(f"{served.url}/v1/models").json()["data"]}
     assert types == {"v": ["embedding"], "m": ["chat", "completions"]}
 

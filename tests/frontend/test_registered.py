@@ -54,7 +54,7 @@ def test_a_model_answers_its_own_routes(site: Any, types: ModelType, served: str
     assert (good.status_code, bad.status_code) == (200, 404)
     error = bad.json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert f"it answers {served}" in error["message"]
+    assert f"it answers POST /v1/{'chat/' * (served == 'chat')}completions." in error["message"]
 
 
 @pytest.mark.parametrize("mode", [RouterMode.KV, RouterMode.LeastLoaded, RouterMode.Random])

@@ -103,7 +103,7 @@ def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]
     names = ", ".join(f"'{one}'" for one in able[:10])
     hint = f"Models here that answer POST {here}: {names}." if able else f"No model here answers POST {here}."
     text = f"The model '{name}' doesn't answer POST {here}; it answers {there}. {hint}"
-    return ApiError(404, text, code="model_not_supported", param="model")
+    return ApiError(404, text, code="model_not_found", param="model")
 
 
 def unknown_route(method: str, path: str) -> ApiError:
