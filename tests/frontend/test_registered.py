@@ -29,14 +29,17 @@ async def words(request: dict[str, Any]) -> AsyncIterator[Any]:
     yield "two"
 
 
-def register(site: Any, generate: Any, *args: Any, at: str = "test.backend.generate", **kwargs: Any) -> None:
+def register(
+    site: Any, generate: Any, takes: ModelInput, types: ModelType, path: str, name: str, *,
+    at: str = "test.backend.generate", router_config: RouterConfig | None = None,
+) -> None:  # fmt: skip
     """A program of the site's world; returns when the frontend serves it."""
 
     async def start() -> None:
         runtime = await DistributedRuntime.in_memory(site.world)
         site.workers.append(runtime)
         endpoint = runtime.endpoint(at)
-        await register_model(*args[:2], endpoint, *args[2:], **kwargs)  # type: ignore[call-overload] # any age's form
+        await register_model(takes, types, endpoint, path, name, router_config=router_config)
         await endpoint.start(runtime.offers.handler(endpoint.path, generate))
 
     site.run(start())

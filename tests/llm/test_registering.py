@@ -17,16 +17,16 @@ from dynamo.runtime import RouterMode as RuntimeMode
 BOTH = ModelType.Chat | ModelType.Completions
 
 
+async def left(runtime: DistributedRuntime) -> None:
+    await runtime.shutdown(0)
+
+
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     with asyncio.Runner() as runner:
         runtime = runner.run(DistributedRuntime.in_memory())
         yield runtime.endpoint("test.backend.generate")
-
-        async def end() -> None:
-            await runtime.shutdown(0)
-
-        runner.run(end())
+        runner.run(left(runtime))
 
 
 def wanted(*args: Any, **kwargs: Any) -> dict[str, Any]:
