@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import itertools
 import logging
 import os
@@ -294,6 +295,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _folder(model: LocalModel) -> str:
+    """The model's, where SGLang is there to load it: said before a node waits for the others of its group."""
+    if importlib.util.find_spec("sglang") is None:
+        raise InvalidArgument(f"engine sglang is not installed: {INSTALL}")
     if model.path is None or not model.path.is_dir():
         raise InvalidArgument("engine sglang needs --model-path with a checkout (hf://ORG/REPO or a folder)")
     return str(model.path)
