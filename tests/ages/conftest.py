@@ -60,6 +60,11 @@ class Program:
         assert [bad for bad in BAD if bad in self.said] == [], self.said[-2000:]
         return self.lines
 
+    def ended(self) -> list[str]:
+        """Wait for its end, whatever that is; what it printed."""
+        self._process.wait(LIMIT)
+        return self.lines
+
     def leave(self, number: int = signal.SIGTERM) -> list[str]:
         """Tell it to leave, and wait until it has."""
         self._process.send_signal(number)

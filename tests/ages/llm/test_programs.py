@@ -57,7 +57,7 @@ def test_an_openai_service_of_early_2025(tmp_path: Path) -> None:
             with pytest.raises(openai.APIStatusError, match="a parrot is no teapot") as refused:
                 api.chat.completions.create(model="parrot", messages=[{"role": "user", "content": "refuse"}])
             assert refused.value.status_code == 418
-            with pytest.raises(openai.NotFoundError, match="it answers chat"):
+            with pytest.raises(openai.NotFoundError, match="it answers POST /v1/chat/completions"):
                 api.completions.create(model="parrot", prompt="x")
         leaves_well(service)
     finally:

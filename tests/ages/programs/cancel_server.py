@@ -25,6 +25,7 @@ class Handlers:
             waiting.cancel()
 
     async def passing(self, request: str, context: Context) -> AsyncIterator[int]:
+        await self.client.wait_for_instances()
         with suppress(asyncio.CancelledError):
             async for item in await self.client.round_robin(f"{request}-inner", annotated=False, context=context):
                 yield item
