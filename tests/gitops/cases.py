@@ -51,6 +51,7 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.CONFIG_MISSING: Health.PROGRESSING,
     Reason.EVICTED: Health.PROGRESSING,
     Reason.NODE_LOST: Health.PROGRESSING,
+    Reason.UNREACHABLE: Health.PROGRESSING,
     Reason.QUOTA_EXCEEDED: Health.PROGRESSING,
     Reason.FORBIDDEN: Health.PROGRESSING,
     Reason.API_SERVER_FAILING: Health.PROGRESSING,
@@ -148,6 +149,8 @@ def statuses() -> dict[Reason, Object]:
     lost = _settled(two)
     lost.objects["Pod", max(lost.names("Pod"))]["metadata"]["deletionTimestamp"] = LONG_AGO
     found[Reason.NODE_LOST] = _told(two, lost.observed())
+    alone = _settled(two)
+    found[Reason.UNREACHABLE] = _told(two, alone.observed(lost={max(alone.names("Pod"))}))
     before = found[Reason.SERVING]
     return found | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
 

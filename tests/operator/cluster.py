@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,8 +39,8 @@ class Cluster:
     def live(self) -> list[Manifest]:
         return [copy.deepcopy(o) for o in self.objects.values()]
 
-    def observed(self) -> Observed:
-        return observe(self.live(), NOW)
+    def observed(self, lost: Collection[str] = ()) -> Observed:
+        return observe(self.live(), NOW, lost)
 
     def followed(self, pipeline: DynamoPipeline, site: Site = SITE) -> Plan:
         return with_live_replicas(planned(pipeline, site), self.observed().sets, self.desired)

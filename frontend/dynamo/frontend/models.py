@@ -67,7 +67,8 @@ class ModelPool:
         self._by_name: dict[str, list[ModelSet]] = {}
         self._of: dict[InstanceKey, ModelSet] = {}
         self._broken: dict[InstanceKey, tuple[str, str]] = {}
-        self._gone: dict[str, tuple[float, Sequence[str]]] = {}
+        self._gone: dict[str, tuple[float, Sequence[str], InstanceKey]] = {}
+        """By name: when its last instance left, what it answered, and which that was."""
         """When their last worker left, and what it could be asked."""
         self._heard: set[str] = set()
         self._listening: dict[InstanceKey, asyncio.Task[None]] = {}
@@ -114,6 +115,8 @@ class ModelPool:
 
     def _seat(self, card: ModelCard, instance: Any) -> None:
         """Take an instance into its set."""
+        if card.name in self._gone and self._gone[card.name][2] == instance.key:
+            del self._gone[card.name]  # it says by itself what it does now, and so what it no longer does
         found = self._sets.get((card.name, card.digest))
         if found is None:
             found = self._set_of(card, self._sessions)
@@ -191,7 +194,7 @@ class ModelPool:
             return
         found.left(key)
         if not found.seats:
-            self._drop(found)
+            self._drop(found, key)
         self._gauges(found)
         self._announce()
 
@@ -326,7 +329,7 @@ class ModelPool:
             return unavailable(f"The model '{name}' can't be loaded here: {failures[0]}", "model_failed")
         if sets:
             return unavailable(f"The model '{name}' is being loaded; try again in a moment.", "model_loading")
-        since, did = self._gone.get(name, (-math.inf, ()))
+        since, did, _ = self._gone.get(name, (-math.inf, (), None))
         remembered = set(did) if time.monotonic() - since < REMEMBER_SECONDS else set()
         if does in remembered or (does is None and remembered):
             return unavailable(f"No worker serves the model '{name}' now; try again in a moment.")
@@ -377,7 +380,7 @@ class ModelPool:
                 return
             wait = min(max(RETRY_LOAD_SECONDS, wait * 2), 60.0)
 
-    def _drop(self, found: ModelSet) -> None:
+    def _drop(self, found: ModelSet, last: InstanceKey) -> None:
         del self._sets[found.name, found.digest]
         self._by_name[found.name].remove(found)
         if not self._by_name[found.name]:
@@ -387,7 +390,7 @@ class ModelPool:
         if found.gate is not None:
             found.gate.stop()
         log.info("model '%s': its last instance left", found.name)
-        self._gone[found.name] = (time.monotonic(), tuple(found.card.model_types))
+        self._gone[found.name] = (time.monotonic(), tuple(found.card.model_types), last)
         while len(self._gone) > MAX_REMEMBERED:
             del self._gone[next(iter(self._gone))]
 
