@@ -24,7 +24,7 @@ up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real 
 
 test: $(VENV)/.dev ## install, then lint, types, import contract and, at the same time, all tests with a real etcd and NATS
 	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory check >$$said 2>&1 & check=$$!; \
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) || status=1; \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || status=1; \
 	wait $$check || { status=1; cat $$said; }; exit $$status
 
 .PHONY: test-vllm

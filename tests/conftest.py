@@ -15,20 +15,10 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What several test processes have to know: the tests that share a fixture of their file go to one of them, and
-    those that start processes come first, so that none is left alone with a long one at the end."""
-    for item in items:
-        if shares(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    """Tests that start processes or real engines come first, so that no test process is left alone with a long one at
+    the end. (A file goes to one of them as a whole, by `--dist loadfile`: its engine is loaded once.)"""
     items.sort(key=lambda item: item.get_closest_marker("processes") is None)
-
-
-def shares(item: pytest.Item) -> bool:
-    """Whether one of its fixtures is made once for all tests of its file."""
-    found = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
-    return any(one.scope == "module" for definitions in found for one in definitions)
 
 
 @pytest.fixture(scope="session", autouse=True)
