@@ -29,9 +29,10 @@ ROUND_SECONDS: Final = 0.7
 """Between two questions to the same pipeline. Two answers that agree count, and Ready may stand for 2 s at most."""
 MOST_A_SECOND: Final = 400
 ANSWER_SECONDS: Final = 1.0
-LONGEST_PAUSE: Final = 30.0
-ANSWER_BYTES: Final = 4 << 20
-"""Ten thousand instances; whose frontend says more isn't read."""
+PAUSES: Final = (2.0, 4.0, 8.0, 16.0, 30.0)
+"""Seconds after so many silences in a row."""
+ANSWER_BYTES: Final = 1 << 20
+"""Some four thousand instances. Whose frontend says more isn't read: it may be anybody's, and many answer at once."""
 AT_ONCE: Final = 64
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,11 @@ class Asking:
         """Until cancelled."""
         connector = aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=2 * self._every)
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        # Whoever answers may mean harm: nothing of theirs is kept, or unpacked.
+        jar = aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=jar, auto_decompress=False
+        ) as session:
             try:
                 while True:
                     await self._round(session)
@@ -114,7 +119,7 @@ class Asking:
             answers = [answer for answer in said if answer is not None]
             silent = bool(addresses) and not answers
             known.failures = known.failures + 1 if silent else 0
-            known.not_before = self._clock() + min(2.0**known.failures, LONGEST_PAUSE) if silent else 0.0
+            known.not_before = self._clock() + PAUSES[min(known.failures, len(PAUSES)) - 1] if silent else 0.0
             if known.reach.answered(ready, answers):
                 self._mark(key)
         except Exception:  # a defect with one pipeline must not end the others
