@@ -86,8 +86,9 @@ class Asking:
         # Whoever answers may mean harm: nothing of theirs is kept, or unpacked.
         jar = aiohttp.DummyCookieJar()
         async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=jar, auto_decompress=False
-        ) as session:
+            connector=connector, timeout=timeout, cookie_jar=jar, auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
+        ) as session:  # fmt: skip
             try:
                 while True:
                     await self._round(session)
