@@ -119,6 +119,8 @@ class Script:
     hold: tuple[Told, float] | None = None
     """The event before which its watch stands still, and for how many seconds."""
     writes: list[str] = field(default_factory=list)
+    missed: set[int] = field(default_factory=set)
+    """Of the writes, by place: those to an object that isn't there (404), which change nothing."""
     events: list[Told] = field(default_factory=list)
     is_cut: bool = False
 
@@ -136,6 +138,11 @@ class Script:
         if request.plural in self.always and not request.sub:
             return self.always[request.plural]
         return Fate.LOST if self.is_cut or number == self.lose else Fate.PASSES
+
+    def missing(self, request: Request) -> None:
+        """The object of a write wasn't there: of the last one like it that isn't known to have missed."""
+        same = (at for at, one in enumerate(self.writes) if one == str(request) and at not in self.missed)
+        self.missed.add(max(same))
 
     def told(self, plural: str, event: Object) -> float | None:
         """Notes an event; the seconds that its watch waits before it tells it, None where it never does."""
@@ -190,6 +197,12 @@ class Faults:
             return self.shut[request.plural]
         script = self.scripts.get(request.namespace)
         return Fate.PASSES if script is None else script.asked(request)
+
+    def answered(self, request: Request, status: int) -> None:
+        """What the API server said of a request."""
+        script = self.scripts.get(request.namespace)
+        if script is not None and request.is_write and status == 404:
+            script.missing(request)
 
     def told(self, plural: str, event: Object) -> float | None:
         """As `Script.told`; bookmarks and errors pass."""

@@ -133,9 +133,13 @@ class Lanes(Sequence[Lane]):
         return [len(lane.script.writes) for lane in self._lanes]
 
     def since(self, written: Sequence[int]) -> list[str]:
-        """What was written after so many writes of each."""
-        counted = zip(self._lanes, written, strict=True)
-        return [f"{lane.namespace}: {one}" for lane, count in counted for one in lane.script.writes[count:]]
+        """What was written after so many writes of each; a write to what isn't there any more is none."""
+        return [
+            f"{lane.namespace}: {one}"
+            for lane, count in zip(self._lanes, written, strict=True)
+            for at, one in enumerate(lane.script.writes)
+            if at >= count and at not in lane.script.missed
+        ]
 
     def unready(self) -> dict[str, str]:
         """What each that isn't ready says of itself."""

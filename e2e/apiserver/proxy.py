@@ -91,6 +91,7 @@ class Proxy:
         if asked.is_watch:
             return await self._watched(request, asked)
         answer = await self._passed_on(request)
+        self.faults.answered(asked, answer.status)
         return _ended(request) if verdict is Fate.LOST else answer
 
     def _upstream(self, request: web.Request) -> tuple[URL, dict[str, str]]:

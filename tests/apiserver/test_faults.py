@@ -68,6 +68,17 @@ def test_one_write_is_refused_or_not_answered() -> None:
     assert [script.asked(PATCH) for _ in range(4)] == [Fate.PASSES, REFUSALS[0], Fate.LOST, Fate.PASSES]
 
 
+def test_a_write_to_what_is_not_there_is_known_as_one() -> None:
+    """The last one like it, once; an answer that it found something says nothing."""
+    faults = Faults()
+    script = faults.script("serving")
+    for status in (200, 404):
+        faults.asked(PATCH)
+        faults.answered(PATCH, status)
+        faults.answered(GET, 404)
+    assert (len(script.writes), script.missed) == (2, {1})
+
+
 def test_every_write_of_a_kind_may_be_refused() -> None:
     """For good; its status, other kinds and reads pass."""
     script = Script(always={"services": REFUSALS[4]})

@@ -121,6 +121,10 @@ def test_silent_frontends_are_asked_less_and_less() -> None:
             now += 2
             await until("it failed again", lambda: known.failures == 2)
             assert known.not_before == now + 4
+            known.failures = 5_000  # two days of it
+            now += 4
+            await until("it failed once more", lambda: known.failures == 5_001)
+            assert known.not_before == now + 30
             asking.gone(KEY)
             assert asking.lost(KEY) == frozenset()
         finally:

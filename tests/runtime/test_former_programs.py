@@ -180,6 +180,27 @@ def test_keys_of_ones_own() -> None:
     run(case)
 
 
+def test_a_key_that_is_made_is_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its lease in the same step: a process that dies then leaves no key for ever."""
+
+    async def case(runtime: DistributedRuntime) -> None:
+        etcd = runtime.etcd_client()
+        assert etcd is not None
+        await runtime.ready()
+        leases: list[object] = []
+        put_if = runtime.store.put_if
+
+        async def noted(key: str, value: bytes, expected: bytes | None, lease: Any = None) -> Any:
+            leases.append(lease)
+            return await put_if(key, value, expected, lease)
+
+        monkeypatch.setattr(runtime.store, "put_if", noted)
+        await etcd.kv_create("a/1", b"x")
+        assert None not in leases[-1:]
+
+    run(case)
+
+
 def test_the_primary_lease_given_back() -> None:
     """The endpoints leave, the process runs on."""
 

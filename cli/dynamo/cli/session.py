@@ -32,7 +32,8 @@ from dynamo.frontend.app import Application
 from dynamo.frontend.http_server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
-from dynamo.runtime import DistributedRuntime, DynamoException, EngineError, RuntimeConfig, configure_logging, loops
+from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging, loops
+from dynamo.runtime.background import unless_dead
 from dynamo.runtime.tracing import tracing_from_env
 from dynamo.worker import main as worker_process
 from dynamo.worker.engine import Engine
@@ -82,7 +83,7 @@ async def _serve(run: Run, settings: FrontendSettings) -> None:
     try:
         async with _local(run) as (runtime, engine):
             serving = serve_http(runtime, settings, on_ready=_say_ready, sockets=sockets)
-            await _while_alive(engine, serving)
+            await unless_dead(engine.failed, serving)
     finally:
         for sock in sockets:
             sock.close()
@@ -104,7 +105,7 @@ async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None
         async with await _connected(run.settings) as runtime:
             return await converse(run, runtime, settings, batch)
     async with _local(run) as (runtime, engine):
-        return await _while_alive(engine, converse(run, runtime, settings, batch))
+        return await unless_dead(engine.failed, converse(run, runtime, settings, batch))
 
 
 async def converse(
@@ -142,18 +143,3 @@ async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], 
 def _connected(settings: RunSettings) -> Coroutine[Any, Any, DistributedRuntime]:
     """A runtime on etcd and NATS."""
     return DistributedRuntime.create(replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend))
-
-
-async def _while_alive(engine: Engine, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, unless the engine dies before it is done."""
-    doing = asyncio.ensure_future(work)
-    dead = asyncio.ensure_future(engine.failed())
-    try:
-        await asyncio.wait((doing, dead), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise EngineError(f"the engine died: {dead.result()}")
-        return doing.result()
-    finally:
-        for task in (doing, dead):
-            task.cancel()
-        await asyncio.gather(doing, dead, return_exceptions=True)

@@ -10,7 +10,7 @@ import asyncio
 import enum
 import json
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from dynamo.llm.model_runtime import ModelRuntimeConfig
 from dynamo.llm.not_here import FrontendRoute
-from dynamo.llm.parts import EngineOn, Failed, engine_host, http_frontend, talk
+from dynamo.llm.parts import EngineOn, engine_host, http_frontend, talk
 from dynamo.llm.routing_options import RouterConfig, mode_word
-from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.runtime.background import unless_dead
+from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 
@@ -128,14 +129,15 @@ async def run_input(
         if engine_config.engine is None:
             raise InvalidArgument(f"{input}: workers elsewhere serve themselves; take EngineType.Echo or Mocker")
         async with engine_config.engine(distributed_runtime, f"{_DYN}{EndpointPath.parse(input)}") as failed:
-            await _while_alive(failed, distributed_runtime.closing.wait())
+            await unless_dead(failed, distributed_runtime.closing.wait())
         return
     async with AsyncExitStack() as stack:
-        runtime, alive = distributed_runtime, None
-        if engine_config.engine is not None:
-            runtime = await stack.enter_async_context(await DistributedRuntime.in_memory())
-            alive = await stack.enter_async_context(engine_config.engine(runtime, _LOCAL))
-        await _while_alive(alive, _ask(way, runtime, args, distributed_runtime.closing))
+        if engine_config.engine is None:
+            await _ask(way, distributed_runtime, args, distributed_runtime.closing)
+            return
+        runtime = await stack.enter_async_context(await DistributedRuntime.in_memory())
+        failed = await stack.enter_async_context(engine_config.engine(runtime, _LOCAL))
+        await unless_dead(failed, _ask(way, runtime, args, distributed_runtime.closing))
 
 
 async def _ask(way: str, runtime: DistributedRuntime, args: EntrypointArgs, until: asyncio.Event) -> None:
@@ -151,22 +153,6 @@ async def _ask(way: str, runtime: DistributedRuntime, args: EntrypointArgs, unti
 def _say_ready(url: str) -> None:
     sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
     sys.stdout.flush()
-
-
-async def _while_alive(failed: Failed | None, work: Awaitable[Any]) -> None:
-    """Do `work`, unless the engine dies before it is done."""
-    doing = asyncio.ensure_future(work)
-    dead = None if failed is None else asyncio.ensure_future(failed())
-    try:
-        await asyncio.wait([one for one in (doing, dead) if one is not None], return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done() and dead is not None:
-            raise EngineError(f"the engine died: {dead.result()}")
-        doing.result()
-    finally:
-        rest = [one for one in (doing, dead) if one is not None]
-        for one in rest:
-            one.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
 
 
 def _way(text: str) -> str:

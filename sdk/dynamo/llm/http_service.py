@@ -12,7 +12,7 @@ import itertools
 import logging
 import operator
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from functools import reduce
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -180,24 +180,17 @@ class HttpService:
                 found[name] = reduce(operator.or_, routes)
         return found
 
-    def answering(self, name: str) -> Callable[..., AsyncIterator[Any]]:
+    def answering(self, name: str) -> Callable[..., Awaitable[Any]]:
         """What its endpoint is served with."""
 
-        async def generate(request: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        async def generate(request: dict[str, Any], context: Context) -> Any:
             engine = self._models.get(name, {}).get("chat" if "messages" in request else "completions")
             if engine is None:
                 raise WorkerUnavailable(f"{name!r} has just been removed")
             if engine.event_loop not in (None, asyncio.get_running_loop()):
                 raise InvalidArgument("the engine belongs to another event loop than HttpService.run was called on")
             output = engine.open(request, context)
-            if inspect.isawaitable(output):
-                output = await output
-            try:
-                async for item in output:
-                    yield item
-            finally:
-                if (close := getattr(output, "aclose", None)) is not None:
-                    await close()
+            return await output if inspect.isawaitable(output) else output
 
         return generate
 

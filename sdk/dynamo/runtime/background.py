@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from dynamo.runtime.errors import CannotConnect
+from dynamo.runtime.errors import CannotConnect, EngineError
 from dynamo.runtime.ports import Subscription
 
 T = TypeVar("T")
+
+
+async def unless_dead(failed: Callable[[], Awaitable[object]], work: Awaitable[T]) -> T:
+    """The result of `work`; `EngineError` where the engine dies before it is done: `failed()` returns how, then."""
+    doing, dead = asyncio.ensure_future(work), asyncio.ensure_future(failed())
+    try:
+        await asyncio.wait((doing, dead), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise EngineError(f"the engine died: {dead.result()}")
+        return doing.result()
+    finally:
+        for one in (doing, dead):
+            one.cancel()
+        await asyncio.gather(doing, dead, return_exceptions=True)
 
 
 class Background:

@@ -63,8 +63,10 @@ class EtcdClient:
     async def _create(self, key: str, value: bytes, lease_id: int | None, *, anew: bool) -> None:
         self._check(key, lease_id)
         await self._runtime.ready()
-        written, _, found = await self._runtime.store.put_if(key, value, None)
-        if not written and (anew or found != value):
+        written, found = await self._runtime.registry.put_new(key, value)
+        if written:
+            return
+        if anew or found != value:
             raise InvalidArgument(f"the key {key} is there already" + ("" if anew else ", with another value"))
         await self._runtime.registry.put(key, value)
 

@@ -215,6 +215,12 @@ class Registry:
         self._start()
         await self._store.put(key, value, await self._keeper.lease(timeout))
 
+    async def put_new(self, key: str, value: bytes, timeout: float = FIRST_WRITE) -> tuple[bool, bytes | None]:
+        """The same where the key is absent: whether it was, else its value. In one step: no half of it stays."""
+        self._start()
+        written, _, found = await self._store.put_if(key, value, None, await self._keeper.lease(timeout))
+        return written, found
+
     async def watch(self, namespace: str | None, kind: str = "other") -> InstanceView:
         """The instances of a namespace (None: of all). One view per namespace, shared by all who ask."""
         view = self._views.get(namespace)

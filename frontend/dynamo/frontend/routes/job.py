@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -43,15 +44,15 @@ _LIMIT_OF: Final = {"deadline": "request", "queue_timeout": "queue"}
 """Time limits by the code of the answer that they lead to."""
 
 
-class Route:
+class Route(ABC):
     """One route, as plain ASGI: what a job raises becomes its answer, counted and logged once."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
+    @abstractmethod
     def job(self, rid: str, headers: Headers) -> Job:
         """What answers one request."""
-        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rid = request_id(scope)
@@ -91,7 +92,7 @@ def wire_of(scope: Scope) -> Wire:
     return found if isinstance(found, Connection) else PlainWire(getattr(found, "abort", None))
 
 
-class Job:
+class Job(ABC):
     """One request on its way."""
 
     def __init__(self, services: Services, endpoint: str, rid: str, headers: Headers) -> None:
@@ -106,9 +107,9 @@ class Job:
         self.trace: RequestTrace | None = None
         self._leave_queue: Callable[[], None] | None = None
 
+    @abstractmethod
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer it; what is raised before anything was sent becomes the answer."""
-        raise NotImplementedError
 
     def named(self, error: ApiError) -> ApiError:
         """The error with the field that it is about, where a lower layer has refused that."""
