@@ -36,6 +36,7 @@ from dynamo.llm import FileCache, load_tokenizer, open_model
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.loops import run
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
@@ -213,11 +214,11 @@ def work(given: argparse.Namespace) -> int:
             folder = Path(made)
             if "tokens" in given.only:
                 print(f"{name}, Gemma 3 270M:", flush=True)
-                asyncio.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
+                run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
             if "requests" in given.only:
                 print(f"{name}, a model that computes next to nothing:", flush=True)
                 tiny = Bench(name, tiny_model(name, folder), folder / "cache", most)
-                asyncio.run(tiny.run(requests(given)))
+                run(tiny.run(requests(given)))
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f} on {os.cpu_count()} cores")
     return 0

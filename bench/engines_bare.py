@@ -85,8 +85,9 @@ class MistralRs(Blocking):
         )  # fmt: skip
         with self._entrance:
             stream = self._engine._runner.send_chat_completion_request(asked)
-            chunks = [next(stream)]
-        return sum(bool(chunk.choices[0].delta.content) for chunk in itertools.chain(chunks, stream))
+            first = next(stream)
+        *_, last = itertools.chain([first], stream)
+        return int(last.usage.completion_tokens)  # chunks are fewer: a token in the middle of a character has none
 
 
 class Vllm:

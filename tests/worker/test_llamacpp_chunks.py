@@ -36,7 +36,10 @@ def reader(logprobs: int | None = None) -> ChunkReader:
 
 
 def chunk(entries: list[dict[str, Any]], finish: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"choices": [{"text": "", "index": 0, "logprobs": {"content": entries}, "finish_reason": finish}], **more}
+    """As llama.cpp writes it where log probabilities are wanted, and where tokens are."""
+    text = b"".join(bytes(entry["bytes"]) for entry in entries).decode()
+    choice = {"text": text, "index": 0, "logprobs": {"content": entries}, "finish_reason": finish}
+    return {"choices": [choice], "__verbose": {"tokens": [entry["id"] for entry in entries]}, **more}
 
 
 def request(**stop: Any) -> PreprocessedRequest:
@@ -52,6 +55,7 @@ def test_a_token_is_its_id() -> None:
 def test_held_back_bytes_are_rebuilt() -> None:
     """The tokens inside a character, which llama.cpp never names, come before the one that completes it."""
     entry = {"id": 3, "bytes": [0xF0, 0x93, 0x80, 0x80], "logprob": -0.5, "top_logprobs": [{"id": 3, "logprob": -0.5}]}
+    assert reader().read(chunk([entry])).ids == [1, 2, 3, 3]
     piece = reader(logprobs=1).read(chunk([entry]))
     assert piece.ids == [1, 2, 3, 3]
     assert piece.extras is not None
@@ -113,6 +117,24 @@ def test_sampling_is_passed_under_their_names() -> None:
     assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 5)
     assert (body["temperature"], body["repeat_penalty"], body["logit_bias"]) == (0.5, 1.1, [[7, -3.0]])
     assert "top_p" not in body
+
+
+def test_log_probabilities_are_computed_where_they_are_wanted() -> None:
+    """They cost llama.cpp a sort of the vocabulary for each token; without them it names tokens for nothing."""
+    asked = request(max_tokens=5)
+    named = completion(asked, [1], Phase(5, False))
+    assert (named["return_tokens"], named["verbose"], "logprobs" in named) == (True, True, False)
+    for wanted, least in ((0, 1), (1, 1), (3, 3)):
+        asked.output_options.logprobs = wanted
+        body = completion(asked, [1], Phase(5, False))
+        assert (body["logprobs"], "verbose" in body) == (least, False)
+
+
+def test_progress_names_no_token() -> None:
+    """While a prompt is computed there is a chunk that has a token's place, and no token."""
+    progress = {"total": 9, "cache": 5, "processed": 9}
+    before = chunk([], prompt_progress=progress) | {"__verbose": {"tokens": [0], "content": ""}}
+    assert reader().read(before) == ([], None, None)
 
 
 def test_cached_tokens_are_told_once_with_the_first_token() -> None:

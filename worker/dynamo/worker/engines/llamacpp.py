@@ -184,11 +184,12 @@ class LlamaCpp:
             return True
         course = job.state
         ids, extras = course.hear(chunk, phase)
-        if ids:
-            self._slots.push(job, ids, extras)
+        produced = (ids, extras) if ids else None
         if course.end is not None:
-            self._slots.finish(job, *course.end)
+            self._slots.finish(job, *course.end, produced=produced)
             return True
+        if produced:
+            self._slots.push(job, *produced)
         return False
 
 

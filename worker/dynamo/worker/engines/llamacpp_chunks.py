@@ -1,8 +1,9 @@
 """What llama.cpp's server core is asked and what its chunks say. Pure; `llamacpp.py` is the shell.
 
-A chunk names the token that completed its text. Tokens that ended in the middle of a
-character were held back by llama.cpp and are never named: they are rebuilt from the bytes
-that they must have been (exact for byte-fallback tokens, which are the ones that do so).
+A chunk names the token that completed its text: in its "verbose" part, which costs nothing, or beside its log
+probabilities, where those are wanted (for them llama.cpp sorts the vocabulary once per token). Tokens that ended in
+the middle of a character were held back by llama.cpp and are never named: they are rebuilt from the bytes that they
+must have been (exact for byte-fallback tokens, which are the ones that do so).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SAMPLING: Final = {
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
 }  # fmt: skip
+_NAMED: Final = {"verbose": True, "return_tokens": True}
 _REASONS: Final = {"stop": EOS, "length": LENGTH}
 
 
@@ -45,8 +47,9 @@ def completion(
     logprobs = request.output_options.logprobs
     body = {
         "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
-        "stream": True, "cache_prompt": True, "logprobs": max(1, logprobs or 0), "return_progress": True,
+        "stream": True, "cache_prompt": True, "return_progress": True,
     }  # fmt: skip
+    body |= _NAMED if logprobs is None else {"logprobs": max(1, logprobs)}
     if grammar is not None:
         body["grammar"] = grammar
     return body | _sampling(request)
@@ -100,25 +103,37 @@ class ChunkReader:
         """
         choice = chunk["choices"][0]
         finish = choice.get("finish_reason")
-        entries = (choice.get("logprobs") or {}).get("content", [])
-        ids: list[int] = []
-        probs: list[float] = []
-        tops: list[list[list[float]]] = []
-        for entry in entries:
-            held = self._held_back(entry)
-            ids += [*held, entry["id"]]
-            probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
-            best = [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())]
-            tops += [*[[] for _ in held], best[: self._logprobs or 0]]
-        ids = ids[:most]
         extras: dict[str, Any] = {}
-        if ids and self._logprobs is not None:
-            extras = {LOG_PROBS: probs[: len(ids)], TOP_LOGPROBS: tops[: len(ids)]}
+        if self._logprobs is None:
+            ids = self._tokens(choice, chunk)[:most]
+        else:
+            ids = self._likely(choice, self._logprobs, extras, most)
         cached = self._cached_tokens(chunk)
         if cached is not None and not self._told and (ids or finish):
             self._told = True
             extras[CACHED_TOKENS] = cached
         return Piece(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
+
+    def _tokens(self, choice: Mapping[str, Any], chunk: Mapping[str, Any]) -> list[int]:
+        if "prompt_progress" in chunk:  # names a token, and there is none yet
+            return []
+        named = chunk["__verbose"]["tokens"]
+        return [*self._held_back(named[0], choice["text"].encode()), *named] if named else named
+
+    def _likely(self, choice: Mapping[str, Any], best: int, extras: dict[str, Any], most: int | None) -> list[int]:
+        """Likewise, and what is known of how likely they were, into `extras`."""
+        ids: list[int] = []
+        probs: list[float] = []
+        tops: list[list[list[float]]] = []
+        for entry in (choice.get("logprobs") or {}).get("content", []):
+            held = self._held_back(entry["id"], bytes(entry["bytes"]))
+            ids += [*held, entry["id"]]
+            probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
+            tops += [*[[] for _ in held], [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())][:best]]
+        ids = ids[:most]
+        if ids:
+            extras.update({LOG_PROBS: probs[: len(ids)], TOP_LOGPROBS: tops[: len(ids)]})
+        return ids
 
     def _cached_tokens(self, chunk: Mapping[str, Any]) -> int | None:
         """Prompt tokens from the cache: the first report counts, since a second phase finds the first one's answer."""
@@ -129,11 +144,10 @@ class ChunkReader:
                 self._cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         return self._cached
 
-    def _held_back(self, entry: Mapping[str, Any]) -> list[int]:
-        """Ids of the tokens whose bytes this chunk has besides its own token's."""
-        text = bytes(entry["bytes"])
+    def _held_back(self, token: int, text: bytes) -> list[int]:
+        """Ids of the tokens whose bytes the text of a chunk has besides its own token's."""
         if text.isascii():
             return []
-        own = self._vocabulary.token_bytes(entry["id"])
+        own = self._vocabulary.token_bytes(token)
         before = text[: len(text) - len(own)] if own and text.endswith(own) else b""
         return [self._vocabulary.byte_id(byte) for byte in before]

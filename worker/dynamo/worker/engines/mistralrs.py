@@ -184,35 +184,34 @@ class MistralRs:
     def _hear(self, job: Job, chunk: Any) -> bool:
         """Take one chunk; True once the request has ended."""
         choice = chunk.choices[0]
-        state, wanted = job.state, job.request.output_options.logprobs
-        if choice.logprobs is not None:
-            token = self._reader.token(choice.logprobs)
-            state.add(token)
-            self._slots.push(job, [token], extras_of(choice.logprobs, wanted))
-            if self._ends(job, token):
-                return True
         reason = choice.finish_reason
-        if reason is None:
-            return False
-        if reason not in ("stop", "length"):
+        if reason not in (None, "stop", "length"):
             raise EngineError(f"mistral.rs ended the stream with {reason!r}")
-        if reason == "stop" and choice.logprobs is None and job.request.eos_token_ids:
-            # An end is counted and not shown; which of several it was isn't told.
-            token = job.request.eos_token_ids[0]
-            state.add(token)
-            self._slots.push(job, [token], extras_of(None, wanted))
-            if self._ends(job, token):
-                return True
-        self._slots.finish(job, EOS if reason == "stop" else LENGTH)
-        return True
+        token = self._token(job, choice)
+        produced = None
+        if token is not None:
+            job.state.add(token)
+            produced = ([token], extras_of(choice.logprobs, job.request.output_options.logprobs))
+        ending = self._ending(job, token) or (reason and (EOS if reason == "stop" else LENGTH,))
+        if ending:
+            self._slots.finish(job, *ending, produced=produced)
+        elif produced is not None:
+            self._slots.push(job, *produced)
+        return bool(ending)
 
-    def _ends(self, job: Job, token: int) -> bool:
-        """Whether this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
-        reason = stop_reasons(job.request).get(token)
+    def _token(self, job: Job, choice: Any) -> int | None:
+        """The one that a chunk is of. An end is counted and not shown; which of several it was isn't told."""
+        if choice.logprobs is not None:
+            return self._reader.token(choice.logprobs)
+        ends = job.request.eos_token_ids
+        return ends[0] if choice.finish_reason == "stop" and ends else None
+
+    def _ending(self, job: Job, token: int | None) -> tuple[Any, ...] | None:
+        """How this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
+        reason = None if token is None else stop_reasons(job.request).get(token)
         if reason is None or job.state.made < (job.request.stop_conditions.min_tokens or 0):
-            return False
-        self._slots.finish(job, reason, {STOP_REASON: token} if reason == STOP else None)
-        return True
+            return None
+        return reason, {STOP_REASON: token} if reason == STOP else None
 
 
 class _Progress:

@@ -44,7 +44,8 @@ class Slots:
         self._engine, self._count, self._max_waiting, self._answer = engine, count, max_waiting, answer
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open: set[Job] = set()
-        self._running = 0
+        self._busy = [False] * count
+        """Of each thread, set by itself: to tell the loop would wake it, twice a request."""
         self._threads: list[threading.Thread] = []
         self._death: asyncio.Future[BaseException] | None = None
 
@@ -52,7 +53,7 @@ class Slots:
         """Start the threads, for the running loop."""
         self._loop, self._death = ToLoop(), asyncio.get_running_loop().create_future()
         for number in range(self._count):
-            thread = threading.Thread(target=self._work, name=f"{self._engine}-{number}", daemon=True)
+            thread = threading.Thread(target=self._work, args=(number,), name=f"{self._engine}-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -78,14 +79,15 @@ class Slots:
 
     def load(self) -> EngineLoad:
         """How many run and wait."""
-        return EngineLoad(running=self._running, waiting=max(0, len(self._open) - self._running))
+        running = sum(self._busy)
+        return EngineLoad(running=running, waiting=max(0, len(self._open) - running))
 
     def submit(self, job: Job) -> Abort:
         """Queue a job; `CapacityExceeded` where there are too many, `EngineShutdown` where the engine is dead."""
         if self._death is not None and self._death.done():
             raise EngineShutdown(f"{self._engine} has died")
         # The queue itself is counted: what was aborted stays in it until a thread comes by.
-        here = self._jobs.qsize() + self._running
+        here = self._jobs.qsize() + sum(self._busy)
         check_open(here, self._count + self._max_waiting)
         self._open.add(job)
         self._jobs.put(job)
@@ -103,23 +105,23 @@ class Slots:
         """What a job's sink takes: tokens and extras, or the number of an input and its vector."""
         self._loop.tell(self._push, job, *produced)
 
-    def finish(self, job: Job, *ending: Any) -> None:
-        """A job ends well: with a reason and extras, where its sink takes them."""
+    def finish(self, job: Job, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
+        """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
         job.wanted = False
-        self._loop.tell(self._end, job, job.sink.finish, *ending)
+        self._loop.tell(self._finish, job, produced, ending)
 
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
         self._loop.tell(self._end, job, job.sink.fail, error)
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         try:
             while (job := self._jobs.get()) is not None:
                 if job.wanted:
-                    self._loop.tell(self._add, 1)
+                    self._busy[number] = True
                     self._try(job)
-                    self._loop.tell(self._add, -1)
+                    self._busy[number] = False
         except BaseException as error:  # of the engine, not of a request; the thread ends with it
             self._loop.tell(self._die, error)
 
@@ -133,12 +135,14 @@ class Slots:
 
     # -- on the loop
 
-    def _add(self, change: int) -> None:
-        self._running += change
-
     def _push(self, job: Job, *produced: Any) -> None:
         if not job.ended:
             job.sink.push(*produced)
+
+    def _finish(self, job: Job, produced: tuple[Any, ...] | None, ending: tuple[Any, ...]) -> None:
+        if produced is not None:
+            self._push(job, *produced)
+        self._end(job, job.sink.finish, *ending)
 
     def _end(self, job: Job, end: Callable[..., None], *arguments: Any) -> None:
         if not job.ended:
