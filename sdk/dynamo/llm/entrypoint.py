@@ -185,8 +185,9 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
     """Fields of the frontend's settings."""
     values, dynamic = args.values, args.engine_type is EngineType.Dynamic
     router = values["router_config"]
-    named = ("http_host", "http_port", "migration_max_seq_len", "migration_limit")
-    given = {name: values[name] for name in named} | {"tokenizer": values.get("tokenizer_backend")}
+    given = {name: values[name] for name in ("http_host", "http_port", "migration_max_seq_len")}
+    # The original's default is 0, which says here that the frontend's own counts.
+    given |= {"migration_limit": values["migration_limit"] or None, "tokenizer": values.get("tokenizer_backend")}
     if dynamic:
         given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
         given["namespace_prefix"] = values["namespace_prefix"]
@@ -195,7 +196,7 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
     given |= {name: _text(values[name]) for name in ("tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")}
     if router is not None:
         given |= _of_router(router)
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _of_router(config: RouterConfig) -> dict[str, Any]:
