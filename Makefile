@@ -9,6 +9,8 @@ VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
 # More than the cores of a small machine: a test mostly waits for other processes.
 WORKERS ?= 3
+# So real engines compute with one thread each: several that share a core wait for each other by spinning.
+ONE_THREAD := OMP_THREAD_LIMIT=1 RAYON_NUM_THREADS=1
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
 EXTRAS := frontend worker operator cli cluster fastokens llamacpp mistralrs quickstart zmq
 LOCK := --quiet --universal --python-version 3.11 --no-annotate --no-emit-index-url --no-emit-find-links \
@@ -24,7 +26,7 @@ up: $(VENV)/.quickstart ## install, then serve examples/quickstart.yaml (a real 
 
 test: $(VENV)/.dev ## install, then lint, types, import contract and, at the same time, all tests with a real etcd and NATS
 	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; $(MAKE) --no-print-directory check >$$said 2>&1 & check=$$!; \
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || status=1; \
+	$(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS) || status=1; \
 	wait $$check || { status=1; cat $$said; }; exit $$status
 
 .PHONY: test-vllm

@@ -155,6 +155,7 @@ class Session:
             "PATH": os.pathsep.join([str(self._programs), sysconfig.get_path("scripts"), plain.get("PATH", "")]),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "NO_PROXY": "localhost,127.0.0.1",
             "no_proxy": "localhost,127.0.0.1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "120",
+            "DYN_TOKENIZER": "default",  # as if fastokens, which takes seconds to load, weren't installed: no page does
             "ETCD_LEASE_TTL": "60",  # a machine that is busy with other tests may be slow to renew one
         }  # fmt: skip
         if text.startswith("etcd"):

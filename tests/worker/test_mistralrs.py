@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -139,21 +140,23 @@ def test_nothing_is_added_to_prompts() -> None:
     """What tokenizers put before a text (BOS, a space) and take away again is left out of the engine's copy."""
     space = {"type": "Prepend", "prepend": "\u2581"}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    data = {
+    data: dict[str, Any] = {
         "post_processor": {"type": "TemplateProcessing"},
         "normalizer": {"type": "Sequence", "normalizers": [space, replace]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Metaspace", "prepend_scheme": "always"}]},
         "decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Strip", "content": " "}]},
     }
-    plain = plain_tokenizer(data)
+    data["model"] = {"vocab": {"<s>": 0, "\u2581": 1}}
+    plain = json.loads(plain_tokenizer(json.dumps(data).encode()))
     assert plain["post_processor"] is None
     assert plain["normalizer"]["normalizers"] == [replace]
     assert plain["pre_tokenizer"]["pretokenizers"] == [{"type": "Metaspace", "prepend_scheme": "never"}]
     assert plain["decoder"]["decoders"] == [{"type": "Fuse"}]
-    assert data["post_processor"] is not None
-    assert plain_tokenizer({"normalizer": space, "decoder": None, "pre_tokenizer": None})["normalizer"] is None
-    level = {"type": "ByteLevel", "add_prefix_space": True}
-    assert plain_tokenizer({"pre_tokenizer": level})["pre_tokenizer"]["add_prefix_space"] is False
+    assert plain["model"] == data["model"]
+    few = json.dumps({"normalizer": space, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}})
+    plain = json.loads(plain_tokenizer(few.encode()))
+    assert (plain["normalizer"], plain["decoder"]) == (None, None)
+    assert plain["pre_tokenizer"]["add_prefix_space"] is False
 
 
 def asked(**sampling: Any) -> PreprocessedRequest:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import os
 import tempfile
@@ -105,7 +104,7 @@ class MistralRs:
         if source is None:
             raise InvalidArgument(f"engine mistralrs needs a tokenizer.json, and {self._path.name!r} has none")
         tokenizer, template = folder / "tokenizer.json", folder / "as-it-is.jinja"
-        tokenizer.write_text(json.dumps(plain_tokenizer(json.loads(source.read_bytes()))))
+        tokenizer.write_bytes(plain_tokenizer(source.read_bytes()))
         template.write_text(_AS_IT_IS)
         return tokenizer, template
 

@@ -8,11 +8,12 @@ where neither is among the candidates; then the text is right and the id may be 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
+
+import msgspec
 
 from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS, PreprocessedRequest
 from dynamo.llm.tokenizer import Tokenizer
@@ -27,23 +28,27 @@ _BANNED: Final = -1000.0
 """A logit bias that no token survives."""
 
 
-def plain_tokenizer(data: dict[str, Any]) -> dict[str, Any]:
+def plain_tokenizer(file: bytes) -> bytes:
     """A `tokenizer.json` that turns texts into just their tokens and back: nothing put before, nothing taken away.
 
     A prompt's ids come with their BOS, and with the space that some models put before a text: neither may come twice.
+    The vocabulary stays unread: a large one takes seconds.
     """
-    plain = copy.deepcopy(data)
-    plain["post_processor"] = None
-    plain["normalizer"] = _without(plain.get("normalizer"), "normalizers", "Prepend")
-    plain["decoder"] = _without(plain.get("decoder"), "decoders", "Strip")
-    for part in ("pre_tokenizer", "decoder"):
-        for step in _steps(plain.get(part)):
+    parts = msgspec.json.decode(file, type=dict[str, msgspec.Raw])
+    normalizer, pre_tokenizer, decoder = (
+        msgspec.json.decode(parts.get(name, b"null")) for name in ("normalizer", "pre_tokenizer", "decoder")
+    )
+    normalizer = _without(normalizer, "normalizers", "Prepend")
+    decoder = _without(decoder, "decoders", "Strip")
+    for part in (pre_tokenizer, decoder):
+        for step in _steps(part):
             if step.get("type") == "Metaspace":
                 step["prepend_scheme"] = "never"
                 step.pop("add_prefix_space", None)
             elif step.get("type") == "ByteLevel":
                 step["add_prefix_space"] = False
-    return plain
+    plain = {"post_processor": None, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
+    return msgspec.json.encode({**parts, **plain})
 
 
 def _without(part: Any, list_name: str, kind: str) -> Any:
