@@ -1,6 +1,8 @@
 # The verbs of this repository. Each works in a fresh clone with Python 3.11 or later, pip and make.
 # PYTHONSAFEPATH: a folder called operator/ lies here, which must never hide the standard library's module.
 export PYTHONSAFEPATH := 1
+# Where the environment forbids bytecode, each of the thousand processes of the tests would compile all of this anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -16,9 +16,15 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes or real engines come first, so that no test process is left alone with a long one at
-    the end. (A file goes to one of them as a whole, by `--dist loadfile`: its engine is loaded once.)"""
-    items.sort(key=lambda item: item.get_closest_marker("processes") is None)
+    """Tests that start processes or real engines come first, the longest of them before all, so that no test process
+    is left alone with a long one at the end. (A file goes to one of them as a whole, by `--dist loadfile`: its engine
+    is loaded once.)"""
+
+    def seconds(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("processes")
+        return 0 if mark is None else mark.kwargs.get("seconds", 5)
+
+    items.sort(key=seconds, reverse=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

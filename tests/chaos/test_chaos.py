@@ -14,7 +14,7 @@ from tests.system.conftest import eventually
 ROOT = Path(__file__).parents[2]
 PARTS = 8
 
-pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes(seconds=50), pytest.mark.servers, pytest.mark.timeout(600)]
 
 
 def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:

@@ -26,7 +26,7 @@ def opened() -> Iterator[Session]:
         yield found
 
 
-@pytest.mark.processes
+@pytest.mark.processes(seconds=60)
 @pytest.mark.servers
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=title)

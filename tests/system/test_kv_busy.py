@@ -14,7 +14,7 @@ from dynamo.frontend.errors import ApiError
 from dynamo.frontend.gate import Visitor
 from dynamo.runtime import NatsConfig, RuntimeConfig
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
 
 Play = Callable[[Callable[[Deployment], Awaitable[None]]], None]
 BLOCKS = 64

@@ -15,7 +15,7 @@ from tests.system.kv_deployment import BLOCK, Deployment, run, until
 
 from dynamo.runtime import NatsConfig, RuntimeConfig
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
 TRANSFER = {"kv_bytes_per_token": 1000, "kv_transfer_bandwidth": 1.0}
 
 

@@ -15,6 +15,7 @@ from tests.llm.stand_in_hub import Fault, Hub
 from tests.waiting import eventually
 from tests.worker.fetching import ended, fetched, said, serving, start, variables
 
+pytestmark = pytest.mark.processes
 MEGABYTES = int(os.environ.get("DYN_TEST_MODEL_MB", "8"))
 """Size of the weights; 500 in the run that docs/design/models.md tells of."""
 NAME = "model.safetensors"

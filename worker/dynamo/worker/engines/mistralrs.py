@@ -91,7 +91,8 @@ class MistralRs:
             tokenizer, template = self._files(Path(folder))
             # Trap 1: what it makes itself of the tokenizer in a GGUF file splits Gemma's texts into characters. It gets
             # the one that frontends have, without what would be added to a prompt a second time.
-            self._tokenizer = load_tokenizer(self._model.card, {TOKENIZER: tokenizer})
+            # `default`: fastokens takes seconds to load, and encoding faster saves nothing beside computing prompts.
+            self._tokenizer = load_tokenizer(self._model.card, {TOKENIZER: tokenizer}, "default")
             try:
                 self._runner = _runner(mistralrs, self._path, self._given, tokenizer, template)
             except Exception as error:  # ValueError for most, whatever else the extension raises
