@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
+# vLLM warns of variables that begin with its name and that it does not know.
+unexport VLLM_VENV
 # More than the cores of a small machine: a test mostly waits for other processes.
 WORKERS ?= 3
 E2E = PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH="$(CURDIR)" exec $(BIN)/python -m e2e.run
