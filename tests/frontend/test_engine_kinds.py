@@ -1,7 +1,8 @@
 """One table of cases, the same for engines that take text and for those that take tokens, through frontend and worker.
 
-`echo_full` is a text engine, the others take tokens; the echoes answer with the prompt, llama.cpp and mistral.rs with
-what their model has after it (`chain_model.py`): each case's two prompts are chosen so that all answer alike.
+`echo_full` is a text engine, the others take tokens; the echoes answer with the prompt, the real engines with what
+their model has after it (`chain_model.py`): each case's two prompts are chosen so that all answer alike. vLLM is one of
+them where it is installed and named (`make test-vllm`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from tests.frontend.conftest import QUICK, Site, eventually
-from tests.worker.engine_rigs import Rig
+from tests.worker.engine_rigs import NAMES, RIGS, Rig
 
 from dynamo.llm import Tokenizer
 from dynamo.runtime import DistributedRuntime
 from dynamo.worker.serve import Serving, serve_engine
 
-ENGINES = ("echo_core", "echo_full", "llamacpp", "mistralrs")
+ENGINES = [name for name in ("echo_core", "echo_full", "llamacpp", "mistralrs", "vllm") if name in NAMES]
+START_SECONDS = 900
+"""Of an engine that lives in an environment of its own, on a busy machine."""
 LONG = "bcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLM"
 RARE = "é🦜"
 
@@ -132,7 +135,7 @@ def served() -> Iterator[Served]:
             yield Served(site, {name: start(site, name, servings) for name in ENGINES})
         finally:
             for serving in servings:
-                site.run(serving.stop(0.0))
+                site.run(serving.stop(0.0), within=60)
             site.close()
 
 
@@ -147,7 +150,7 @@ def start(site: Site, name: str, servings: list[Serving]) -> Tokenizer:
         servings.append(await serve_engine(runtime, rig.engine, model, settings))
         return runtime
 
-    runtime = site.run(run())
+    runtime = site.run(run(), within=START_SECONDS if RIGS[name].apart else 20)
     eventually("it is routed to", lambda: runtime.id in site.instances(), 60)
     return rig.tokenizer
 
