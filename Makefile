@@ -32,6 +32,7 @@ test: $(VENV)/.dev ## install, then lint, types, import contract and, at the sam
 .PHONY: test-vllm
 test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)
 	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm VLLM_CPU_KVCACHE_SPACE=1 \
+	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
 	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/test_engine_kinds.py tests_vllm)
 
