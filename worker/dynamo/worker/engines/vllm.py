@@ -37,13 +37,13 @@ from dynamo.runtime.errors import (
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.conditions import check_inputs, room_for
 from dynamo.worker.engines.vllm_arguments import (
-    DEFAULT_ENVIRONMENT,
     INSTALL,
     EventSockets,
     check,
     merged,
     one_line,
     parsed,
+    prepare,
 )
 from dynamo.worker.engines.vllm_beside import Beside
 from dynamo.worker.engines.vllm_embeddings import TASK, dimensions_of, embed
@@ -114,7 +114,7 @@ class Vllm:
         The engine isn't returned: something of vLLM's keeps frames of this thread, and with them what a future holds,
         and an engine that lives until the interpreter ends complains then.
         """
-        _prepare(os.environ)
+        prepare(os.environ, log.isEnabledFor(logging.DEBUG))
         if self._role != "aggregated":
             _prepare_handing(os.environ)
         try:
@@ -353,13 +353,6 @@ def _how(llm: Any) -> str:
     if code is None:
         return ""
     return f" ({name}, {signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-
-
-def _prepare(environment: MutableMapping[str, str]) -> None:
-    """What vLLM reads while it is imported; what the user has set stands."""
-    for name, value in DEFAULT_ENVIRONMENT.items():
-        environment.setdefault(name, value)
-    environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING")
 
 
 def _prepare_handing(environment: MutableMapping[str, str]) -> None:

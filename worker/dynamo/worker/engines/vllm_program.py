@@ -9,7 +9,6 @@ import os
 import sys
 from typing import NoReturn
 
-from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT
 from dynamo.worker.engines.vllm_tether import tether, tethering
 
 
@@ -24,8 +23,6 @@ def main() -> None:
 
 
 def _vllm(command: list[str]) -> None:
-    for name, value in DEFAULT_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     sys.argv = command
     with tethering():
         # Not by vLLM's own `main`, which wants the version of a package called vllm: that for CPUs is called otherwise.
