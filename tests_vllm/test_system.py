@@ -47,6 +47,18 @@ def streamed(asker: openai.OpenAI, prompt: str) -> str:
     return "".join(part.choices[0].text for part in parts if part.choices)
 
 
+def check_metrics(page: str) -> None:
+    """vLLM's as vLLM keeps them, and ours; each name once."""
+    kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds))
+    assert {
+        "vllm:num_requests_running", "vllm:time_to_first_token_seconds", "vllm:generation_tokens_total",
+        "vllm:prefix_cache_queries_total", "vllm:gpu_cache_usage_perc", "dynamo_component_requests_total",
+    } <= set(kinds)  # fmt: skip
+    assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"}' in page
+    assert "python_info" not in page
+
+
 def test_one_line_serves(run: Any, tiny: Path, tmp_path: Path, arguments: list[str]) -> None:
     """`dynamo-run in=http out=vllm FOLDER`: sixteen greedy answers at once, streamed and not, are vLLM's own; after
     Ctrl-C in its terminal a stream ends whole, and nothing stays."""
@@ -109,8 +121,7 @@ def test_a_worker_of_a_larger_system(
         def page() -> str:
             return httpx.get(f"http://127.0.0.1:{said['system_port']}/metrics").text
 
-        assert "vllm:generation_tokens_total" in page()
-        assert "dynamo_component_requests_total" in page()
+        check_metrics(page())
         with asker.completions.create(**LONG) as parts:
             next(iter(parts))
         eventually("its place is free", lambda: 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in page())
