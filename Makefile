@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
+# vLLM warns of variables that begin with its name and that it does not know.
+unexport VLLM_VENV
 # More than the cores of a small machine: a test mostly waits for other processes.
 WORKERS ?= 3
 # So real engines compute with one thread each: several that share a core wait for each other by spinning.
@@ -34,8 +36,9 @@ test: $(VENV)/.dev ## install, then lint, types, import contract and, at the sam
 .PHONY: test-vllm
 test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of its own (5 GB, installed once)
 	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm VLLM_CPU_KVCACHE_SPACE=1 \
+	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
-	$(or $(ARGS),tests/worker/test_engine_contract.py tests_vllm)
+	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/test_engine_kinds.py tests_vllm)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG_VENV)/.ready ## SGLang's adapter against the real package, as far as that imports without a GPU, in an environment of its own (5 GB, installed once)

@@ -7,16 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
 from tests.waiting import until
 from tests.worker.engine_rigs import PROMPT, Recorder, Rig
 
 from dynamo.llm.protocols import LENGTH, OutputOptions, PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.names import EndpointPath
 from dynamo.worker.engine import EngineFacts, KvCaching, Measuring
 from dynamo.worker.engines import create_engine
-from dynamo.worker.metrics import WorkerMetrics
 from dynamo.worker.settings import WorkerSettings
 
 PROMPTS = [f"{number}. {PROMPT}" for number in range(16)]
@@ -28,7 +25,7 @@ async def directly(rig: Rig, prompt: str, max_tokens: int, **more: Any) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     final = RequestOutputKind.FINAL_ONLY
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, output_kind=final, **more)
+    params = SamplingParams(**{"temperature": 0.0, **more}, max_tokens=max_tokens, output_kind=final)
     (output,) = [found async for found in rig.engine._llm.generate(prompt, params, f"direct-{prompt}")]
     return output
 
@@ -48,6 +45,39 @@ def test_answers_are_those_of_vllm_itself(run: Any) -> None:
     run(body)
 
 
+def test_options_mean_what_they_mean_to_vllm(run: Any) -> None:
+    """All at once: each answer is that to vLLM's own parameters of the same names; most of them change it."""
+    drawn = {"temperature": 1.5, "seed": 5}
+    sampled: list[dict[str, Any]] = [
+        drawn, {**drawn, "seed": 6}, {**drawn, "top_p": 0.3}, {**drawn, "top_k": 3}, {**drawn, "min_p": 0.3},
+        {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 1.9},
+        {**drawn, "frequency_penalty": 1.0, "top_p": 0.9},
+    ]  # fmt: skip
+
+    async def body(rig: Rig) -> None:
+        plain = list((await directly(rig, PROMPT, 12)).outputs[0].token_ids)
+        stop = plain[3]
+        ends: list[dict[str, Any]] = [
+            {"stop_token_ids": [stop]}, {"stop_token_ids": [stop], "min_tokens": 8}, {"ignore_eos": True},
+        ]  # fmt: skip
+        sinks = []
+        for options in [*sampled, {"logit_bias": {str(stop): 50}}]:
+            request = rig.request(max_tokens=12)
+            for name, value in options.items():
+                setattr(request.sampling_options, name, value)
+            sinks.append(Recorder())
+            rig.engine.submit(request, sinks[-1])
+        sinks += [rig.submit(max_tokens=12, **options)[0] for options in ends]
+        theirs = [*sampled, {"logit_bias": {stop: 50.0}}, *ends]
+        for sink, options in zip(sinks, theirs, strict=True):
+            await sink.end()
+            told = (await directly(rig, PROMPT, 12, **options)).outputs[0]
+            assert sink.produced == list(told.token_ids), options
+        assert len({tuple(sink.produced) for sink in sinks}) > len(sinks) / 2
+
+    run(body)
+
+
 def test_what_it_knows_of_itself(run: Any) -> None:
     async def body(rig: Rig) -> None:
         facts: EngineFacts = rig.engine.facts
@@ -57,6 +87,7 @@ def test_what_it_knows_of_itself(run: Any) -> None:
         assert facts.kv_cache_block_size
         assert facts.total_kv_blocks
         assert isinstance(rig.engine, KvCaching)
+        assert isinstance(rig.engine, Measuring)
 
     run(body)
 
@@ -129,29 +160,6 @@ def test_an_abort_frees_the_scheduler(run: Any) -> None:
         await until("none runs", lambda: rig.engine.load().running == 0, 60)
         assert rig.engine.load().used_kv_blocks == 0
         assert rig.engine._llm.get_num_unfinished_requests() == 0
-
-    run(body)
-
-
-def test_its_metrics_are_ours(run: Any) -> None:
-    """The worker's page has vLLM's metrics as vLLM keeps them, each name once."""
-
-    async def body(rig: Rig) -> None:
-        sink, _ = rig.submit(max_tokens=3, ignore_eos=True)
-        await sink.end()
-        engine: Any = rig.engine
-        metrics = WorkerMetrics(EndpointPath.parse("dyn://a.b.c"), 1, "tiny")
-        metrics.watch(engine)
-        assert isinstance(engine, Measuring)
-        page = generate_latest(metrics.registry).decode()
-        kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
-        assert len(kinds) == len(set(kinds))
-        for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds", "vllm:generation_tokens_total",
-                     "vllm:prefix_cache_queries_total", "vllm:gpu_cache_usage_perc"):  # fmt: skip
-            assert name in kinds
-        name = rig.model.card.name
-        assert f'vllm:time_to_first_token_seconds_count{{engine="0",model_name="{name}"}}' in page
-        assert "python_info" not in page
 
     run(body)
 

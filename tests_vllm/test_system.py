@@ -22,6 +22,8 @@ from tests_vllm.test_engine import PROMPTS, directly
 pytestmark = [pytest.mark.servers, pytest.mark.processes]
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 16, "temperature": 0, "extra_body": {"ignore_eos": True}}
 LONG: dict[str, Any] = {**ASKED, "prompt": PROMPT, "max_tokens": 300, "stream": True}
+SHORT: dict[str, Any] = {**LONG, "max_tokens": 60, "stream_options": {"include_usage": True}}
+"""It ends within the five seconds that a `dynamo-run` gives to its streams."""
 
 
 @pytest.fixture
@@ -45,6 +47,18 @@ def streamed(asker: openai.OpenAI, prompt: str) -> str:
     return "".join(part.choices[0].text for part in parts if part.choices)
 
 
+def check_metrics(page: str) -> None:
+    """vLLM's as vLLM keeps them, and ours; each name once."""
+    kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds))
+    assert {
+        "vllm:num_requests_running", "vllm:time_to_first_token_seconds", "vllm:generation_tokens_total",
+        "vllm:prefix_cache_queries_total", "vllm:gpu_cache_usage_perc", "dynamo_component_requests_total",
+    } <= set(kinds)  # fmt: skip
+    assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"}' in page
+    assert "python_info" not in page
+
+
 def test_one_line_serves(run: Any, tiny: Path, tmp_path: Path, arguments: list[str]) -> None:
     """`dynamo-run in=http out=vllm FOLDER`: sixteen greedy answers at once, streamed and not, are vLLM's own; after
     Ctrl-C in its terminal a stream ends whole, and nothing stays."""
@@ -66,11 +80,11 @@ def test_one_line_serves(run: Any, tiny: Path, tmp_path: Path, arguments: list[s
         )
         assert chat.choices[0].logprobs is not None
         children = program.children()
-        parts: Iterator[Any] = iter(asker.completions.create(**LONG, stream_options={"include_usage": True}))
+        parts: Iterator[Any] = iter(asker.completions.create(**SHORT))
         next(parts)
         os.killpg(program.popen.pid, signal.SIGINT)
         *_, last = parts
-        assert last.usage.completion_tokens == LONG["max_tokens"]
+        assert last.usage.completion_tokens == SHORT["max_tokens"]
         assert program.popen.wait(120) in (0, 130)
         eventually("nothing stays", lambda: gone(children))
         assert "Traceback" not in program.log.read_text()
@@ -107,8 +121,7 @@ def test_a_worker_of_a_larger_system(
         def page() -> str:
             return httpx.get(f"http://127.0.0.1:{said['system_port']}/metrics").text
 
-        assert "vllm:generation_tokens_total" in page()
-        assert "dynamo_component_requests_total" in page()
+        check_metrics(page())
         with asker.completions.create(**LONG) as parts:
             next(iter(parts))
         eventually("its place is free", lambda: 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in page())
@@ -116,8 +129,7 @@ def test_a_worker_of_a_larger_system(
         assert core is not None
         core.kill()
         assert work.popen.wait(120) == 1
-        last = work.log.read_text().splitlines()[-1]
-        assert "vLLM's core process has ended (EngineCore, SIGKILL)" in last
+        assert "vLLM's core process has ended (EngineCore, SIGKILL)" in work.log.read_text()
         eventually("the model is gone", lambda: not asker.models.list().data)
         eventually("nothing stays", lambda: gone(children))
 

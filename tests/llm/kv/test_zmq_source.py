@@ -182,7 +182,10 @@ def test_a_replay_that_reaches_not_far_enough(tmp_path: Path) -> None:
     play(case)
 
 
-def test_a_silent_replay_socket_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_replay_socket_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is given up, and what is wrong is said."""
     monkeypatch.setattr(zmq_source, "REPLAY_SECONDS", 0.05)
 
     async def case() -> None:
@@ -202,6 +205,7 @@ def test_a_silent_replay_socket_holds_nobody_up(tmp_path: Path, monkeypatch: pyt
             engine.close()
 
     play(case)
+    assert sum("no replay: nothing came for 0.05 s" in line for line in caplog.messages) == 1
 
 
 def test_a_restarted_engine_is_followed_again(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class ZmqSource:
                     patience.reschedule(asyncio.get_running_loop().time() + REPLAY_SECONDS)
         except (TimeoutError, UnreadableBatch, ValueError) as error:
             self.unanswered += 1
-            self._say("replay", f"no replay: {error or f'nothing came for {REPLAY_SECONDS:g} s'}")
+            self._say("replay", f"no replay: {str(error) or f'nothing came for {REPLAY_SECONDS:g} s'}")
         finally:
             socket.close(linger=LINGER)
 

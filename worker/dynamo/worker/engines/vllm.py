@@ -37,13 +37,13 @@ from dynamo.runtime.errors import (
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.conditions import check_inputs, room_for
 from dynamo.worker.engines.vllm_arguments import (
-    DEFAULT_ENVIRONMENT,
     INSTALL,
     EventSockets,
     check,
     merged,
     one_line,
     parsed,
+    prepare,
 )
 from dynamo.worker.engines.vllm_beside import Beside
 from dynamo.worker.engines.vllm_embeddings import TASK, dimensions_of, embed
@@ -75,7 +75,7 @@ class Vllm:
         self._beside = Beside(self._plan.beside) if self._plan.beside else None
         # What vLLM starts ends with the thread that it is started in.
         self._home = ThreadPoolExecutor(1, thread_name_prefix="vllm")
-        self._loading: asyncio.Future[Any] | None = None
+        self._loading: asyncio.Future[None] | None = None
         self._name, self._role = model.card.name, settings.role
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
@@ -99,7 +99,7 @@ class Vllm:
         log.info("loading %s", self._name)
         began = time.monotonic()
         self._loading = loop.run_in_executor(self._home, self._load)
-        self._llm = await asyncio.shield(self._loading)
+        await asyncio.shield(self._loading)
         log.info("vLLM has loaded %s in %.0f s", self._name, time.monotonic() - began)
         self._dimensions = await dimensions_of(self._llm, self._llm.vllm_config)
         self.facts = self._facts(self._llm.vllm_config)
@@ -108,9 +108,13 @@ class Vllm:
             self._background.start(self._watch_beside(self._beside), "the life of what runs beside vLLM")
         return self.facts
 
-    def _load(self) -> Any:
-        """In a thread: import, judge the arguments, start the core."""
-        _prepare(os.environ)
+    def _load(self) -> None:
+        """In a thread: import, judge the arguments, start the core.
+
+        The engine isn't returned: something of vLLM's keeps frames of this thread, and with them what a future holds,
+        and an engine that lives until the interpreter ends complains then.
+        """
+        prepare(os.environ, log.isEnabledFor(logging.DEBUG))
         if self._role != "aggregated":
             _prepare_handing(os.environ)
         try:
@@ -130,7 +134,7 @@ class Vllm:
             raise InvalidArgument(f"vLLM does not take its arguments: {one_line(error)}") from error
         try:
             with tethering():
-                return AsyncLLM.from_vllm_config(
+                self._llm = AsyncLLM.from_vllm_config(
                     config,
                     usage_context=UsageContext.ENGINE_CONTEXT,
                     stat_loggers=[_figures_into(self._figures)],
@@ -214,8 +218,8 @@ class Vllm:
         while loading is not None and not loading.done() and time.monotonic() < deadline:
             kill_tethered()
             await asyncio.wait([loading], timeout=_PULSE_SECONDS)
-        if loading is not None and loading.done() and not loading.cancelled() and loading.exception() is None:
-            self._llm = loading.result()  # it was just ready, and whoever waited had gone
+        if loading is not None and loading.done() and not loading.cancelled():
+            loading.exception()  # looked at, or asyncio says that nobody did
 
     # -- what it tells
 
@@ -349,13 +353,6 @@ def _how(llm: Any) -> str:
     if code is None:
         return ""
     return f" ({name}, {signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-
-
-def _prepare(environment: MutableMapping[str, str]) -> None:
-    """What vLLM reads while it is imported; what the user has set stands."""
-    for name, value in DEFAULT_ENVIRONMENT.items():
-        environment.setdefault(name, value)
-    environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING")
 
 
 def _prepare_handing(environment: MutableMapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -34,7 +34,7 @@ _SAID_ELSEWHERE: Final = {
 """Arguments that are not taken, with what to do instead."""
 _ONE_BLOCK_SIZE: Final = WorkerSettings().kv_cache_block_size
 """The flag's default, which leaves the choice to vLLM: what fits depends on the hardware and the kind of attention."""
-DEFAULT_ENVIRONMENT: Final = {
+_ENVIRONMENT: Final = {
     # Forked from a process with threads and sockets, an engine may hang; vLLM itself forks where it sees no GPU.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # vLLM would tell its makers about this machine.
@@ -42,6 +42,13 @@ DEFAULT_ENVIRONMENT: Final = {
     # Standard output is for the worker's `ready` line, or for an answer.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
 }
+
+
+def prepare(environment: MutableMapping[str, str], verbose: bool) -> None:
+    """Set what vLLM reads while it is imported; what the user has set stands."""
+    for name, value in _ENVIRONMENT.items():
+        environment.setdefault(name, value)
+    environment.setdefault("VLLM_LOGGING_LEVEL", "INFO" if verbose else "WARNING")
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.vllm_arguments import check, merged
+from dynamo.worker.engines.vllm_arguments import check, merged, prepare
 from dynamo.worker.engines.vllm_nodes import group_of, plan_node
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
     from dynamo.worker.engine import Nodes
     from dynamo.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
 
 _LEAVE_SECONDS: Final = 15.0
 _OPEN_SECONDS: Final = 60.0
@@ -34,9 +37,11 @@ class Beside:
     async def start(self, opens: tuple[str, int] | None = None) -> None:
         """Start it; returns when it answers at `opens`. `EngineError` where it doesn't."""
         words = ["-m", "dynamo.worker.engines.vllm_program", str(os.getpid()), *self._command]
+        environment = dict(os.environ)
+        prepare(environment, log.isEnabledFor(logging.DEBUG))
         # Standard output is for the worker's `ready` line.
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno()
+            sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(), env=environment
         )
         self._watch = asyncio.ensure_future(self._process.wait())
         if opens is not None:

@@ -9,7 +9,6 @@ import os
 import sys
 from typing import NoReturn
 
-from dynamo.worker.engines.vllm_arguments import DEFAULT_ENVIRONMENT
 from dynamo.worker.engines.vllm_tether import tether, tethering
 
 
@@ -24,13 +23,17 @@ def main() -> None:
 
 
 def _vllm(command: list[str]) -> None:
-    for name, value in DEFAULT_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     sys.argv = command
     with tethering():
-        from vllm.entrypoints.cli.main import main as vllm
+        # Not by vLLM's own `main`, which wants the version of a package called vllm: that for CPUs is called otherwise.
+        from vllm.entrypoints.cli.serve import ServeSubcommand
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-        vllm()
+        parser, serve = FlexibleArgumentParser(prog=command[0]), ServeSubcommand()
+        serve.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+        given = parser.parse_args(command[1:])
+        serve.validate(given)
+        serve.cmd(given)
 
 
 def _other(command: list[str]) -> NoReturn:
