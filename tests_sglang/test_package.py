@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import importlib
 import importlib.util
+import inspect
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.worker import played_sglang
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
@@ -123,3 +127,40 @@ def test_what_the_adapter_reaches_into_is_there() -> None:
     for words in ("def abort_request(self, rid: str", "self.context_len =", "'output_ids': output_token_ids"):
         assert words in manager
     assert "'max_total_num_tokens': self.max_total_num_tokens" in ast.unparse(source("sglang.srt.managers.scheduler"))
+
+
+def parameters(tree: ast.Module, name: str) -> set[str]:
+    """Of the functions of that name, wherever they are."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node.args for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name]
+    return {one.arg for args in found for one in (*args.args, *args.kwonlyargs)}
+
+
+async def said(**asked: Any) -> list[dict[str, Any]]:
+    """What the engine that is played in `tests/worker` answers."""
+    engine = played_sglang.Engine(None)
+    sampling = {"max_new_tokens": 2, "ignore_eos": False, **asked.pop("sampling", {})}
+    if asked.pop("aborted", False):
+        engine.tokenizer_manager.abort_request("r")
+    stream = await engine.async_generate(input_ids=[1], rid="r", sampling_params=sampling, **asked)
+    return [output async for output in stream]
+
+
+def test_the_engine_that_is_played_speaks_as_it_does() -> None:
+    """`tests/worker/test_sglang.py` runs the adapter over it: names of calls, of outputs, and each way to end."""
+    from sglang.srt.managers import schedule_batch
+
+    played = inspect.signature(played_sglang.Manager.abort_request).parameters
+    manager = source("sglang.srt.managers.tokenizer_manager")
+    assert set(played) <= parameters(manager, "abort_request")
+    assert "resolved_dict" in dir(importlib.import_module("sglang.srt.server_args").ServerArgs)
+    constants = {node.value for node in ast.walk(manager) if isinstance(node, ast.Constant)}
+    (first, last) = asyncio.run(said(return_logprob=True, top_logprobs_num=1))
+    assert {*first, *first["meta_info"]} <= constants
+    ends = [
+        (last, schedule_batch.FINISH_LENGTH(2)),
+        (asyncio.run(said(sampling={"stop_token_ids": [2]}))[-1], schedule_batch.FINISH_MATCHED_TOKEN(2)),
+        (asyncio.run(said(aborted=True))[-1], schedule_batch.FINISH_ABORT()),
+    ]
+    for output, theirs in ends:
+        assert output["meta_info"]["finish_reason"] == theirs.to_json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import openai
 import pytest
 from tests.waiting import eventually
 
@@ -86,3 +87,28 @@ def test_a_status_of_the_program(site: Any, stream: bool) -> None:
     answer = site.post("/v1/completions", {**body, "prompt": "after"})
     assert answer.status_code == (200 if stream else 429)
     assert "then pay" in answer.text
+
+
+async def lengths(request: dict[str, Any]) -> AsyncIterator[Any]:
+    """How long each input is."""
+    yield {"embeddings": [[float(len(ids))] for ids in request["token_ids"]]}
+
+
+async def letters(request: dict[str, Any]) -> AsyncIterator[Any]:
+    """The same of texts, in OpenAI's form."""
+    each = [{"object": "embedding", "index": n, "embedding": [float(len(t))]} for n, t in enumerate(request["input"])]
+    yield {"object": "list", "data": each, "model": request["model"], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+
+
+@pytest.mark.parametrize(
+    ("generate", "takes", "tokens"), [(lengths, ModelInput.Tokens, 6), (letters, ModelInput.Text, 9)]
+)
+def test_a_program_makes_vectors(site: Any, generate: Any, takes: ModelInput, tokens: int) -> None:
+    """OpenAI's SDK reads them; a chat is told what the model answers."""
+    register(site, generate, takes, ModelType.Embedding, "", "v")
+    with openai.OpenAI(base_url=f"{site.url}/v1", api_key="any") as client:
+        found = client.embeddings.create(model="v", input=["a", "bc", "def"])
+        assert [one.embedding for one in found.data] == [[1.0], [2.0], [3.0]]
+        assert found.usage.prompt_tokens == tokens
+    refused = site.post("/v1/chat/completions", {"model": "v", "messages": HELLO})
+    assert (refused.status_code, "POST /v1/embeddings" in refused.text) == (404, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -191,3 +192,40 @@ def test_a_long_message_is_cut() -> None:
     error = HttpError(400, "x" * 9000)
     assert (error.code, len(error.message), error.message[-4:]) == (400, 8192, "x...")
     assert str(HttpError(404, "gone")) == "HTTP 404: gone"
+
+
+INPUTS = {"model": "m", "token_ids": [[1, 2], [3]], "mdc_sum": "x"}
+TEXTS = {"model": "m", "kind": "embeddings", "body": {"model": "m", "input": ["a", "b"], "encoding_format": "base64"}}
+ORIGINAL = {"embeddings": [[1.0], [2.0]], "prompt_tokens": 3}
+OPENAI = {"object": "list", "data": [{"index": 0, "embedding": [1.0]}], "usage": {"prompt_tokens": 3}}
+
+
+@pytest.mark.parametrize(("kind", "payload", "given"), [("tokens", INPUTS, INPUTS), ("text", TEXTS, TEXTS["body"])])
+@on_loop
+async def test_a_program_for_vectors(kind: Any, payload: dict[str, Any], given: dict[str, Any]) -> None:
+    """It gets the tokens of all inputs, or the client's body, and answers in either form, as it likes."""
+    seen: list[Any] = []
+
+    async def generate(request: dict[str, Any]) -> AsyncIterator[Any]:
+        seen.append(request)
+        for item in (ORIGINAL, OPENAI, [1, b"1234"]):
+            yield item
+
+    assert await answer(kind, generate, payload) == [ORIGINAL, OPENAI, [1, b"1234"]]
+    assert seen == [given]
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ([0.1, 0.2], 'yields a list where vectors are meant: yield {"embeddings"'),
+        ("text", "yields a str where vectors are meant"),
+        ({"token_ids": [1]}, "yields a dict with 'token_ids' where vectors are meant"),
+        ({"error": "out of memory"}, "out of memory"),
+    ],
+)
+@on_loop
+async def test_what_is_no_vector(item: Any, says: str) -> None:
+    """Said where it is yielded, not by a frontend that can't read it."""
+    with pytest.raises(EngineError, match=re.escape(says)):
+        await answer("tokens", yielding(item), INPUTS)

@@ -84,6 +84,16 @@ def test_prefill_workers_of_two_ages(endpoint: Endpoint, types: ModelType, worke
     assert (found["role"], found["model_types"]) == ("prefill", [])
 
 
+def test_vectors_are_a_route(endpoint: Endpoint) -> None:
+    """Of tokens and of texts, alone and beside others; 0.3's programs take texts for them."""
+    for takes in ModelInput.Tokens, ModelInput.Text:
+        assert wanted(takes, ModelType.Embedding, endpoint, "m")["model_types"] == ["embedding"]
+    both = wanted(ModelInput.Text, ModelType.Chat | ModelType.Embedding, endpoint, "m")
+    assert both["model_types"] == ["chat", "embedding"]
+    old = wanted(ModelType.Embedding, endpoint, "m")
+    assert (old["model_input"], old["model_types"]) == ("text", ["embedding"])
+
+
 def config_with(**values: Any) -> ModelRuntimeConfig:
     config = ModelRuntimeConfig()
     for name, value in values.items():
@@ -92,8 +102,8 @@ def config_with(**values: Any) -> ModelRuntimeConfig:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": ModelType.Embedding}, "serves chats and completions, not embedding; register ModelType.Chat"),
-    ({"model_type": ModelType.TensorBased}, "not tensor;"),
+    ({"model_type": ModelType.TensorBased}, "serves chats, completions and embeddings, not tensor; register ModelType"),
+    ({"model_type": ModelType.Embedding | ModelType.Rerank}, "not rerank;"),
     ({"model_type": ModelType.Empty}, "is for prefill workers: add worker_type=WorkerType.Prefill"),
     ({"model_type": "chat"}, "model_type='chat'.*a dynamo.llm ModelType is meant"),
     ({"model_input": ModelInput.Tensor}, "use Text or Tokens"),

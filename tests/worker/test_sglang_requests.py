@@ -124,18 +124,18 @@ def test_ends(
 ) -> None:
     """An answer ends at the first token that ends it, though SGLang looks for none with `ignore_eos`."""
     reader = OutputReader(request(stop_conditions=conditions))
-    read = [reader.read(one, last=True) for one in outputs]
+    read = [reader.read(one, last=True).piece for one in outputs]
     assert [piece.ids for piece in read] == pieces
     assert [piece.finish for piece in read[:-1]] == [None] * (len(read) - 1)
-    assert (read[-1].finish, (read[-1].extras or {}).get(STOP_REASON)) == end
+    assert (read[-1].finish, (read[-1].ending or {}).get(STOP_REASON)) == end
 
 
 def test_a_phase_that_is_not_the_last_ends_no_answer() -> None:
     """The next one goes on behind its tokens."""
     reader = OutputReader(request(stop_conditions={"min_tokens": 2}))
-    piece = reader.read(output([4, 5], {"type": "length", "length": 2}), last=False)
-    assert (piece.finish, piece.over, reader.tokens) == (None, True, [4, 5])
-    assert reader.read(output([9], {"type": "stop", "matched": 9}), last=True).finish == EOS
+    piece, over = reader.read(output([4, 5], {"type": "length", "length": 2}), last=False)
+    assert (piece.finish, over, reader.tokens) == (None, True, [4, 5])
+    assert reader.read(output([9], {"type": "stop", "matched": 9}), last=True).piece.finish == EOS
 
 
 def test_extras() -> None:
@@ -145,13 +145,13 @@ def test_extras() -> None:
         "input_token_logprobs": [(None, 1, None), (-0.5, 2, None), (-1.5, 3, None)],
         "output_token_logprobs": [(-0.25, 4, None)], "output_top_logprobs": [[(-0.25, 4, None)]],
     }  # fmt: skip
-    first = reader.read(output([4], **about), last=True)
+    first = reader.read(output([4], **about), last=True).piece
     assert first.extras == {
         CACHED_TOKENS: 2, PROMPT_LOGPROBS: [None, -0.5, -1.5], LOG_PROBS: [-0.25], TOP_LOGPROBS: [[[4, -0.25]]],
     }  # fmt: skip
     second = reader.read(
         output([5], output_token_logprobs=[(-2.0, 5, None)], output_top_logprobs=[[(-1.0, 6, None)]]), last=True
-    )
+    ).piece
     assert second.extras == {LOG_PROBS: [-2.0], TOP_LOGPROBS: [[[6, -1.0]]]}
 
 
@@ -230,4 +230,3 @@ def test_a_start_that_nobody_waits_for_any_more() -> None:
     home._live()
     assert home._ended.is_set()
     asyncio.run(home.stop())
-    home.loop.close()

@@ -11,6 +11,7 @@ import pytest
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engines.trtllm_requests import lines, llm_arguments, read, sampling_arguments
+from dynamo.worker.engines.under_way import Piece
 from dynamo.worker.settings import WorkerSettings
 
 PLAIN = {"detokenize": False, "include_stop_str_in_output": True, "end_id": 9, "pad_id": 9, "max_tokens": 50}
@@ -74,15 +75,15 @@ class Completion:
 @pytest.mark.parametrize(
     ("completion", "piece"),
     [
-        (Completion([4, 5]), ([4, 5], None, None)),
-        (Completion([5], "length"), ([5], None, LENGTH)),
-        (Completion([9], "stop"), ([9], None, EOS)),
-        (Completion([], "stop"), ([], None, EOS)),
-        (Completion([7], "stop", 7), ([7], {STOP_REASON: 7}, STOP)),
-        (Completion([], "stop", 7), ([], {STOP_REASON: 7}, STOP)),
+        (Completion([4, 5]), Piece([4, 5], None, None)),
+        (Completion([5], "length"), Piece([5], None, LENGTH)),
+        (Completion([9], "stop"), Piece([9], None, EOS)),
+        (Completion([], "stop"), Piece([], None, EOS)),
+        (Completion([7], "stop", 7), Piece([7], None, STOP, {STOP_REASON: 7})),
+        (Completion([], "stop", 7), Piece([], None, STOP, {STOP_REASON: 7})),
     ],
 )
-def test_outputs(completion: Completion, piece: tuple[list[int], dict[str, Any] | None, str | None]) -> None:
+def test_outputs(completion: Completion, piece: Piece) -> None:
     """Tokens since the last one, and how it ends."""
     assert read(completion, request(stop_conditions={"stop_token_ids": [7]})) == piece
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dynamo.llm.card import CHAT, COMPLETIONS
+from dynamo.llm.card import CHAT, COMPLETIONS, EMBEDDING
 from dynamo.llm.model_kinds import ModelInput, ModelType, WorkerType
 from dynamo.llm.model_runtime import ModelRuntimeConfig
 from dynamo.llm.routing_options import RouterConfig, mode_word
@@ -33,7 +33,7 @@ _REFUSED: Final = {
     "media_fetcher": _TEXT_ONLY,
     "model_aliases": "a model has one name here: register it a second time, at an endpoint of its own",
 }
-_SERVED: Final = {ModelType.Chat: CHAT, ModelType.Completions: COMPLETIONS}
+_SERVED: Final = {ModelType.Chat: CHAT, ModelType.Completions: COMPLETIONS, ModelType.Embedding: EMBEDDING}
 _NO_ROUTE: Final = ModelType.Prefill | ModelType.Backend
 _RANGES: Final = {"context_length": 2, "kv_cache_block_size": 1, "migration_limit": 0}
 
@@ -159,8 +159,8 @@ def _routes(types: ModelType, model_input: ModelInput) -> list[str]:
     wanted = (types | both if ModelType.Backend in types else types) & ~_NO_ROUTE
     if unserved := [str(one) for one in wanted if one not in _SERVED]:
         raise InvalidArgument(
-            f"register_model: this version serves chats and completions, not {', '.join(unserved)}; register "
-            "ModelType.Chat | ModelType.Completions, or serve the endpoint without registering it"
+            f"register_model: this version serves chats, completions and embeddings, not {', '.join(unserved)}; "
+            "register ModelType.Chat | ModelType.Completions, or serve the endpoint without registering it"
         )
     return [word for kind, word in _SERVED.items() if kind in wanted]
 

@@ -61,9 +61,9 @@ class Up:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
-    def wait_for(self, text: str, times: int = 1) -> str:
+    def wait_for(self, text: str, times: int = 1, within: float = DEADLINE) -> str:
         """The line that holds `text` for the nth time."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + within
         while True:
             line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
             assert line is not None, f"ended without {text!r}:\n" + "\n".join(self.seen)

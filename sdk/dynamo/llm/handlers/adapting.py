@@ -14,9 +14,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dynamo.llm.embeddings import KIND, EmbeddingRequest
 from dynamo.llm.exceptions import HttpError, on_the_wire
 from dynamo.llm.handlers.calling import call, passes_context
-from dynamo.llm.handlers.outputs import Mistake, read_chunk, read_output
+from dynamo.llm.handlers.outputs import Mistake, check_vectors, read_chunk, read_output
 from dynamo.llm.handlers.requests import text_request, tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest, delta, output_dict
 from dynamo.runtime.context import Context
@@ -82,6 +83,8 @@ def _told() -> Iterator[None]:
 def _tokens(payload: Any) -> tuple[Any, Send]:
     if not isinstance(payload, dict) or "model" not in payload or "token_ids" not in payload:
         return payload, _as_they_are
+    if _wants_vectors(payload):
+        return payload, _vectors
     try:
         request = msgspec.convert(payload, PreprocessedRequest)
     except msgspec.ValidationError:
@@ -93,13 +96,29 @@ def _text(payload: Any) -> tuple[Any, Send]:
     if not isinstance(payload, dict) or payload.keys() != {"model", "kind", "body"}:
         return payload, _as_they_are
     try:
-        return text_request(msgspec.convert(payload, TextRequest)), _deltas
+        request = msgspec.convert(payload, TextRequest)
     except msgspec.ValidationError:
         return payload, _as_they_are
+    return text_request(request), _vectors if request.kind == KIND else _deltas
+
+
+def _wants_vectors(payload: Any) -> bool:
+    """Whether it has tokens of several inputs, as requests for vectors have."""
+    try:
+        return bool(msgspec.convert(payload, EmbeddingRequest).token_ids)
+    except msgspec.ValidationError:
+        return False
 
 
 def _as_they_are(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
     return items
+
+
+async def _vectors(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The dicts themselves, which frontends read."""
+    async for item in items:
+        check_vectors(item)
+        yield item
 
 
 async def _outputs(items: AsyncIterator[Any]) -> AsyncIterator[Any]:

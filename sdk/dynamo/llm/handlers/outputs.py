@@ -26,6 +26,7 @@ from dynamo.runtime.errors import EngineError
 
 CHUNK: Final = '{"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]}'
 OUTPUT: Final = '{"token_ids": [1, 2], "finish_reason": None}'
+VECTORS: Final = '{"embeddings": [[0.1, 0.2], [0.3, 0.4]], "prompt_tokens": 5}'
 FINISHES: Final = {
     "stop": STOP, "eos": EOS, "length": LENGTH, "cancelled": CANCELLED, "abort": CANCELLED,
     "content_filter": STOP, "tool_calls": STOP, "function_call": STOP,
@@ -70,6 +71,19 @@ def read_chunk(item: Any) -> Piece:
     if reason is not None:
         extras = {**(extras or {}), STOP_REASON: reason}
     return Piece(text, finish, extras)
+
+
+def check_vectors(item: Any) -> None:
+    """`Mistake` for what is no answer with vectors: OpenAI's, the original's, or `[index, bytes]`. The numbers
+    themselves are read where they are used. `EngineError` where it is an error event."""
+    if isinstance(item, list) and [type(one) for one in item] == [int, bytes]:
+        return
+    if not isinstance(item, dict):
+        raise Mistake(f"yields {kind_of(item)} where vectors are meant: yield {VECTORS}")
+    if "error" in item:
+        raise _told(item["error"])
+    if not isinstance(item.get("embeddings", item.get("data")), list):
+        raise Mistake(f"yields a dict with {_keys(item)} where vectors are meant: yield {VECTORS}")
 
 
 def _choice(choices: list[Any]) -> tuple[str, str | None, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib.util
 import itertools
 import logging
@@ -21,12 +22,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import check_open, room_for
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
-from dynamo.worker.engines.sglang_requests import OutputReader, Phase, Piece, generate, phases
+from dynamo.worker.engines.sglang_requests import OutputReader, Phase, generate, phases
 from dynamo.worker.engines.to_loop import ToLoop
+from dynamo.worker.engines.under_way import UnderWay
 from dynamo.worker.native_events import NativeKvEvents
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ _TRIES: Final = 20
 
 
 class _Job:
-    """One request. SGLang's thread reads `wanted`; the worker's loop alone uses `sink`."""
+    """One request. SGLang's thread looks at `wanted`, which the worker's loop clears."""
 
-    def __init__(self, name: str, request: PreprocessedRequest, sink: Sink, steps: list[Phase]) -> None:
-        self.name, self.request, self.sink, self.steps = name, request, sink, steps
+    def __init__(self, name: str, request: PreprocessedRequest, steps: list[Phase]) -> None:
+        self.name, self.request, self.steps = name, request, steps
         self.reader = OutputReader(request)
         self.call = ""
         self.wanted = True
@@ -56,8 +57,9 @@ class _Home:
 
     def __init__(self, made: Mapping[str, Any]) -> None:
         self._made = made
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop
         self.engine: Any = None
+        self._stopped = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._live, name="sglang", daemon=True)
         self._ready: Future[None] = Future()
@@ -70,29 +72,36 @@ class _Home:
         await asyncio.wrap_future(self._ready)
 
     def _live(self) -> None:
-        if not self._ready.set_running_or_notify_cancel():  # from here on it can't be cancelled, so its end is told
+        try:
+            if self._ready.set_running_or_notify_cancel():  # from here on it can't be cancelled, so its end is told
+                with asyncio.Runner() as runner:  # in whose loop SGLang has tasks of its own
+                    self._run(runner.get_loop())
+        finally:
             self._ended.set()
-            return
-        asyncio.set_event_loop(self.loop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         try:
             from sglang.srt.entrypoints.engine import Engine
 
             self.engine = Engine(server_args=self._server_args)
         except BaseException as error:  # whatever its start raises, sys.exit among it, is the worker's answer
             self._ready.set_exception(InvalidArgument(f"SGLang can't start: {type(error).__name__}: {error}"))
-            self._ended.set()
             return
         self._ready.set_result(None)
         try:
-            self.loop.run_forever()
+            if not self._stopped:  # while it loaded
+                loop.run_forever()
         finally:
             self.engine.shutdown()
-            self._ended.set()
 
     async def stop(self) -> None:
         """May be called before `start`, and twice."""
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._stopped = True
+        if self.engine is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        if self._thread.ident is not None:
             await asyncio.to_thread(self._ended.wait, _STOP_SECONDS)
 
 
@@ -109,7 +118,7 @@ class SgLang:
             made["kv_events_config"] = kv_events(*self._ports)
         self._made = made
         self._home = _Home(made)
-        self._open: set[_Job] = set()
+        self._open: UnderWay[_Job] = UnderWay()
         self._names = itertools.count(1)
         self._listener: KvListener | None = None
         self._context = 0
@@ -164,9 +173,8 @@ class SgLang:
         return await asyncio.shield(self._death)
 
     async def stop(self) -> None:
-        for job in tuple(self._open):
+        for job in self._open.end_all():
             job.wanted = False
-            self._end(job, job.sink.fail, EngineShutdown())
         await self._home.stop()
         if self._events is not None:
             await self._events.stop()
@@ -175,20 +183,17 @@ class SgLang:
         return EngineLoad(running=len(self._open))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        room = room_for(request, self._context)
-        check_open(len(self._open))
-        steps = phases(request, room)
+        steps = phases(request, self._open.room(request, self._context))
         generate(request, (), steps[0], "")  # refuses what can't be asked, now
         if steps[0].max_tokens == 0:
             return nothing_wanted(sink)
-        job = _Job(f"dyn-{next(self._names)}", request, sink, steps)
-        self._open.add(job)
+        job = _Job(f"dyn-{next(self._names)}", request, steps)
+        self._open.add(job, sink)
         asyncio.run_coroutine_threadsafe(self._answer(job), self._home.loop)
         return lambda: self._abort(job)
 
     def _abort(self, job: _Job) -> None:
-        if job in self._open:
-            self._open.discard(job)
+        if self._open.drop(job):
             job.wanted = False
             self._home.loop.call_soon_threadsafe(self._drop, job)
 
@@ -200,11 +205,11 @@ class SgLang:
                 if not job.wanted or await self._phase(job, phase, number, number == len(job.steps) - 1):
                     return
         except DynamoException as error:
-            self._loop.tell(self._end, job, job.sink.fail, error)
+            self._loop.tell(self._open.fail, job, error)
         except ValueError as error:  # what its checks of a request raise
-            self._loop.tell(self._end, job, job.sink.fail, InvalidArgument(f"SGLang: {error}"))
+            self._loop.tell(self._open.fail, job, InvalidArgument(f"SGLang: {error}"))
         except Exception as error:  # belongs to this request, whatever the engine raises
-            self._loop.tell(self._end, job, job.sink.fail, EngineError(f"SGLang: {type(error).__name__}: {error}"))
+            self._loop.tell(self._open.fail, job, EngineError(f"SGLang: {type(error).__name__}: {error}"))
 
     async def _phase(self, job: _Job, phase: Phase, number: int, last: bool) -> bool:
         """Run one call of the engine; True: the request has ended with it."""
@@ -215,12 +220,12 @@ class SgLang:
             if not job.wanted:
                 self._drop(job)
                 return True
-            piece = job.reader.read(output, last=last)
-            self._loop.tell(self._push, job, piece)
+            piece, over = job.reader.read(output, last=last)
+            self._loop.tell(self._open.hand, job, piece)
             if piece.finish is not None:
                 self._drop(job)  # where the end is ours, the engine would go on
                 return True
-            if piece.over:
+            if over:
                 return False
         return False
 
@@ -228,23 +233,6 @@ class SgLang:
         """Have the engine forget what it still does for a request; fine where that is nothing."""
         if job.call:
             self._home.engine.tokenizer_manager.abort_request(job.call)
-
-    # -- on the worker's loop
-
-    def _push(self, job: _Job, piece: Piece) -> None:
-        if job not in self._open:
-            return
-        if piece.finish is not None:
-            if piece.ids:
-                job.sink.push(piece.ids)
-            self._end(job, job.sink.finish, piece.finish, piece.extras)
-        elif piece.ids or piece.extras:
-            job.sink.push(piece.ids, piece.extras)
-
-    def _end(self, job: _Job, end: Callable[..., None], *given: Any) -> None:
-        if job in self._open:
-            self._open.discard(job)
-            end(*given)
 
 
 class SgLangNode:

@@ -25,6 +25,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engines.conditions import left, stop_reasons
+from dynamo.worker.engines.under_way import Piece
 
 NEVER: Final = -1e9
 """The bias of a token that must not be sampled."""
@@ -87,13 +88,10 @@ def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, 
     return made
 
 
-class Piece(NamedTuple):
+class Said(NamedTuple):
     """What one output of SGLang's means."""
 
-    ids: list[int]
-    extras: dict[str, Any] | None
-    finish: str | None
-    """One of `dynamo.llm.protocols`' reasons, where the answer ends with it."""
+    piece: Piece
     over: bool
     """The phase ends with it."""
 
@@ -108,7 +106,7 @@ class OutputReader:
         self.tokens: list[int] = []
         """Produced so far."""
 
-    def read(self, output: Mapping[str, Any], *, last: bool) -> Piece:
+    def read(self, output: Mapping[str, Any], *, last: bool) -> Said:
         """One output of the stream; `last`: of the last phase. Raises what the engine says went wrong."""
         about = output["meta_info"]
         reason = about.get("finish_reason")
@@ -122,10 +120,9 @@ class OutputReader:
         self.tokens += ids
         if ended:
             why = self._ends[ids[-1]]
-            return Piece(ids, extras | ({STOP_REASON: ids[-1]} if why == STOP else {}), why, True)
-        if reason is None:
-            return Piece(ids, extras or None, None, False)
-        return Piece(ids, extras or None, _finish(reason) if last else None, True)
+            return Said(Piece(ids, extras or None, why, {STOP_REASON: ids[-1]} if why == STOP else None), True)
+        finish = _finish(reason) if reason is not None and last else None
+        return Said(Piece(ids, extras or None, finish), reason is not None)
 
     def _is_end(self, token: int, position: int) -> bool:
         return token in self._ends and len(self.tokens) + position > self._floor

@@ -13,26 +13,26 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown
+from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.worker.engine import Abort, EngineLoad, Sink, VectorSink
 from dynamo.worker.engines.conditions import check_open
 from dynamo.worker.engines.to_loop import ToLoop
+from dynamo.worker.engines.under_way import UnderWay
 
 _JOIN_SECONDS: Final = 10.0
 """That all threads together may take to end."""
 
 
 class Job:
-    """One request. Its thread looks at `wanted` and may clear it; the loop alone uses `sink` and `ended`."""
+    """One request. Its thread looks at `wanted` and may clear it; the loop alone uses `sink`."""
 
-    __slots__ = ("ended", "request", "sink", "state", "wanted")
+    __slots__ = ("request", "sink", "state", "wanted")
 
     def __init__(self, request: Any, sink: Sink | VectorSink, state: Any = None) -> None:
         """`request` and `state` are for `answer` alone."""
         self.request, self.state = request, state
-        self.sink: Any = sink
+        self.sink = sink
         self.wanted = True
-        self.ended = False
 
 
 class Slots:
@@ -43,7 +43,7 @@ class Slots:
     def __init__(self, engine: str, count: int, max_waiting: int, answer: Callable[[Job], None]) -> None:
         self._engine, self._count, self._max_waiting, self._answer = engine, count, max_waiting, answer
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._open: set[Job] = set()
+        self._open: UnderWay[Job] = UnderWay()
         self._busy = [False] * count
         """Of each thread, set by itself: to tell the loop would wake it, twice a request."""
         self._threads: list[threading.Thread] = []
@@ -59,9 +59,8 @@ class Slots:
 
     async def stop(self) -> None:
         """Fail what is open with `EngineShutdown`, then wait for the threads, for a while."""
-        for job in tuple(self._open):
+        for job in self._open.end_all():
             job.wanted = False
-            self._end(job, job.sink.fail, EngineShutdown())
         for _ in self._threads:
             self._jobs.put(None)
         await asyncio.to_thread(self._join)
@@ -84,18 +83,16 @@ class Slots:
 
     def submit(self, job: Job) -> Abort:
         """Queue a job; `CapacityExceeded` where there are too many, `EngineShutdown` where the engine is dead."""
-        if self._death is not None and self._death.done():
-            raise EngineShutdown(f"{self._engine} has died")
+        self._open.check_closed()
         # The queue itself is counted: what was aborted stays in it until a thread comes by.
         here = self._jobs.qsize() + sum(self._busy)
         check_open(here, self._count + self._max_waiting)
-        self._open.add(job)
+        self._open.add(job, job.sink)
         self._jobs.put(job)
 
         def abort() -> None:
             job.wanted = False
-            job.ended = True
-            self._open.discard(job)
+            self._open.drop(job)
 
         return abort
 
@@ -103,7 +100,7 @@ class Slots:
 
     def push(self, job: Job, *produced: Any) -> None:
         """What a job's sink takes: tokens and extras, or the number of an input and its vector."""
-        self._loop.tell(self._push, job, *produced)
+        self._loop.tell(self._open.push, job, *produced)
 
     def finish(self, job: Job, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
         """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
@@ -113,7 +110,7 @@ class Slots:
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
-        self._loop.tell(self._end, job, job.sink.fail, error)
+        self._loop.tell(self._open.fail, job, error)
 
     def _work(self, number: int) -> None:
         try:
@@ -135,26 +132,15 @@ class Slots:
 
     # -- on the loop
 
-    def _push(self, job: Job, *produced: Any) -> None:
-        if not job.ended:
-            job.sink.push(*produced)
-
     def _finish(self, job: Job, produced: tuple[Any, ...] | None, ending: tuple[Any, ...]) -> None:
         if produced is not None:
-            self._push(job, *produced)
-        self._end(job, job.sink.finish, *ending)
-
-    def _end(self, job: Job, end: Callable[..., None], *arguments: Any) -> None:
-        if not job.ended:
-            job.ended = True
-            self._open.discard(job)
-            end(*arguments)
+            self._open.push(job, *produced)
+        self._open.finish(job, *ending)
 
     def _die(self, error: BaseException) -> None:
         """Retryable for the callers: another worker has an engine that lives."""
         assert self._death is not None
         if not self._death.done():
             self._death.set_result(error)
-        for job in tuple(self._open):
+        for job in self._open.end_all(f"{self._engine} has died: {error}"):
             job.wanted = False
-            self._end(job, job.sink.fail, EngineShutdown(f"{self._engine} died: {error}"))

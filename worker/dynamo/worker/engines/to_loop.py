@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def aside(work: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """What `work` gives or raises, done in a thread of that name which the end of the process doesn't wait for.
+
+    For what an engine may never finish. Who gives up waiting doesn't end it.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # whoever waits is told, whatever it is
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return asyncio.wrap_future(done)
 
 
 class ToLoop:
@@ -13,10 +35,10 @@ class ToLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._heard: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._heard: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._scheduled = False
 
-    def tell(self, what: Callable[..., None], *given: Any) -> None:
+    def tell(self, what: Callable[..., object], *given: Any) -> None:
         """One wake-up brings all that was said until the loop turns."""
         self._heard.append((what, given))
         self._wake()

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.background import Background
-from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import check_open, room_for
+from dynamo.worker.engines.to_loop import aside
 from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
+from dynamo.worker.engines.under_way import UnderWay
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 INSTALL: Final = 'pip install "dynamo-pipelines[trtllm]", with NVIDIA\'s package index, on a machine with a CUDA GPU'
+_STOP_SECONDS: Final = 60.0
 _CONTEXT: Final = 8192
 """Tokens, where neither the model nor the user says."""
 
@@ -31,9 +33,8 @@ _CONTEXT: Final = 8192
 class _Job:
     """One request, and TensorRT-LLM's handle of it."""
 
-    def __init__(self, request: PreprocessedRequest, sink: Sink) -> None:
-        self.request, self.sink = request, sink
-        self.result: Any = None
+    def __init__(self, request: PreprocessedRequest, result: Any) -> None:
+        self.request, self.result = request, result
 
 
 class TrtLlm:
@@ -49,12 +50,12 @@ class TrtLlm:
         self._made["max_seq_len"] = self._context
         self._llm: Any = None
         self._sampling: Any = None
-        self._open: set[_Job] = set()
+        self._open: UnderWay[_Job] = UnderWay()
         self._background = Background(log)
 
     async def start(self) -> EngineFacts:
         self._death: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._llm = await asyncio.to_thread(self._load)
+        self._llm = await aside(self._load, "trtllm-load")
         return EngineFacts(
             context_length=self._context, kv_cache_block_size=int(self._made["kv_cache_config"]["tokens_per_block"]),
             max_num_seqs=self._made.get("max_batch_size"), max_num_batched_tokens=self._made.get("max_num_tokens"),
@@ -77,70 +78,54 @@ class TrtLlm:
         return await asyncio.shield(self._death)
 
     async def stop(self) -> None:
-        for job in tuple(self._open):
-            self._drop(job)
-            job.sink.fail(EngineShutdown())
+        for job in self._open.end_all():
+            job.result.abort()
         self._background.cancel()
         await self._background.ended()
         llm, self._llm = self._llm, None
         if llm is not None:
-            await asyncio.to_thread(llm.shutdown)
+            await self._shut_down(llm)
+
+    async def _shut_down(self, llm: Any) -> None:
+        ending = aside(llm.shutdown, "trtllm-shutdown")
+        await asyncio.wait([ending], timeout=_STOP_SECONDS)
+        if not ending.done():
+            log.warning("TensorRT-LLM did not end within %g s: the process ends without it", _STOP_SECONDS)
+        elif (error := ending.exception()) is not None:
+            log.warning("TensorRT-LLM did not end well: %s: %s", type(error).__name__, error)
 
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self._open))
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
-        room = room_for(request, self._context)
-        check_open(len(self._open))
-        sampling = sampling_arguments(request, room)
+        sampling = sampling_arguments(request, self._open.room(request, self._context))
         if sampling["max_tokens"] == 0:
             return nothing_wanted(sink)
-        job = _Job(request, sink)
         try:
-            job.result = self._llm.generate_async(request.token_ids, self._sampling(**sampling), streaming=True)
+            result = self._llm.generate_async(request.token_ids, self._sampling(**sampling), streaming=True)
         except (ValueError, TypeError) as error:  # what its checks of a request raise
             raise InvalidArgument(f"TensorRT-LLM: {error}") from error
-        self._open.add(job)
+        job = _Job(request, result)
+        self._open.add(job, sink)
         self._background.start(self._answer(job), "a request of TensorRT-LLM")
         return lambda: self._drop(job)
 
     async def _answer(self, job: _Job) -> None:
         try:
             async for output in job.result:
-                if job not in self._open:
-                    return
-                if self._pushed(job, output.outputs[0]):
+                if self._open.hand(job, read(output.outputs[0], job.request)):
                     return
             raise EngineError("TensorRT-LLM ended the request without a reason")
         except DynamoException as error:
-            self._fail(job, error)
+            self._open.fail(job, error)
         except Exception as error:  # belongs to this request, whatever the engine raises
-            self._fail(job, EngineError(f"TensorRT-LLM: {type(error).__name__}: {error}"))
+            self._open.fail(job, EngineError(f"TensorRT-LLM: {type(error).__name__}: {error}"))
             if self._llm is None or getattr(self._llm, "_executor", None) is None:
                 _set(self._death, error)
 
-    def _pushed(self, job: _Job, completion: Any) -> bool:
-        """Hand one output on; True: it was the last."""
-        piece = read(completion, job.request)
-        if piece.finish is None:
-            if piece.ids:
-                job.sink.push(piece.ids, piece.extras)
-            return False
-        self._open.discard(job)
-        if piece.ids:
-            job.sink.push(piece.ids)
-        job.sink.finish(piece.finish, piece.extras)
-        return True
-
-    def _fail(self, job: _Job, error: Exception) -> None:
-        if job in self._open:
-            self._open.discard(job)
-            job.sink.fail(error)
-
     def _drop(self, job: _Job) -> None:
         """Have the engine forget it; may be called at any time."""
-        if job in self._open:
-            self._open.discard(job)
+        if self._open.drop(job):
             job.result.abort()
 
 

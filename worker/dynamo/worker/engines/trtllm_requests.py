@@ -7,7 +7,7 @@ package itself comes from NVIDIA's index only, so none of it was run here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from dynamo.llm.protocols import (
     EOS,
@@ -20,6 +20,7 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engines.conditions import left
+from dynamo.worker.engines.under_way import Piece
 from dynamo.worker.settings import WorkerSettings
 
 OURS: Final = {
@@ -106,14 +107,6 @@ class Completion(Protocol):
     def logprobs_diff(self) -> list[Any]: ...
 
 
-class Piece(NamedTuple):
-    """What one output means."""
-
-    ids: list[int]
-    extras: dict[str, Any] | None
-    finish: str | None
-
-
 def read(completion: Completion, request: PreprocessedRequest) -> Piece:
     """One output of a stream; raises what the engine says went wrong."""
     ids = list(completion.token_ids_diff)
@@ -131,12 +124,12 @@ def read(completion: Completion, request: PreprocessedRequest) -> Piece:
         raise EngineShutdown("TensorRT-LLM cancelled the request")
     if reason not in ("stop", "length"):
         raise EngineError(f"TensorRT-LLM ended the request: {reason}")
-    finish = LENGTH if reason == "length" else EOS
+    if reason == "length":
+        return Piece(ids, extras or None, LENGTH)
     matched = ids[-1] if ids else completion.stop_reason
-    if finish == EOS and matched in request.stop_conditions.stop_token_ids:
-        finish = STOP
-        extras[STOP_REASON] = matched
-    return Piece(ids, extras or None, finish)
+    if matched in request.stop_conditions.stop_token_ids:
+        return Piece(ids, extras or None, STOP, {STOP_REASON: matched})
+    return Piece(ids, extras or None, EOS)
 
 
 def _best(table: Mapping[int, Any], count: int) -> list[list[Any]]:
