@@ -229,4 +229,4 @@ def test_a_mistake_is_one_sentence(deployment: Deployment) -> None:
     )
     program = deployment.run(file, "", "never")
     eventually("it ends", lambda: program.popen.poll() is not None)
-    assert "register_model: this version serves chats and completions, not embedding, images;" in program.text()
+    assert "register_model: this version serves chats, completions and embeddings, not images;" in program.text()
