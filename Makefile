@@ -48,12 +48,13 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
-generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, docs/configuration.md, docs/compatibility.md, docs/conditions.md, crds/, what the charts have of it, gitops/
+generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, docs/configuration.md, docs/compatibility.md, docs/conditions.md, crds/, what the charts have of it, gRPC's messages, gitops/
 	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
 	@$(BIN)/python -m dynamo.cli.compat.page docs/compatibility.md
 	@$(BIN)/python -m dynamo.cli.commands_page docs/reference/cli.md
 	@$(BIN)/python -m dynamo.cli.python_page docs/reference/python.md
 	@$(BIN)/python -m dynamo.operator.conditions_page docs/conditions.md
+	@$(BIN)/python -m dynamo.frontend.kserve.generate
 	@$(BIN)/python -m dynamo.operator.crdgen
 	@$(BIN)/python -m dynamo.operator.chart_schema
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PORTIONS = {
-    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo.frontend": "frontend", "dynamo.router": "frontend",
+    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo._core": "sdk",
+    "dynamo.frontend": "frontend", "dynamo.router": "frontend",
     "dynamo.worker": "worker", "dynamo.operator": "operator", "dynamo.cli": "cli",
     "dynamo.mocker": "worker", "dynamo.vllm": "worker", "dynamo.sglang": "worker", "dynamo.trtllm": "worker",
 }  # fmt: skip

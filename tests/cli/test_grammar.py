@@ -85,7 +85,6 @@ def test_who_asks_and_who_answers(line: str, model: str, terminal: bool, roles: 
         ("out=llamacp", "", "did you mean 'llamacpp'"),
         ("out=gpt", "", "Invalid out= option 'gpt'"),
         ("in=batch out=echo", "", "needs a file"),
-        ("in=grpc out=echo", "", "gRPC"),
         ("in=none out=dyn", "", "needs an engine"),
         ("in=nobody out=mocker", "", "Invalid in= option 'nobody'"),
         ("in=dyn://a.b.c out=dyn", "", "needs an engine"),

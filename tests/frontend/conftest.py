@@ -94,7 +94,7 @@ class Site:
     def __init__(self, settings: FrontendSettings) -> None:
         self.settings = settings
         self.world = MemoryWorld()
-        self.url = ""
+        self.url = self.grpc = ""
         self.failure: BaseException | None = None
         self.workers: list[DistributedRuntime] = []
         self._ready = threading.Event()
@@ -119,7 +119,9 @@ class Site:
         self.leaving = Leaving()
         self.runtime = await DistributedRuntime.in_memory(self.world)
         try:
-            await serve_http(self.runtime, self.settings, on_ready=self._serving, leaving=self.leaving)
+            await serve_http(
+                self.runtime, self.settings, on_ready=self._serving, leaving=self.leaving, on_grpc=self._serving_grpc
+            )
         finally:
             for worker in self.workers:
                 await worker.shutdown(0)
@@ -128,6 +130,9 @@ class Site:
     def _serving(self, url: str) -> None:
         self.url = url
         self._ready.set()
+
+    def _serving_grpc(self, address: str) -> None:
+        self.grpc = address
 
     def run(self, work: Coroutine[Any, Any, T], within: float = 20) -> T:
         """Run on the site's loop."""

@@ -18,7 +18,7 @@ from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 
 USAGE: Final = (
-    "dynamo-run [in=text|stdin|http|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
+    "dynamo-run [in=text|stdin|http|grpc|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
     "[out=echo_core|echo_full|mocker|llamacpp|mistralrs|vllm|sglang|trtllm|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
@@ -32,10 +32,7 @@ ENGINES: Final = (
 DEFAULTS: Final = ("llamacpp", "mistralrs")
 """The engines that are taken where `out=` is left out, in this order; the first reads only GGUF files."""
 _ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
-_INPUTS: Final = ("text", "stdin", "http")
-_LATER_INPUTS: Final = {
-    "grpc": "the KServe gRPC server is not there yet; in=http serves the OpenAI API",
-}
+_INPUTS: Final = ("text", "stdin", "http", "grpc")
 _SIDE: Final = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
 _DEFAULT_PATH: Final = EndpointPath("NS", "C", "E")
 
@@ -62,7 +59,7 @@ class Roles:
     """Who asks and who answers."""
 
     input: str
-    """`text`, `stdin`, `http`, `batch`, or `worker` (requests come from other processes)."""
+    """`text`, `stdin`, `http`, `grpc`, `batch`, or `worker` (requests come from other processes)."""
     output: str
     """An engine's name, `python`, or `dyn` (other processes answer)."""
     path: EndpointPath | None = None
@@ -144,8 +141,6 @@ def _input(word: str | None, terminal: bool) -> tuple[str, EndpointPath | None]:
     kind = word.split(":")[0]
     if kind == BATCH:
         return BATCH, None
-    if kind in _LATER_INPUTS:
-        raise CommandError(f"in={word}: {_LATER_INPUTS[kind]}")
     if word not in _INPUTS:
         raise CommandError(f"Invalid in= option {word!r}{_meant(word, [*_INPUTS, 'batch:', NONE, 'dyn://'])}")
     return word, None

@@ -33,6 +33,7 @@ in=, who asks:
   text         a chat in this terminal (default on a terminal)
   stdin        one prompt from a pipe, the answer on standard output (default otherwise)
   http         an OpenAI-compatible server
+  grpc         KServe's protocol over gRPC, and that server on --grpc-metrics-port
   batch:FILE   each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
   none         nobody: a node beside the leader of an engine that runs over several

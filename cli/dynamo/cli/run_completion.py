@@ -18,7 +18,7 @@ from dynamo.runtime.settings import options
 
 VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
 WORDS: Final = (
-    *(f"in={name}" for name in ("text", "stdin", "http", "batch:", "dyn://", "none")),
+    *(f"in={name}" for name in ("text", "stdin", "http", "grpc", "batch:", "dyn://", "none")),
     *(f"out={name}" for name in (*ENGINES, "echo", "pystr:", "pytok:", DYN)),
 )
 

@@ -23,7 +23,7 @@ FORMER: Final[tuple[Former, ...]] = (
 )  # fmt: skip
 GROUPS: Final = {
     "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template"),
-    "in=http": ("http_", "tls_"),
+    "in=http, in=grpc": ("http_", "grpc_", "tls_"),
     "in=batch": ("batch_",),
     "Requests": ("request_template",),
     "Engine": ("extra_engine", "tensor_parallel", "num_nodes", "node_rank", "leader_addr", "base_gpu"),

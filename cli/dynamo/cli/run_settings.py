@@ -28,8 +28,11 @@ class RunSettings:
 
     model_path: str = setting("", "The model; the same as MODEL.")
     model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.")
-    http_port: int = setting(8080, "Port of in=http; 0 picks a free one and prints it.", env="DYN_HTTP_PORT")
-    http_host: str = setting("127.0.0.1", "Address of in=http; 0.0.0.0 opens it to the network.", env="DYN_HTTP_HOST")
+    http_port: int = setting(
+        8080, "Port of in=http and of in=grpc; 0 picks a free one and prints it.", env="DYN_HTTP_PORT"
+    )
+    http_host: str = setting("127.0.0.1", "Address of both; 0.0.0.0 opens it to the network.", env="DYN_HTTP_HOST")
+    grpc_metrics_port: int = setting(8788, "Port of HTTP beside in=grpc; 0 likewise.", env="DYN_GRPC_METRICS_PORT")
     router_mode: str = setting(
         "round-robin", "How in=http out=dyn chooses a worker.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
@@ -90,6 +93,8 @@ def check(roles: Roles, settings: RunSettings, model: str) -> None:
     _check_nodes(roles, settings)
     if roles.input == WORKER and settings.request_template:
         raise CommandError("--request-template belongs to in=text, in=stdin and in=http, not to a worker")
+    if roles.input == "grpc" and settings.request_template:
+        raise CommandError("--request-template has no effect with in=grpc: requests say it in their parameters")
 
 
 def _check_batch(roles: Roles, settings: RunSettings) -> None:
@@ -132,6 +137,8 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
     return FrontendSettings(
         http_host=settings.http_host,
         http_port=settings.http_port,
+        kserve_grpc_server=roles.input == "grpc",
+        grpc_metrics_port=settings.grpc_metrics_port,
         namespace=_namespace(roles, settings),
         router_mode=settings.router_mode,
         migration_limit=settings.migration_limit or 0,

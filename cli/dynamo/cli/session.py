@@ -57,7 +57,7 @@ def start(run: Run) -> int:
     settings = replace(frontend_settings(run.roles, run.settings), verbose=verbosity)
     if reason := problem(settings):
         raise click.UsageError(reason)
-    if run.roles.input != "http":
+    if run.roles.input not in ("http", "grpc"):
         _quiet_logging(verbosity)
         if run.roles.input != BATCH:
             # Not on uvloop: a terminal's prompt wants the standard loop's signals.
@@ -78,11 +78,14 @@ def _quiet_logging(verbosity: int) -> None:
 
 
 async def _serve(run: Run, settings: FrontendSettings) -> None:
-    """in=http with an engine in this process."""
+    """in=http and in=grpc with an engine in this process."""
     sockets = [open_port(settings)]
     try:
         async with _local(run) as (runtime, engine):
-            serving = serve_http(runtime, settings, on_ready=_say_ready, sockets=sockets)
+            grpc: list[str] = []
+            serving = serve_http(
+                runtime, settings, on_ready=lambda url: _say_ready(url, *grpc), sockets=sockets, on_grpc=grpc.append
+            )
             await unless_dead(engine.failed, serving)
     finally:
         for sock in sockets:
@@ -93,10 +96,11 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _say_ready(url: str) -> None:
-    sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
+def _say_ready(url: str, grpc: str = "") -> None:
+    said = {"url": url} | ({"grpc": grpc} if grpc else {})
+    sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
-    _say(f"serving on {url}/v1 (Ctrl-C ends)")
+    _say(f"serving on {f'{grpc} (gRPC) and ' if grpc else ''}{url}/v1 (Ctrl-C ends)")
 
 
 async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None) -> int:

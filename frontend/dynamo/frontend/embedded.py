@@ -31,7 +31,7 @@ def settings_of(options: Mapping[str, Any]) -> FrontendSettings:
 
 async def serve(
     runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None], until: asyncio.Event,
-    signals: bool = False,
+    signals: bool = False, on_grpc: Callable[[str], None] = lambda address: None,
 ) -> None:  # fmt: skip
     """See `HttpFrontend`."""
     leaving = Leaving()
@@ -39,7 +39,7 @@ async def serve(
     with leaving.handling() if handles else contextlib.nullcontext():
         waiting = asyncio.get_running_loop().create_task(_leave_when(until, leaving), name="frontend until")
         try:
-            await serve_http(runtime, settings_of(options), on_ready=on_ready, leaving=leaving)
+            await serve_http(runtime, settings_of(options), on_ready=on_ready, leaving=leaving, on_grpc=on_grpc)
         finally:
             waiting.cancel()
 

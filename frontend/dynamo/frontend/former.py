@@ -29,8 +29,6 @@ _COUNTED: Final = (
 
 _TALKING: Final = (
     refused("-i --interactive", "`dynamo-run in=text out=dyn` chats with workers", switch=True),
-    refused("--kserve-grpc-server", "only the OpenAI API is served", switch=True, env="DYN_KSERVE_GRPC_SERVER"),
-    needless("--grpc-metrics-port", "there is no gRPC server; /metrics is on --http-port", env="DYN_GRPC_METRICS_PORT"),
     refused("--enable-anthropic-api", "only the OpenAI API is served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
     needless("--strip-anthropic-preamble --no-strip-anthropic-preamble", "only the OpenAI API is served", switch=True,
              env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
@@ -76,7 +74,8 @@ _MODELS: Final = (
 
 FORMER: Final[tuple[Former, ...]] = (*PLANES, *ROUTER, *_COUNTED, *_TALKING, *_MODELS)
 GROUPS: Final = {
-    "Listening": ("http_", "cors_", "body_limit", "tls_", "workers", "system_port"),
+    "Listening": ("http_", "cors_", "body_limit", "tls_", "workers", "system_port",
+                  "kserve_", "grpc_"),
     "Models and their workers": ("namespace", "discovery_", "hold_", "migration_", "tokenizer", "strict_"),
     "Routing": ("router_mode", "overlap_", "router_kv", "router_decode", "router_track", "router_ttl", "router_temp",
                 "use_kv", "router_replica", "router_session", "router_conditional", "max_local"),

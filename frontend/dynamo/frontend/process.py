@@ -32,6 +32,7 @@ Examples:
   dynamo-frontend --http-port 0 --router-mode kv           a free port, routing by KV caches
   dynamo-frontend --workers 4 --system-port 9090           four processes that share the port
   dynamo-frontend --tls-cert-path tls.crt --tls-key-path tls.key
+  dynamo-frontend --kserve-grpc-server                     KServe's gRPC on port 8000, HTTP on 8788
 
 etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). When it
 serves, one line 'ready {"url": …}' is printed. Flags of older ages are understood: docs/compatibility.md.
@@ -87,7 +88,11 @@ async def _serve(settings: FrontendSettings) -> None:
             if CHILD_SOCKET in os.environ:
                 _leave_with_supervisor(leaving)
             settings = replace(settings, has_siblings=CHILD_SOCKET in os.environ)
-            await serve_http(runtime, settings, on_ready=_ready, sockets=sockets, leaving=leaving)
+            grpc: list[str] = []
+            await serve_http(
+                runtime, settings, on_ready=lambda url: _ready(url, None, *grpc), sockets=sockets, leaving=leaving,
+                on_grpc=grpc.append,
+            )  # fmt: skip
     finally:
         await runtime.shutdown(_CLOSE_SECONDS)
 
@@ -139,8 +144,8 @@ def _calm_collector() -> None:
     gc.set_threshold(_COLLECT_EVERY, 20, 100)
 
 
-def _ready(url: str, system_url: str | None = None) -> None:
-    said = {"url": url} | ({"system_url": system_url} if system_url else {})
+def _ready(url: str, system_url: str | None = None, grpc: str | None = None) -> None:
+    said = {"url": url, "system_url": system_url, "grpc": grpc}
     _calm_collector()
-    sys.stdout.write(f"ready {json.dumps(said)}\n")
+    sys.stdout.write(f"ready {json.dumps({name: value for name, value in said.items() if value})}\n")
     sys.stdout.flush()

@@ -15,9 +15,9 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from dynamo.frontend.admission import Thresholds
 from dynamo.frontend.affinity import Sessions
@@ -44,6 +44,9 @@ from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
 
+if TYPE_CHECKING:
+    from dynamo.frontend.kserve.server import GrpcServer
+
 log = logging.getLogger(__name__)
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPEN_SECONDS: Final = 60.0
@@ -51,6 +54,18 @@ OPEN_SECONDS: Final = 60.0
 DRAIN: Final = "drain"
 LONGEST: Final = 3.0
 """Times the seconds that a frontend accepts for after SIGTERM, it accepts at most."""
+
+
+class _Server(Protocol):
+    """HTTP's, and gRPC's."""
+
+    @property
+    def asked(self) -> float: ...
+
+    @property
+    def running(self) -> int: ...
+
+    async def stop(self, grace: float, give_up: Callable[[], None]) -> bool: ...
 
 
 class Leaving:
@@ -88,9 +103,10 @@ async def serve_http(
     on_ready: Callable[[str], None],
     leaving: Leaving | None = None,
     sockets: Sequence[socket.socket] | None = None,
+    on_grpc: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until `leaving` says so (default: SIGTERM and SIGINT). `on_ready(url)` once requests are answered, for
-    the models whose workers are there, too.
+    the models whose workers are there, too; right before, `on_grpc(HOST:PORT)` where gRPC is asked for.
 
     Raises `InvalidArgument` where the settings can't be served (port in use, kv mode).
     """
@@ -105,7 +121,7 @@ async def serve_http(
         if leaving is None:
             stack.enter_context(leaving_.handling())
         async with frontend(runtime, settings) as services:
-            await _serve(services, settings, own, on_ready, leaving_, tls)
+            await _serve(services, settings, own, on_ready, leaving_, tls, on_grpc)
 
 
 @contextlib.asynccontextmanager
@@ -199,13 +215,17 @@ def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:
-    """The bound socket of the settings; `InvalidArgument` says why it can't be had."""
-    where = f"{settings.http_host}:{settings.http_port}"
+    """HTTP's bound socket; `InvalidArgument` says why it can't be had."""
+    return _opened(settings, *settings.web_port, shared)
+
+
+def _opened(settings: FrontendSettings, port: int, flag: str, shared: bool = False) -> socket.socket:
+    where = f"{settings.http_host}:{port}"
     try:
-        return bind(settings.http_host, settings.http_port, shared=shared)
+        return bind(settings.http_host, port, shared=shared)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            hint = "another process listens there; choose another --http-port, or 0 for a free one"
+            hint = f"another process listens there; choose another {flag}, or 0 for a free one"
         else:
             hint = error.strerror or str(error)
         raise InvalidArgument(f"can't listen on {where}: {hint}") from error
@@ -218,6 +238,7 @@ async def _serve(
     on_ready: Callable[[str], None],
     leaving: Leaving,
     tls: ssl.SSLContext | None,
+    on_grpc: Callable[[str], None],
 ) -> None:
     limits = Limits(
         settings.header_timeout,
@@ -227,23 +248,53 @@ async def _serve(
         settings.max_connections or most_connections(),
     )
     server = HttpServer(Application(services), limits, services.metrics, tls)
-    services.metrics.active = lambda: float(server.running)
+    async with _grpc(services, settings) as grpc:
+        servers: list[_Server] = [server, *grpc]
+        services.metrics.active = lambda: float(sum(one.running for one in servers))
+        try:
+            await server.start(sockets)
+            await _unless(leaving.asked, services.pool.opened(OPEN_SECONDS))
+            for one in grpc:
+                await one.start()
+                on_grpc(one.address)
+            on_ready(url_of(sockets[0], scheme(settings)))
+            await leaving.asked.wait()
+            await _leave(services, settings, server, servers, leaving)
+        finally:
+            server.close()
+            await server.settled()
+
+
+async def _leave(
+    services: Services, settings: FrontendSettings, http: HttpServer, servers: Sequence[_Server], leaving: Leaving
+) -> None:
+    # After Ctrl-C there is no proxy that would go on sending requests here.
+    accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
+    log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, settings.grace_seconds)
+    services.lifecycle.draining = True
+    http.drain()
+    await _unless(leaving.now, _accept(servers, accept))
+    give_up = partial(_give_up, services, settings.grace_seconds)
+    stopping = asyncio.gather(*(one.stop(settings.grace_seconds, give_up) for one in servers))
+    await _unless(leaving.now, stopping)
+
+
+@contextlib.asynccontextmanager
+async def _grpc(services: Services, settings: FrontendSettings) -> AsyncIterator[list[GrpcServer]]:
+    """The gRPC server where one is asked for, with its port; else nothing of it is loaded."""
+    if not settings.kserve_grpc_server:
+        yield []
+        return
     try:
-        await server.start(sockets)
-        await _unless(leaving.asked, services.pool.opened(OPEN_SECONDS))
-        on_ready(url_of(sockets[0], scheme(settings)))
-        await leaving.asked.wait()
-        # After Ctrl-C there is no proxy that would go on sending requests here.
-        accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
-        log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, settings.grace_seconds)
-        services.lifecycle.draining = True
-        server.drain()
-        await _unless(leaving.now, _accept(server, accept))
-        give_up = partial(_give_up, services, settings.grace_seconds)
-        await _unless(leaving.now, server.stop(settings.grace_seconds, give_up))
+        from dynamo.frontend.kserve.server import GrpcServer
+    except ModuleNotFoundError as error:
+        raise InvalidArgument(f"--kserve-grpc-server needs {error.name}: pip install grpcio protobuf") from error
+    _opened(settings, settings.http_port, "--http-port").close()  # gRPC doesn't say why it can't have a port
+    made = GrpcServer(services, settings)
+    try:
+        yield [made]
     finally:
-        server.close()
-        await server.settled()
+        await made.close()
 
 
 def _give_up(services: Services, grace: float) -> None:
@@ -254,14 +305,14 @@ def _give_up(services: Services, grace: float) -> None:
         answer.refused(unavailable(text, "shutdown"))
 
 
-async def _accept(server: HttpServer, seconds: float) -> None:
+async def _accept(servers: Sequence[_Server], seconds: float) -> None:
     """Go on until nobody sends here any more."""
     clock = asyncio.get_running_loop().time
     began, wait = clock(), seconds
     while wait > 0:
         await asyncio.sleep(wait)
         now = clock()
-        wait = longer(seconds, now - began, now - server.asked)
+        wait = longer(seconds, now - began, now - max(one.asked for one in servers))
 
 
 def longer(seconds: float, elapsed: float, since_asked: float) -> float:
@@ -273,10 +324,9 @@ def longer(seconds: float, elapsed: float, since_asked: float) -> float:
     return max(0.0, min(seconds - since_asked, LONGEST * seconds - elapsed))
 
 
-async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
+async def _unless(event: asyncio.Event, work: Awaitable[Any]) -> None:
     """Do `work`, or stop doing it when `event` is set."""
-    loop = asyncio.get_running_loop()
-    tasks = (loop.create_task(work), loop.create_task(event.wait()))
+    tasks = (asyncio.ensure_future(work), asyncio.ensure_future(event.wait()))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

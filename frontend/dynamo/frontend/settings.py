@@ -50,6 +50,11 @@ class FrontendSettings:
     tls_client_ca_cert_path: str = setting(
         "", "Take only clients with a certificate of this authority (PEM).", env="DYN_TLS_CLIENT_CA_CERT_PATH"
     )
+    kserve_grpc_server: bool = setting(
+        False, "Serve KServe's protocol over gRPC on --http-port, and HTTP on --grpc-metrics-port.",
+        env="DYN_KSERVE_GRPC_SERVER",
+    )  # fmt: skip
+    grpc_metrics_port: int = setting(8788, "Port of HTTP beside gRPC; 0 picks a free one.", env="DYN_GRPC_METRICS_PORT")
     namespace: str = setting("", "Dynamo namespace to serve; empty: all of them.", env="DYN_NAMESPACE")
     namespace_prefix: str = setting(
         "", "Serve the namespaces that begin so; it goes before --namespace.", env="DYN_NAMESPACE_PREFIX"
@@ -232,6 +237,13 @@ class FrontendSettings:
     def body_limit(self) -> int:
         return int(self.body_limit_mb * 1024 * 1024)
 
+    @property
+    def web_port(self) -> tuple[int, str]:
+        """The port of HTTP, and the flag that says it: beside gRPC it has another one, as in the original."""
+        if self.kserve_grpc_server:
+            return self.grpc_metrics_port, "--grpc-metrics-port"
+        return self.http_port, "--http-port"
+
 
 def to_argv(settings: FrontendSettings, **changes: Any) -> list[str]:
     """The flags that give `settings` (with `changes`) back when they are parsed."""
@@ -258,7 +270,15 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def problem(settings: FrontendSettings) -> str | None:
     """Why these settings can't be served, in one sentence; None where they can."""
-    problems = (_tls_problem, _cost_problem, _overload_problem, _bounds_problem, _session_problem, _disagg_problem)
+    problems = (
+        _port_problem,
+        _tls_problem,
+        _cost_problem,
+        _overload_problem,
+        _bounds_problem,
+        _session_problem,
+        _disagg_problem,
+    )
     for reason in (check(settings) for check in problems):
         if reason is not None:
             return reason
@@ -272,8 +292,19 @@ def problem(settings: FrontendSettings) -> str | None:
         return "--hold-seconds must be 0 or more"
     if settings.body_limit_mb <= 0:
         return "--body-limit-mb must be more than 0"
-    if not 0 <= settings.http_port <= 65535:
-        return "--http-port must be between 0 and 65535"
+    return None
+
+
+def _port_problem(settings: FrontendSettings) -> str | None:
+    for name in ("http_port", "grpc_metrics_port"):
+        if not 0 <= getattr(settings, name) <= 65535:
+            return f"{_spelled(name)} must be between 0 and 65535"
+    if not settings.kserve_grpc_server:
+        return None
+    if settings.http_port == settings.grpc_metrics_port != 0:
+        return f"--grpc-metrics-port {settings.grpc_metrics_port} is gRPC's own port: give HTTP another one"
+    if settings.workers > 1:
+        return "--kserve-grpc-server is served by one process: leave out --workers, or run several frontends"
     return None
 
 

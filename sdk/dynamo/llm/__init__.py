@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dynamo.llm.http_service import HttpAsyncEngine as HttpAsyncEngine
     from dynamo.llm.http_service import HttpService as HttpService
     from dynamo.llm.http_service import PythonAsyncEngine as PythonAsyncEngine
+    from dynamo.llm.kserve_service import KserveGrpcService as KserveGrpcService
     from dynamo.llm.kv.config import KvRouterConfig as KvRouterConfig
     from dynamo.llm.kv.hashing import compute_block_hash_for_seq as compute_block_hash_for_seq
     from dynamo.llm.kv.hashing import compute_block_hash_for_seq_py as compute_block_hash_for_seq_py
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from dynamo.llm.not_here import FrontendExtensionContext as FrontendExtensionContext
     from dynamo.llm.not_here import FrontendResponse as FrontendResponse
     from dynamo.llm.not_here import FrontendRoute as FrontendRoute
-    from dynamo.llm.not_here import KserveGrpcService as KserveGrpcService
     from dynamo.llm.not_here import KvDcRelay as KvDcRelay
     from dynamo.llm.not_here import KvMetricsAggregator as KvMetricsAggregator
     from dynamo.llm.not_here import KvRecorder as KvRecorder
@@ -219,7 +219,7 @@ _HOMES: Final = {
     "HttpAsyncEngine": "http_service",
     "HttpError": "exceptions",
     "HttpService": "http_service",
-    "KserveGrpcService": "not_here",
+    "KserveGrpcService": "kserve_service",
     "KvDcRelay": "not_here",
     "KvEventPublisher": "kv.publishing",
     "KvIndexer": "kv.indexers",

@@ -28,14 +28,12 @@ from dynamo.runtime.runtime import DistributedRuntime
 _HOLD_SECONDS: Final = 10.0
 _DYN: Final = "dyn://"
 _LOCAL: Final = "dyn://dynamo.backend.generate"
-_WAYS: Final = ("http", "text", "stdin")
+_WAYS: Final = ("http", "grpc", "text", "stdin")
 _INSTEAD: Final = {
-    "grpc": "this version serves OpenAI's routes over HTTP: 'http'",
     "batch": "`dynamo-run in=batch:FILE` answers the lines of a file",
     "none": "followers of an engine over several nodes are started by `dynamo-run in=none`",
 }
 _REFUSED: Final = {
-    "http_metrics_port": "/metrics is served on the HTTP port: leave it out",
     "metrics_prefix": "metrics are called dynamo_frontend_… here: leave it out",
     "chat_engine_factory": "register a model with ModelInput.Text, whose program answers chats by itself",
     "ais_perf_config": "there is no such model of performance here: leave it out",
@@ -118,11 +116,12 @@ async def run_input(
     engine_config: EngineConfig,
     frontend_route_extensions: Sequence[FrontendRoute] | None = None,
 ) -> None:
-    """Connect an input to the engine: `http`, `text`, `stdin` or `dyn://NAMESPACE.COMPONENT.ENDPOINT`.
+    """Connect an input to the engine: `http`, `grpc`, `text`, `stdin` or `dyn://NAMESPACE.COMPONENT.ENDPOINT`.
 
-    Returns when the runtime is shut down (a `dynamo_worker` is by SIGTERM), or the conversation is over; `http` lets
-    running answers end first. Raises
-    `InvalidArgument` for an input that can't be, `EngineError` where the engine dies.
+    `grpc` serves KServe's protocol on `http_port`, and HTTP on `http_metrics_port` (8788), which `http` refuses.
+    Returns when the runtime is shut down (a `dynamo_worker` is by SIGTERM), or the conversation is over; `http` and
+    `grpc` let running answers end first. Raises `InvalidArgument` for an input that can't be, `EngineError` where the
+    engine dies.
     """
     args, way = engine_config.args, _way(input)
     if way == _DYN:
@@ -142,16 +141,30 @@ async def run_input(
 
 async def _ask(way: str, runtime: DistributedRuntime, args: EntrypointArgs, until: asyncio.Event) -> None:
     options = _of_frontend(args)
-    if way == "http":
+    if way in ("http", "grpc"):
         # It takes SIGTERM itself: were the runtime shut down first, running answers would be cut.
-        serve = http_frontend("run_input('http')")
-        await serve(runtime, options, on_ready=_say_ready, until=until, signals=True)
+        serve, grpc = http_frontend(f"run_input({way!r})"), list[str]()
+        options |= _of_ports(args, way)
+        await serve(
+            runtime, options, on_ready=lambda url: _say_ready(url, *grpc), until=until, signals=True,
+            on_grpc=grpc.append,
+        )  # fmt: skip
     else:
         await talk(f"run_input({way!r})")(runtime, way, options, args.values["model_name"] or "")
 
 
-def _say_ready(url: str) -> None:
-    sys.stdout.write(f"ready {json.dumps({'url': url})}\n")
+def _of_ports(args: EntrypointArgs, way: str) -> dict[str, Any]:
+    port = args.values["http_metrics_port"]
+    if way == "grpc":
+        return {"kserve_grpc_server": True} | ({} if port is None else {"grpc_metrics_port": port})
+    if port:
+        raise InvalidArgument(f"EntrypointArgs(http_metrics_port={port}): with 'http', /metrics is on the HTTP port")
+    return {}
+
+
+def _say_ready(url: str, grpc: str = "") -> None:
+    said = {"url": url} | ({"grpc": grpc} if grpc else {})
+    sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
 
 

@@ -76,6 +76,8 @@ class HttpService:
         self._running: asyncio.Task[None] | None = None
         self.url = ""
         """Where it serves, once it does; empty before."""
+        self.address = ""
+        """HOST:PORT of its gRPC, if it has some."""
 
     def add_chat_completions_model(self, model: str, *checksum_and_engine: Any) -> None:
         """Serve `model` at /v1/chat/completions: `(model, engine)`, or `(model, checksum, engine)` as 1.x has it."""
@@ -114,7 +116,7 @@ class HttpService:
         Without either, SIGTERM and SIGINT end it too. It fails with `InvalidArgument` where the port can't be had.
         """
         if self._running is not None and not self._running.done():
-            raise InvalidArgument("this HttpService runs already")
+            raise InvalidArgument(f"this {type(self).__name__} runs already")
         self._stop.clear()
         self._running = asyncio.get_running_loop().create_task(self._run(runtime), name="http service")
         return self._running
@@ -141,13 +143,15 @@ class HttpService:
         self._changed.set()
 
     async def _run(self, until: DistributedRuntime | Token | None) -> None:
-        serve = http_frontend("HttpService")
-        options = {"http_port": self._port, "http_host": self._host or _host(), "namespace": ""}
+        serve = http_frontend(type(self).__name__)
+        options = {"http_port": self._port, "http_host": self._host or _host(), "namespace": "", **self._more()}
         options |= {"drain_seconds": 0.0, "grace_seconds": GRACE_SECONDS}
         async with await DistributedRuntime.in_memory() as runtime:
             models = _Models(runtime, self)
             await models.follow()  # so that the first request finds them
-            front = serve(runtime, options, on_ready=self._ready, until=self._stop, signals=until is None)
+            front = serve(
+                runtime, options, on_ready=self._ready, until=self._stop, signals=until is None, on_grpc=self._answers
+            )
             tasks = [asyncio.ensure_future(one) for one in (front, self._follow(models), _ended(until, self._stop))]
             try:
                 await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
@@ -155,7 +159,7 @@ class HttpService:
                     if task.done():
                         task.result()
             finally:
-                self.url = ""
+                self.url = self.address = ""
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,6 +170,13 @@ class HttpService:
             await self._changed.wait()
             self._changed.clear()
             await models.follow()
+
+    def _more(self) -> dict[str, Any]:
+        """Other fields of the frontend's settings."""
+        return {}
+
+    def _answers(self, address: str) -> None:
+        self.address = address
 
     def _ready(self, url: str) -> None:
         self.url = url

@@ -19,12 +19,6 @@ class NotHere:
         raise InvalidArgument(f"dynamo.llm.{type(self).__name__}: {self.instead}")
 
 
-class KserveGrpcService(NotHere):
-    """KServe's protocol over gRPC."""
-
-    instead = "this version serves OpenAI's routes over HTTP: HttpService takes the same functions"
-
-
 class LoRADownloader(NotHere):
     """Adapters."""
 

@@ -27,12 +27,13 @@ class HttpFrontend(Protocol):
 
     async def __call__(
         self, runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None],
-        until: asyncio.Event, signals: bool = False,
+        until: asyncio.Event, signals: bool = False, on_grpc: Callable[[str], None] = lambda address: None,
     ) -> None:  # fmt: skip
         """Serve HTTP for the models of `runtime` until the event is set, or (`signals`) SIGTERM or SIGINT comes.
 
         `options` are fields of the frontend's settings; what they leave out is as its variables say, else its default.
-        `on_ready(url)` once requests are answered. Raises `InvalidArgument` where it can't be served.
+        `on_ready(url)` once requests are answered; right before, `on_grpc(HOST:PORT)` where the options ask for gRPC.
+        Raises `InvalidArgument` where it can't be served.
         """
 
 

@@ -124,7 +124,7 @@ async def served(runtime: DistributedRuntime) -> None:
     args = EntrypointArgs(EngineType.Dynamic, http_port=0, router_config=RouterConfig(RouterMode.LeastLoaded))
     config = assert_type(await make_engine(runtime, args), EngineConfig)
     with contextlib.suppress(InvalidArgument):
-        await run_input(runtime, "grpc", config)
+        await run_input(runtime, "batch:file", config)
 
 
 async def asked(runtime: DistributedRuntime) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from dynamo.cli.compat import python_llm, runtime_names
+from dynamo.cli.compat import core_names, python_llm, runtime_names
 from dynamo.cli.compat.forms import FORMS
 from dynamo.cli.compat.originals import FLAGS
 from dynamo.cli.compat.printed import TOPICS
@@ -225,6 +225,7 @@ def render() -> str:
         + _table(("name", "ages", "state", "here"), names)
     )
     parts.append(f"## Python: {python_llm.MODULE}\n\n" + about)
+    parts.append(f"## Python: {core_names.MODULE}\n\n{core_names.ABOUT}\n\n" + _table(head, core_names.rows()))
     return "\n".join(parts)
 
 

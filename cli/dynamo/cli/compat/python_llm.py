@@ -59,8 +59,10 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("add_chat_completions_model(name, checksum, engine)", "B, C", "works", "the checksum has no effect"),
     ("HttpService.run(token), .run(runtime)", "A, B, C", "works", "starts at once, as the original's; the task ends "
      "after `shutdown()`, or with what it was given"),
-    ("run_input(runtime, 'http' / 'text' / 'stdin' / 'dyn://…', engine)", "B, C", "works", "`grpc` and `batch:` are "
+    ("run_input(runtime, 'http' / 'grpc' / 'text' / 'stdin' / 'dyn://…', engine)", "B, C", "works", "`batch:` is "
      "refused with what to use instead"),
+    ("KserveGrpcService(port, host).add_completions_model(name, checksum, engine)", "B, C", "works", "on loopback, or "
+     "where DYN_HTTP_HOST says; `add_tensor_model` is refused"),
     ("EntrypointArgs(chat_engine_factory=…)", "C", "refused", "register a model with `ModelInput.Text`"),
     ("ModelRuntimeConfig.tool_call_parser, .reasoning_parser", "B, C", "refused", "no parser runs in our frontends"),
 )  # fmt: skip

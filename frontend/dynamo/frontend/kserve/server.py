@@ -1,0 +1,126 @@
+"""The gRPC server of a frontend: its port, its limits, and how it leaves. Loaded only where one is asked for.
+
+`dynamo.frontend.server` starts it beside HTTP's, over the same services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes lines of its own to stderr; read when it is imported
+
+import grpc  # type: ignore[import-untyped]
+
+from dynamo.frontend.kserve.service import InferenceService
+from dynamo.frontend.services import Services
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.runtime.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+_LAST_WORDS_SECONDS: Final = 1.0
+_MOST_PINGS_MS: Final = 10_000
+"""Clients may ask this often whether we are there."""
+
+
+class GrpcServer:
+    """Serves the models of a frontend on a port that is bound when this is made; `InvalidArgument` where it can't."""
+
+    def __init__(self, services: Services, settings: FrontendSettings) -> None:
+        self._service = InferenceService(services)
+        self._server = grpc.aio.server(options=_options(settings))
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
+        self._stopping: asyncio.Task[None] | None = None
+        self.address = _bound(self._server, settings)
+        """HOST:PORT, as clients want it."""
+
+    async def start(self) -> None:
+        """Serve."""
+        await self._server.start()
+
+    @property
+    def asked(self) -> float:
+        """When the last request for a model came, by the loop's clock; minus infinity: none did."""
+        return self._service.asked
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return self._service.running
+
+    async def stop(self, grace: float, give_up: Callable[[], None] = lambda: None) -> bool:
+        """Take no more requests, let running ones end within `grace`; True where all did.
+
+        The others are cut, after `give_up` has told them.
+        """
+        self._service.halt.set()
+        stopping = asyncio.ensure_future(self._server.stop(grace + _LAST_WORDS_SECONDS))
+        try:
+            ended = await self._idle(grace)
+            if not ended:
+                give_up()
+                await self._idle(_LAST_WORDS_SECONDS)
+            await stopping
+        finally:
+            stopping.cancel()
+        return ended
+
+    async def close(self) -> None:
+        """Cut what is left."""
+        self._service.halt.set()
+        await self._server.stop(0)
+        tasks = [*self._service.tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _idle(self, grace: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while tasks := [*self._service.tasks]:
+                    await asyncio.wait(tasks)
+        return not self._service.tasks
+
+
+def _options(settings: FrontendSettings) -> list[tuple[str, int]]:
+    """Bounds of messages, and pings that find clients which are gone without a word, as HTTP's sockets do."""
+    half = max(1, round(settings.stall_seconds * 500))
+    return [
+        ("grpc.so_reuseport", 0),  # else a second process would get a share of the port, without a word
+        ("grpc.max_receive_message_length", settings.body_limit),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", half),
+        ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _MOST_PINGS_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _bound(server: Any, settings: FrontendSettings) -> str:
+    host, port = settings.http_host, settings.http_port
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if settings.tls_cert_path:
+            bound = server.add_secure_port(where, _credentials(settings))
+        else:
+            bound = server.add_insecure_port(where)
+    except RuntimeError as error:
+        raise InvalidArgument(f"can't listen on {where} for gRPC: {error}") from error
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{shown}]:{bound}" if ":" in shown else f"{shown}:{bound}"
+
+
+def _credentials(settings: FrontendSettings) -> Any:
+    """The files have been read by HTTP's part, which says what is wrong with one."""
+    pair = (Path(settings.tls_key_path).read_bytes(), Path(settings.tls_cert_path).read_bytes())
+    authority = settings.tls_client_ca_cert_path
+    return grpc.ssl_server_credentials(
+        [pair], Path(authority).read_bytes() if authority else None, require_client_auth=bool(authority)
+    )

@@ -1,0 +1,174 @@
+"""`inference.GRPCInferenceService`: its methods, over the route of /v1/completions.
+
+`server.py` makes one and serves it. What a method raises becomes the call's status; a call that ends early, because
+its client left or its time is over, leaves its requests, whose engines are freed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc  # type: ignore[import-untyped]
+import msgspec
+
+from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.health import health
+from dynamo.frontend.kserve import described
+from dynamo.frontend.kserve import inference_pb2 as messages
+from dynamo.frontend.kserve.answered import whole
+from dynamo.frontend.kserve.asked import Asked, read
+from dynamo.frontend.kserve.exchange import Exchange, Take
+from dynamo.frontend.kserve.statuses import Refusal, refusal, refusal_of
+from dynamo.frontend.kserve.streaming import Streaming
+from dynamo.frontend.routes.generate import GenerateRoute
+from dynamo.frontend.routes.system import own_version
+from dynamo.frontend.services import Services
+
+log = logging.getLogger(__name__)
+NAME: Final = "inference.GRPCInferenceService"
+SERVER_NAME: Final = "dynamo"
+_TOLD: Final = ("x-request-id", "retry-after")
+"""Headers of an answer that become metadata."""
+_SLOW: Final = Refusal("ABORTED", "the answer was not read in time")
+Method = Callable[[Any, Any], Awaitable[Any]]
+
+
+class InferenceService:
+    """See the module."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._route = GenerateRoute(services, chat=False)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked = float("-inf")
+        self.halt = asyncio.Event()
+        """Set: streams take no more requests."""
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return len(self._tasks)
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        """Theirs."""
+        return self._tasks
+
+    @property
+    def asked(self) -> float:
+        """When the last request came, by the loop's clock."""
+        return self._asked
+
+    def handlers(self) -> Any:
+        """What a gRPC server is given."""
+        unary = {
+            "ServerLive": self.server_live, "ServerReady": self.server_ready, "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata, "ModelMetadata": self.model_metadata,
+            "ModelConfig": self.model_config, "RepositoryIndex": self.repository_index, "ModelInfer": self.model_infer,
+        }  # fmt: skip
+        found = {
+            name: grpc.unary_unary_rpc_method_handler(
+                _answering(method),
+                request_deserializer=getattr(messages, f"{name}Request").FromString,
+                response_serializer=getattr(messages, f"{name}Response").SerializeToString,
+            )
+            for name, method in unary.items()
+        }
+        found["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            _answering(self.model_stream_infer),
+            request_deserializer=messages.ModelInferRequest.FromString,
+            response_serializer=messages.ModelStreamInferResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(NAME, found)
+
+    # Asked about.
+
+    async def server_live(self, request: Any, context: Any) -> Any:
+        return messages.ServerLiveResponse(live=True)
+
+    async def server_ready(self, request: Any, context: Any) -> Any:
+        services = self._services
+        status, _ = health(services.pool, services.lifecycle.draining, services.connected())
+        return messages.ServerReadyResponse(ready=status == 200)
+
+    async def model_ready(self, request: Any, context: Any) -> Any:
+        return messages.ModelReadyResponse(ready=described.is_ready(self._services.pool, request.name))
+
+    async def server_metadata(self, request: Any, context: Any) -> Any:
+        return messages.ServerMetadataResponse(name=SERVER_NAME, version=own_version(), extensions=described.EXTENSIONS)
+
+    async def model_metadata(self, request: Any, context: Any) -> Any:
+        return described.metadata(self._services.pool, request.name)
+
+    async def model_config(self, request: Any, context: Any) -> Any:
+        return described.configuration(self._services.pool, request.name)
+
+    async def repository_index(self, request: Any, context: Any) -> Any:
+        return described.index(self._services.pool, request.ready)
+
+    # Asked.
+
+    async def model_infer(self, request: Any, context: Any) -> Any:
+        """One answer."""
+        asked = read(request)
+        if asked.stream:
+            raise bad_request("streaming: ModelInfer gives one whole answer; ask ModelStreamInfer.", "streaming")
+        exchange = await self.ask(asked, context)
+        if told := _told(exchange):
+            context.set_trailing_metadata(told)
+        return whole(asked, bytes(exchange.content))
+
+    async def model_stream_infer(self, requests: Any, context: Any) -> None:
+        """Several requests."""
+        await Streaming(self.ask, context, self.halt).run()
+
+    async def ask(self, asked: Asked, context: Any, take: Take | None = None) -> Exchange:
+        """Have a request answered; `Refusal` or `ApiError` where it isn't. Cancelled, the request is left."""
+        self._asked = asyncio.get_running_loop().time()
+        described.refuse_others(self._services.pool, asked.body["model"])
+        exchange = Exchange(msgspec.json.encode(asked.body), take)
+        limits = [one for one in (context.time_remaining(), asked.seconds) if one is not None]
+        scope = exchange.scope(context.invocation_metadata() or (), context.peer(), asked.id, min(limits, default=None))
+        serving = asyncio.ensure_future(self._route(scope, exchange.receive, exchange.send))
+        self._tasks.add(serving)
+        serving.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait([serving])
+        except asyncio.CancelledError:
+            exchange.leave()
+            raise
+        serving.result()
+        if exchange.cut:
+            raise _SLOW
+        if exchange.status != 200:
+            raise refusal_of(exchange.status, bytes(exchange.content), _told(exchange))
+        return exchange
+
+
+def _told(exchange: Exchange) -> tuple[tuple[str, str], ...]:
+    found = {name.decode(): value.decode() for name, value in exchange.headers}
+    return tuple((name, found[name]) for name in _TOLD if name in found)
+
+
+def _answering(method: Method) -> Method:
+    """The method, with what it raises as the call's status."""
+
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await method(request, context)
+        except ApiError as error:
+            said = refusal(error)
+        except Refusal as error:
+            said = error
+        except (asyncio.CancelledError, grpc.RpcError, grpc.aio.AbortError):
+            raise
+        except Exception:  # a mistake of ours: the client learns that there was one, the log which
+            log.exception("a gRPC call failed")
+            said = Refusal("INTERNAL", "The server had an error while processing the request; its log has the cause.")
+        metadata = tuple((name, value) for name, value in said.headers if name in _TOLD)
+        return await context.abort(getattr(grpc.StatusCode, said.code), said.message, metadata)
+
+    return answer

@@ -1,0 +1,108 @@
+"""One call of ModelStreamInfer: requests come one after another, each is answered by one message or by many.
+
+Requests with ids run side by side, as their answers can be told apart. One without an id is alone: it waits for those
+before it, and those behind it wait for it; so does one whose id is taken. A request that is refused ends the call with
+its status, as in the original, once those that were begun are answered; one that fails in mid-answer says so in a
+message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc  # type: ignore[import-untyped]
+
+from dynamo.frontend.errors import ApiError
+from dynamo.frontend.kserve.answered import in_stream, piece, streamed, whole
+from dynamo.frontend.kserve.asked import Asked, read
+from dynamo.frontend.kserve.exchange import Exchange, Take
+from dynamo.frontend.kserve.statuses import Refusal
+
+SIDE_BY_SIDE: Final = 128
+"""Requests of one call at once; the next is read when one of them has ended."""
+_LEAVING: Final = Refusal("UNAVAILABLE", "This frontend leaves; ask again, another one answers.")
+Ask = Callable[[Asked, Any, Take | None], Awaitable[Exchange]]
+
+
+class Streaming:
+    """See the module."""
+
+    def __init__(self, ask: Ask, context: Any, halt: asyncio.Event) -> None:
+        self._ask, self._context, self._halt = ask, context, halt
+        self._running: dict[asyncio.Task[None], str] = {}
+        self._refusal: Exception | None = None
+        self._writing = asyncio.Lock()
+        """gRPC takes one message of a call at a time."""
+
+    async def run(self) -> None:
+        """Until the client has no more requests and all are answered; raises what refuses one."""
+        halting = asyncio.ensure_future(self._halt.wait())
+        try:
+            while (request := await self._next(halting)) is not None:
+                await self._room(request.id)
+                if self._refusal is not None:
+                    break
+                try:
+                    asked = read(request)
+                except ApiError as error:
+                    self._refusal = error
+                    break
+                task = asyncio.ensure_future(self._answer(asked))
+                self._running[task] = request.id
+                task.add_done_callback(self._ended)
+            while self._running:
+                await asyncio.wait([*self._running])
+        finally:
+            halting.cancel()
+            for task in self._running:
+                task.cancel()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _next(self, halting: asyncio.Task[Any]) -> Any:
+        """The next request; None: there is none, or none is taken any more."""
+        reading = asyncio.ensure_future(self._context.read())
+        try:
+            while not (reading.done() or halting.done() or self._refusal is not None):
+                await asyncio.wait([reading, halting, *self._running], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                request = reading.result()
+                return None if request is grpc.aio.EOF else request
+        finally:
+            reading.cancel()
+        if self._refusal is None:
+            self._refusal = _LEAVING
+        return None
+
+    async def _room(self, request_id: str) -> None:
+        """Wait until a request with this id may begin."""
+        while self._running and not self._may_begin(request_id):
+            await asyncio.wait([*self._running], return_when=asyncio.FIRST_COMPLETED)
+
+    def _may_begin(self, request_id: str) -> bool:
+        taken = self._running.values()
+        return bool(request_id) and request_id not in taken and "" not in taken and len(taken) < SIDE_BY_SIDE
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None and self._refusal is None:
+            self._refusal = error if isinstance(error, Exception) else RuntimeError(str(error))
+
+    async def _answer(self, asked: Asked) -> None:
+        if not asked.stream:
+            exchange = await self._ask(asked, self._context, None)
+            await self._write(in_stream(asked, whole(asked, bytes(exchange.content))))
+            return
+
+        async def take(events: bytes) -> None:
+            one = piece(events)
+            if one.text or one.error or one.finish_reason is not None:
+                await self._write(streamed(asked, one))
+
+        await self._ask(asked, self._context, take)
+
+    async def _write(self, message: Any) -> None:
+        async with self._writing:
+            await self._context.write(message)

@@ -1,0 +1,26 @@
+"""The functions of the original's native module that are in no other package here."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+_LEVELS: Final = {"trace": logging.DEBUG, "warn": logging.WARNING}
+
+
+def get_tool_parser_names() -> list[str]:
+    """Names for `--dyn-tool-call-parser`: none, no parser runs here."""
+    return []
+
+
+def get_reasoning_parser_names() -> list[str]:
+    """Names for `--dyn-reasoning-parser`: none, likewise."""
+    return []
+
+
+def log_message(level: str, message: str, module: str, file: str, line: int) -> None:
+    """Log a line as of another place in the code; `level` is error, warn, info, debug or trace."""
+    logger = logging.getLogger(module)
+    number = _LEVELS.get(level.lower()) or logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    if logger.isEnabledFor(number):
+        logger.handle(logger.makeRecord(module, number, file, line, message, (), None))
