@@ -186,3 +186,27 @@ def test_cancellation(start: Start) -> None:
 def test_the_typed_program_runs(start: Start) -> None:
     """What `make check` reads as types is so at run time."""
     assert start("typed.py").end() == ["typed"]
+
+
+def test_the_native_module_of_2025(start: Start) -> None:
+    """`from dynamo._core import …` gives the runtime, clients, streams and registration."""
+    assert start("core_early.py").end() == [
+        "items ['hello', 'world'] ItemStream",
+        "names Backend OverlapScores dynamo.llm.registration",
+    ]
+
+
+def test_the_native_module_of_2026(start: Start) -> None:
+    """By name and by attribute, loading nothing heavy; names that aren't there say what to use."""
+    assert start("core_today.py").end() == [
+        "loaded []",
+        "same True True",
+        "names 7 Tokens Decode 944132403",
+        "parsers [] []",
+        "instead dynamo._core.VirtualConnectorClient is not there: pipelines are scaled by `kubectl scale`, or by an "
+        "HPA on them; no planner asks a program",
+        "instead dynamo.llm.LoRADownloader: there are no adapters in this version: serve the merged model under a name "
+        "of its own",
+        "nothing False True",
+        "WARNING lib.rs:7 a line of a native library",
+    ]

@@ -39,11 +39,14 @@ def test_a_worker_is_told_what_the_line_says() -> None:
 
 
 def test_a_frontend_is_told_what_the_line_says() -> None:
-    """Port, router and the namespace of out=dyn://… reach the frontend's own settings; it listens on loopback."""
+    """Port, router and the endpoint of out=dyn://… reach the frontend's own settings; it listens on loopback."""
     asked = understood("in=http out=dyn://ns.backend.generate --http-port 0 --router-mode random --migration-limit 3")
     frontend = frontend_settings(asked.roles, asked.settings)
     assert (frontend.http_host, frontend.http_port, frontend.namespace) == ("127.0.0.1", 0, "ns")
+    assert frontend.endpoint == "ns.backend.generate"
     assert (frontend.router_mode, frontend.migration_limit) == ("random", 3)
+    asked = understood("in=http out=dyn")
+    assert frontend_settings(asked.roles, asked.settings).endpoint == ""
 
 
 @pytest.mark.parametrize(

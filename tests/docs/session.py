@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
 OF_THE_CLONE: Final = ("examples", "charts", "crds", "docs", "Makefile", "pyproject.toml", "constraints.txt")
-PORTS: Final = (8000, 8080, 2379, 2380, 4222)
+PORTS: Final = (8000, 8080, 8788, 2379, 2380, 4222)
 PROGRAMS: Final = {
     "dynamo": "dynamo.cli", "dynamo-run": "dynamo.cli.run", "dynamo-frontend": "dynamo.frontend",
     "dynamo-worker": "dynamo.worker",
@@ -152,6 +152,7 @@ class Session:
         port = self._ports[8080 if re.search(r"dynamo[ -]run", text) else 8000]
         found = {
             **plain, "XDG_STATE_HOME": str(self.state), "XDG_RUNTIME_DIR": str(self.state), "DYN_HTTP_PORT": str(port),
+            "DYN_GRPC_METRICS_PORT": str(self._ports[8788]),
             "PATH": os.pathsep.join([str(self._programs), sysconfig.get_path("scripts"), plain.get("PATH", "")]),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "NO_PROXY": "localhost,127.0.0.1",
             "no_proxy": "localhost,127.0.0.1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "120",

@@ -12,7 +12,7 @@ from tests.docs.session import ROOT, Session, session
 from dynamo.llm.files import FileCache
 from dynamo.llm.packages import assemble
 
-PAGES = [ROOT / "docs/getting-started.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+PAGES = [ROOT / "docs/getting-started.md", ROOT / "docs/kserve.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 
 
 def title(page: Path) -> str:

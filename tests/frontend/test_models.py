@@ -181,6 +181,18 @@ def test_frontend_of_one_namespace(make_site: Any, echo: Any) -> None:
     assert [m["id"] for m in httpx.get(site.url + "/v1/models").json()["data"]] == ["m"]
 
 
+def test_frontend_of_one_endpoint(make_site: Any, echo: Any) -> None:
+    """The namespace, the component and the endpoint of out=dyn://… all limit; prefill workers are its namespace's."""
+    site = make_site(endpoint="test.backend.generate", namespace="test")
+    for name, path in (("a", "test.other.generate"), ("b", "test.backend.other"), ("c", "else.backend.generate")):
+        site.worker(echo, name, path=path, wait=False)
+    site.worker(echo, path="test.prefill.generate", role="prefill", wait=False)
+    site.worker(echo)
+    assert [m["id"] for m in httpx.get(site.url + "/v1/models").json()["data"]] == ["m"]
+    paths = {one["endpoint"] for one in httpx.get(site.url + "/health").json()["instances"]}
+    assert paths == {"dyn://test.backend.generate", "dyn://test.prefill.generate"}
+
+
 class Refusing:
     """An engine that fails each request with one error, before or after some tokens."""
 

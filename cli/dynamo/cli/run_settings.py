@@ -140,6 +140,7 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         kserve_grpc_server=roles.input == "grpc",
         grpc_metrics_port=settings.grpc_metrics_port,
         namespace=_namespace(roles, settings),
+        endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         router_mode=settings.router_mode,
         migration_limit=settings.migration_limit or 0,
         overlap_score_weight=settings.kv_overlap_score_weight,

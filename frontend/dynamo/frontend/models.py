@@ -35,7 +35,7 @@ from dynamo.llm.card import ModelCard, card_from_dict
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import DynamoException, InvalidArgument
-from dynamo.runtime.names import InstanceKey
+from dynamo.runtime.names import EndpointPath, InstanceKey
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,9 @@ class ModelPool:
         kv: KvOptions | None = None, events: KvEvents | None = None, sharing: KvSharing | None = None,
         gates: Gates | None = None, sessions: Sessions | None = None, migration_limit: int = 0,
         disagg: Rules | None = None, namespace_prefix: str = "",
+        only: EndpointPath | None = None,
     ) -> None:  # fmt: skip
-        self._namespace_prefix = namespace_prefix
+        self._namespace_prefix, self._only = namespace_prefix, only
         self._view, self._loader, self._metrics = view, loader, metrics
         self._events, self._sharing = events, sharing
         self._mode, self._random, self._kv = mode, random, kv
@@ -87,6 +88,8 @@ class ModelPool:
             return
         if card.role == "prefill":
             self.prefills.joined(card, instance)  # no model by itself: nothing is pending of it
+            return
+        if self._only is not None and instance.key.path != self._only:
             return
         if instance.key.path.namespace in self._heard:
             self._seat(card, instance)

@@ -42,6 +42,7 @@ from dynamo.llm.files import FileCache
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         sessions=_sessions(settings), migration_limit=settings.migration_limit,
         **_kv_routing(runtime, settings), disagg=disagg_rules(settings),
         namespace_prefix=settings.namespace_prefix,
+        only=EndpointPath.parse(settings.endpoint) if settings.endpoint else None,
     )  # fmt: skip
     watch = _watch(settings, metrics)
     services = Services(

@@ -230,6 +230,8 @@ class FrontendSettings:
         "less 256.", env="DYN_HTTP_MAX_CONNECTIONS",
     )  # fmt: skip
     verbose: int = 0
+    endpoint: str = ""
+    """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
 

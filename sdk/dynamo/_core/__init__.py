@@ -1,7 +1,7 @@
 """The original's native module: what programs of all ages import from `dynamo._core`.
 
-Its names are those of `dynamo.llm` and `dynamo.runtime`, which today's programs import them from; they are looked up there
-when they are first used. A name that is in neither raises an `ImportError` that says what to use instead.
+Its names are those of `dynamo.llm` and `dynamo.runtime`, which today's programs import them from; they are looked up
+there when they are first used. A name that is in neither raises an `ImportError` that says what to use instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynamo._core.functions import get_tool_parser_names as get_tool_parser_names
     from dynamo._core.functions import log_message as log_message
     from dynamo.llm import *  # noqa: F403
-    from dynamo.runtime import *  # noqa: F403
+    from dynamo.runtime import *  # type: ignore[assignment]  # noqa: F403
     from dynamo.runtime import ItemStream as AsyncResponseStream
 
 __all__ = ["AsyncResponseStream", "get_reasoning_parser_names", "get_tool_parser_names", "log_message"]

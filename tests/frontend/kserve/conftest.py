@@ -70,7 +70,7 @@ class Stream:
 
     def answer(self, within: float = 10) -> list[Any]:
         """All answers up to the last one of a request; an error is raised."""
-        found = []
+        found: list[Any] = []
         while not found or not is_last(found[-1]):
             one = self.next(within)
             if isinstance(one, Exception):

@@ -37,7 +37,8 @@ def test_deadlines(kserve: Any, call: Any, engines: Any, within: Any) -> None:
     engine = engines(delay=0.05)
     site.worker(engine)
     caller = call(site)
-    for count, limit in enumerate(({"client_timeout": 0.5}, {"timeout": 500_000}), 1):
+    limits: list[dict[str, Any]] = [{"client_timeout": 0.5}, {"timeout": 500_000}]
+    for count, limit in enumerate(limits, 1):
         with pytest.raises(InferenceServerException) as caught:
             caller.infer("x" * 200, parameters={"max_tokens": 200}, **limit)
         assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
@@ -75,7 +76,7 @@ def test_a_refusal_ends_its_stream(kserve: Any, call: Any, engines: Any) -> None
     site = kserve()
     engine = engines(delay=0.01)
     site.worker(engine)
-    for wrong, code in (({"model": "other"}, "NOT_FOUND"), ({"parameters": {"timeout": "soon"}}, "INVALID_ARGUMENT")):
+    for wrong, code in (({"model": "other"}, "NOT_FOUND"), ({"parameters": {"stream": "maybe"}}, "INVALID_ARGUMENT")):
         with call(site).stream() as stream:
             stream.ask("hello", request_id="1", parameters={"max_tokens": 5})
             stream.ask("hello", request_id="2", **wrong)

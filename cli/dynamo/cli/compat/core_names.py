@@ -1,7 +1,7 @@
 """The names of the original's `dynamo._core` in three ages, and where each of them is here.
 
-They are those that `dir(dynamo._core)` shows in its packages 0.1.1 and 0.3.2 (A), 0.8.1 (B) and 1.6.1 (C), without those
-that begin with an underscore. The state is asked of the code.
+They are those that `dir(dynamo._core)` shows in its packages 0.1.1 and 0.3.2 (A), 0.8.1 (B) and 1.6.1 (C), without
+those that begin with an underscore. The state is asked of the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes `inference_pb2.py` and its types out of `inference.proto`: `make generate`, checked by tests/frontend/kserve.
+"""Makes `inference_pb2.py` out of `inference.proto`: `make generate`, checked by tests/frontend/kserve.
 
 protoc's own modules put their messages into one table of the whole process, where Triton's client has the same names,
 and run with few versions of protobuf. So the module has protoc's description of the file and a table of its own.
@@ -17,6 +17,8 @@ SOURCE: Final = "inference.proto"
 _TEMPLATE: Final = '''\
 """The messages of inference.proto. Made from it by `make generate`; don't edit it by hand."""
 
+from typing import Any
+
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
 
@@ -26,7 +28,7 @@ DESCRIPTOR = _POOL.AddSerializedFile(
 )
 
 
-def _message(name: str) -> type:
+def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"inference.{{name}}"))
 
 
@@ -35,13 +37,12 @@ def _message(name: str) -> type:
 
 
 def generate(folder: Path) -> None:
-    """Write both files into a folder; `RuntimeError` where protoc refuses."""
+    """Write it into a folder; `RuntimeError` where protoc refuses."""
     from grpc_tools import protoc
 
     with tempfile.TemporaryDirectory() as work:
         described = Path(work, "described")
-        arguments = [f"-I{HERE}", f"--descriptor_set_out={described}", f"--pyi_out={folder}", SOURCE]
-        if protoc.main(["protoc", *arguments]) != 0:
+        if protoc.main(["protoc", f"-I{HERE}", f"--descriptor_set_out={described}", SOURCE]) != 0:
             raise RuntimeError(f"protoc refuses {SOURCE}")
         (folder / "inference_pb2.py").write_text(_module(described.read_bytes()))
 

@@ -1,5 +1,7 @@
 """The messages of inference.proto. Made from it by `make generate`; don't edit it by hand."""
 
+from typing import Any
+
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
 
@@ -114,7 +116,7 @@ DESCRIPTOR = _POOL.AddSerializedFile(
 )
 
 
-def _message(name: str) -> type:
+def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"inference.{name}"))
 
 

@@ -7,7 +7,7 @@ Triton's client does.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from dynamo.frontend.errors import ApiError, bad_request
@@ -64,7 +64,7 @@ def value(tensor: Any, packed: bytes | None, datatypes: tuple[str, ...] = ()) ->
 
 
 def _in_contents(tensor: Any, kind: _Kind) -> Any:
-    elements = getattr(tensor.contents, kind.contents) if kind.contents else ()
+    elements: Sequence[Any] = getattr(tensor.contents, kind.contents) if kind.contents else ()
     if len(elements) != 1:
         where = f"contents.{kind.contents}" if kind.contents else "raw_input_contents"
         raise _wrong(tensor.name, f"expected one element in {where}, got {len(elements)}")
