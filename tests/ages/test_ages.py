@@ -192,7 +192,7 @@ def test_the_native_module_of_2025(start: Start) -> None:
     """`from dynamo._core import …` gives the runtime, clients, streams and registration."""
     assert start("core_early.py").end() == [
         "items ['hello', 'world'] ItemStream",
-        "names Backend OverlapScores dynamo.llm.registration",
+        "names backend OverlapScores dynamo.llm.registration",
     ]
 
 

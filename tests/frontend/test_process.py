@@ -140,3 +140,19 @@ def _children(pid: int) -> list[int]:
 
 def _alive(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
+
+
+def test_grpc_beside_http(start: Start) -> None:
+    """The ready line has both addresses; what KServe's port can't be is said before anything is served."""
+    process = start("--kserve-grpc-server", "--grpc-metrics-port", "0")
+    said = ready(process)
+    assert httpx.get(f"{said['url']}/health").status_code == 200
+    host, port = said["grpc"].split(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+    assert said["url"].rpartition(":")[2] != port
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    several = start("--workers", "2", DYN_KSERVE_GRPC_SERVER="true")
+    _, error = several.communicate(timeout=20)
+    assert several.returncode == 2
+    assert b"--kserve-grpc-server is served by one process" in error

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
+import tritonclient.grpc as triton
 from tests.ages.llm.conftest import PROGRAMS, Deployment
 from tests.fixtures_etcd import free_ports
 from tests.system.conftest import Process, eventually
@@ -206,7 +208,7 @@ def test_engines_and_inputs_of_2026(deployment: Deployment) -> None:
 
 
 def test_an_engine_of_the_process_itself(deployment: Deployment) -> None:
-    """With `http` an echo is seen by nobody else; with `stdin` it answers one prompt and ends."""
+    """With `http` and `grpc` an echo is seen by nobody else; with `stdin` it answers one prompt and ends."""
     (port,) = free_ports(1)
     program = deployment.program("entry_1_x", "Echo", "http", str(port))
     url = program.ready_line()["url"]
@@ -214,6 +216,12 @@ def test_an_engine_of_the_process_itself(deployment: Deployment) -> None:
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20).json()
     assert answer["choices"][0]["message"]["content"] == "hello"
     assert deployment.frontend.models() == []
+    leaves_well(program)
+    program = deployment.program("entry_1_x", "Echo", "grpc", str(port))
+    with triton.InferenceServerClient(program.ready_line()["grpc"]) as client:
+        text = triton.InferInput("text_input", [1], "BYTES")
+        text.set_data_from_numpy(np.array([b"hello"], dtype=np.object_))
+        assert client.infer("entered", [text]).as_numpy("text_output").tolist() == [b"hello"]
     leaves_well(program)
     argv = [sys.executable, str(PROGRAMS / "entry_1_x.py"), "Echo", "stdin", "0"]
     env = {**program.env, **deployment.stack.env}

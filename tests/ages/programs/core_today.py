@@ -19,7 +19,7 @@ except ImportError as error:
     print("instead", error)
 try:
     _core.LoRADownloader()
-except ValueError as error:
+except _core.InvalidArgument as error:
     print("instead", error)
 print("nothing", hasattr(_core, "Nonsense"), "Client" in dir(_core))
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(filename)s:%(lineno)d %(message)s")
