@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from dynamo.frontend.admission import Thresholds
@@ -276,7 +276,7 @@ async def _leave(
     services.lifecycle.draining = True
     http.drain()
     await _unless(leaving.now, _accept(servers, accept))
-    give_up = partial(_give_up, services, settings.grace_seconds)
+    give_up = cache(partial(_give_up, services, settings.grace_seconds))  # once, whichever server asks first
     stopping = asyncio.gather(*(one.stop(settings.grace_seconds, give_up) for one in servers))
     await _unless(leaving.now, stopping)
 

@@ -7,11 +7,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
 import trustme
 from tests.frontend.kserve.conftest import words
 from tritonclient.utils import InferenceServerException
 
+from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.runtime.serving import Incoming
@@ -29,6 +31,25 @@ def test_a_client_that_leaves_frees_the_engine(kserve: Any, call: Any, engines: 
         caller.client.stop_stream(cancel_requests=True)
     within("the engine is free", lambda: (engine.cancelled, engine.running) == (1, 0))
     within("nothing runs", lambda: site.metric("inflight_requests") == 0)
+
+
+def test_a_client_that_does_not_read_is_cut_off(kserve: Any, engines: Any, within: Any) -> None:
+    """After --stall-seconds, or a megabyte: the engine is freed, others aren't held back."""
+    site = kserve(stall_seconds=1.0)
+    engine = engines()
+    site.worker(engine, context_length=1 << 20)
+    request = ModelInferRequest(model_name="m")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1], contents={"bytes_contents": [b"x" * 1000]})
+    request.inputs.add(name="streaming", datatype="BOOL", shape=[1], contents={"bool_contents": [True]})
+    request.parameters["max_tokens"].int64_param = 1 << 20
+    with grpc.insecure_channel(site.grpc) as channel:
+        method = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = method(iter([request.SerializeToString()]))
+        within("the engine is free", lambda: (engine.cancelled, engine.running) == (1, 0), 30)
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in answers:
+                pass
+    assert caught.value.code() is grpc.StatusCode.ABORTED
 
 
 def test_deadlines(kserve: Any, call: Any, engines: Any, within: Any) -> None:

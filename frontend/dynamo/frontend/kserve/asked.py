@@ -68,7 +68,7 @@ def read(request: Any) -> Asked:
     body |= {"model": request.model_name, "prompt": text, "stream": bool(streams and streams[-1])}
     if echoes and echoes[-1]:
         body["echo"] = True
-    if body["stream"] and body.get("n", 1) != 1:
+    if body["stream"] and (body.get("n") or 1) != 1:
         raise bad_request("n: a stream has one answer; ask without streaming, or n times.", "n")
     return Asked(request.id, body["stream"], _outputs(request), body, _seconds(limit))
 

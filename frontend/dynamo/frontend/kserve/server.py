@@ -17,6 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes lines of its own 
 
 import grpc  # type: ignore[import-untyped]
 
+from dynamo.frontend.http_server import most_connections
 from dynamo.frontend.kserve.service import InferenceService
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
@@ -33,7 +34,8 @@ class GrpcServer:
 
     def __init__(self, services: Services, settings: FrontendSettings) -> None:
         self._service = InferenceService(services)
-        self._server = grpc.aio.server(options=_options(settings))
+        most = settings.max_connections or most_connections()
+        self._server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=most)
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
         self._stopping: asyncio.Task[None] | None = None
         self.address = _bound(self._server, settings)
@@ -89,7 +91,7 @@ class GrpcServer:
 
 
 def _options(settings: FrontendSettings) -> list[tuple[str, int]]:
-    """Bounds of messages, and pings that find clients which are gone without a word, as HTTP's sockets do."""
+    """Bounds of messages and of idle connections, and pings that find clients which are gone without a word."""
     half = max(1, round(settings.stall_seconds * 500))
     return [
         ("grpc.so_reuseport", 0),  # else a second process would get a share of the port, without a word
@@ -100,6 +102,8 @@ def _options(settings: FrontendSettings) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _MOST_PINGS_MS),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1000)),
+        ("grpc.max_connection_idle_ms", round(settings.keep_alive_timeout * 1000)),  # clients dial again by themselves
     ]
 
 

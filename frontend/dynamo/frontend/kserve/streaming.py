@@ -55,9 +55,10 @@ class Streaming:
             while self._running:
                 await asyncio.wait([*self._running])
         finally:
-            halting.cancel()
-            for task in self._running:
+            left = [halting, *self._running]
+            for task in left:
                 task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
         if self._refusal is not None:
             raise self._refusal
 

@@ -14,7 +14,8 @@ async def main(runtime: DistributedRuntime) -> None:
     engine, way, port = sys.argv[1:]
     args = EntrypointArgs(
         EngineType[engine], model_name="entered" if engine != "Dynamic" else None, http_host="127.0.0.1",
-        http_port=int(port), http_metrics_port=0, router_config=RouterConfig(RouterMode.PowerOfTwoChoices), namespace="test",
+        http_port=int(port), http_metrics_port=0, namespace="test",
+        router_config=RouterConfig(RouterMode.PowerOfTwoChoices),
         kv_cache_block_size=16, mocker_engine_args={"speedup_ratio": 100.0} if engine == "Mocker" else None,
     )  # fmt: skip
     await run_input(runtime, way, await make_engine(runtime, args))
