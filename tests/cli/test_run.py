@@ -64,10 +64,21 @@ def test_http_has_the_known_port() -> None:
 
 def test_old_flags_are_accepted_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     """Flags of the original that change nothing are named, not silently dropped."""
-    asked = understood("in=http out=mocker --model-config x --kv-waiting-requests-weight 1.0 --request-plane tcp")
+    asked = understood("in=http out=mocker --kv-waiting-requests-weight 1.0 --request-plane tcp")
     assert asked.settings.http_port == 8080
     told = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in told] == ["--model-config", "--kv-waiting-requests-weight", "--request-plane"]
+    assert [line.split()[1] for line in told] == ["--kv-waiting-requests-weight", "--request-plane"]
+
+
+def test_a_description_is_for_gguf_files() -> None:
+    """--model-config reaches the worker with one; with another model a notice says that it changes nothing."""
+    asked = understood("in=http out=llamacpp m.gguf --model-config org/repo")
+    assert worker_settings(asked.roles, asked.settings, asked.model).model_config == "org/repo"
+    assert notices(asked.roles, asked.settings, asked.model) == []
+    for line, why in (("out=mocker", "it describes a .gguf file"), ("out=vllm folder", "folder has its own tokenizer")):
+        asked = understood(f"in=http {line} --model-config org/repo")
+        assert worker_settings(asked.roles, asked.settings, asked.model).model_config == ""
+        assert why in notices(asked.roles, asked.settings, asked.model)[0]
 
 
 def test_the_first_gpu_is_sglangs(tmp_path: Path) -> None:

@@ -189,8 +189,9 @@ def test_frontend_of_one_endpoint(make_site: Any, echo: Any) -> None:
     site.worker(echo, path="test.prefill.generate", role="prefill", wait=False)
     site.worker(echo)
     assert [m["id"] for m in httpx.get(site.url + "/v1/models").json()["data"]] == ["m"]
-    paths = {one["endpoint"] for one in httpx.get(site.url + "/health").json()["instances"]}
-    assert paths == {"dyn://test.backend.generate", "dyn://test.prefill.generate"}
+    found = httpx.get(site.url + "/health").json()
+    assert found["endpoints"] == ["dyn://test.backend.generate"]
+    assert {one["component"] for one in found["instances"]} == {"backend", "prefill"}
 
 
 class Refusing:

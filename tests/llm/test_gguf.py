@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.worker.chain_model import write_checkout, write_gguf
 from tokenizers import Tokenizer as Native
 
 from dynamo.llm import FileCache, ModelCard, open_model
@@ -206,3 +207,25 @@ def test_other_files_are_no_gguf(tmp_path: Path, cache: FileCache) -> None:
     path.write_bytes(writer.gguf_bytes({"a": 1}, version=1))
     with pytest.raises(InvalidArgument, match="version 1"):
         open_model(path, cache=cache)
+
+
+def test_another_description_of_a_file(tmp_path: Path, cache: FileCache) -> None:
+    """`described_by`: tokenizer, template and end tokens are the folder's; name, path and the shorter context stay."""
+    folder, file = write_checkout(tmp_path / "described"), write_gguf(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    own, other = open_model(file, cache=cache), open_model(folder, cache=cache)
+    model = open_model(file, cache=cache, described_by=folder)
+    assert (model.path, model.card.name) == (file, own.card.name)
+    assert model.card.files == other.card.files != own.card.files
+    assert model.card.eos_token_ids == other.card.eos_token_ids
+    assert model.card.context_length == min(own.card.context_length or 0, other.card.context_length or 0)
+    assert set(model.files) == set(other.files)
+
+
+def test_a_description_of_another_model(tmp_path: Path, cache: FileCache, checkout: Path) -> None:
+    """One whose tokens the file doesn't know, and a folder that has its own, are refused."""
+    file = write(tmp_path, writer.sentencepiece_fields())
+    with pytest.raises(InvalidArgument, match=r"has \d+ tokens, and tiny\.gguf knows \d+: it belongs to another"):
+        open_model(file, cache=cache, described_by=checkout)
+    with pytest.raises(InvalidArgument, match=r"can describe a \.gguf file only"):
+        open_model(checkout, cache=cache, described_by=checkout)

@@ -167,7 +167,7 @@ def _start(understood: Run) -> int:
     except ModuleNotFoundError as error:  # installed without what it composes
         print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
         return 1
-    for sentence in notices(understood.roles, understood.settings):
+    for sentence in notices(understood.roles, understood.settings, understood.model):
         print(f"note: {sentence}", file=sys.stderr)
     try:
         return session.start(understood)

@@ -11,7 +11,6 @@ FORMER: Final[tuple[Former, ...]] = (
     *PLANES,
     renamed("--dist-init-addr", "--leader-addr", "{}"),
     renamed("--router-kv-overlap-score-weight", "--kv-overlap-score-weight", "{}"),
-    needless("--model-config", "a GGUF file holds its own tokenizer and template"),
     needless("--max-num-batched-tokens", "it never did; --extra-engine-args says it to the engine"),
     needless("--kv-gpu-cache-usage-weight --kv-waiting-requests-weight", "load is counted in blocks since 0.3.2"),
     renamed("--no-kv-events", "--use-kv-events=false", switch=True),

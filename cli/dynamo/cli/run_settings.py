@@ -28,6 +28,9 @@ class RunSettings:
 
     model_path: str = setting("", "The model; the same as MODEL.")
     model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.")
+    model_config: str = setting(
+        "", "Folder or ORG/REPO whose tokenizer, template and configuration a .gguf file is served with, not its own."
+    )
     http_port: int = setting(
         8080, "Port of in=http and of in=grpc; 0 picks a free one and prints it.", env="DYN_HTTP_PORT"
     )
@@ -71,14 +74,18 @@ class RunSettings:
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
 
 
-_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template")
+_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template", "model_config")
 
 
-def notices(roles: Roles, settings: RunSettings) -> list[str]:
-    """One sentence per flag that was given but changes nothing for this engine."""
+def notices(roles: Roles, settings: RunSettings, model: str = "") -> list[str]:
+    """One sentence per flag that was given but changes nothing for this engine, or for this model."""
+    found = []
     if settings.base_gpu_id and roles.output != SGLANG:
-        return [f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES"]
-    return []
+        found.append(f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES")
+    if settings.model_config and not is_gguf(model):
+        what = f"{model} has its own tokenizer and template" if model else "it describes a .gguf file"
+        found.append(f"--model-config changes nothing: {what}")
+    return found
 
 
 def check(roles: Roles, settings: RunSettings, model: str) -> None:
@@ -127,6 +134,11 @@ def _check_frontend_only(settings: RunSettings, model: str) -> None:
         raise CommandError(f"out=dyn serves the models of its workers; {model} belongs to in=dyn:// out=ENGINE")
 
 
+def is_gguf(model: str) -> bool:
+    """Whether a GGUF file is named, here, of the hub, or of a package."""
+    return ".gguf" in model.lower() or model.startswith("package://") or ":" in model.rpartition("/")[2]
+
+
 def flag(name: str) -> str:
     """`model_path` as it is typed."""
     return "--" + name.replace("_", "-")
@@ -173,6 +185,7 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "engine": roles.output,
         "model_path": model,
         "model_name": settings.model_name,
+        "model_config": settings.model_config if is_gguf(model) else "",
         "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
         "context_length": settings.context_length,
         "chat_template": settings.chat_template,

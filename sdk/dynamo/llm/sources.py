@@ -48,17 +48,21 @@ def open_model(
     cache: FileCache | None = None,
     weights: Weights = "any",
     stop: threading.Event | None = None,
+    described_by: str | Path | None = None,
     **card_fields: Any,
 ) -> LocalModel:
     """Read the model's description; `InvalidArgument` says what is wrong with it in one sentence. May take seconds.
 
     A model of the hub is loaded into its cache first, which may take an hour and ends soon after `stop` is set; of its
-    files those that an engine with these `weights` reads. `chat_template` (a Jinja file, or the template itself) and
-    any other field of `ModelCard` override what the model says; `context_length` lowers it.
+    files those that an engine with these `weights` reads. `described_by` names a folder or a model of the hub whose
+    tokenizer, template and configuration are taken instead of a GGUF file's own. `chat_template` (a Jinja file, or the
+    template itself) and any other field of `ModelCard` override what the model says; `context_length` lowers it.
     """
     cache = cache or FileCache()
     try:
         model = _open(source, cache, weights, stop)
+        if described_by:
+            model = _described(model, str(described_by), cache, stop)
     except OSError as error:
         raise InvalidArgument(f"the model at {str(source)!r} can't be read: {error.strerror or error}") from error
     changes: dict[str, Any] = {key: value for key, value in card_fields.items() if value is not None}
@@ -102,6 +106,22 @@ def _open_path(path: Path, cache: FileCache, weights: Weights) -> LocalModel:
     from dynamo.llm.gguf_model import open_gguf
 
     return open_gguf(path, cache)
+
+
+def _described(model: LocalModel, by: str, cache: FileCache, stop: threading.Event | None) -> LocalModel:
+    """The GGUF file `model` with another description of it; its own ids have to be enough for that one's tokens."""
+    if model.path is None or model.path.suffix != ".gguf":
+        raise InvalidArgument(f"{by} can describe a .gguf file only: a folder has its own tokenizer and template")
+    other = _open(by, cache, "none", stop)
+    own, theirs = model.card, other.card
+    if (theirs.vocab_size or 0) > (own.vocab_size or 0):
+        raise InvalidArgument(
+            f"the tokenizer of {by} has {theirs.vocab_size} tokens, and {model.path.name} knows {own.vocab_size}: it "
+            "belongs to another model"
+        )
+    lengths = [length for length in (own.context_length, theirs.context_length) if length is not None]
+    card = msgspec.structs.replace(theirs, name=own.name, context_length=min(lengths, default=None))
+    return LocalModel(card, other.files, model.path)
 
 
 def is_of_hub(source: str) -> bool:

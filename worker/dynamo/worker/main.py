@@ -128,6 +128,7 @@ def load_model(settings: WorkerSettings, stop: threading.Event | None = None) ->
         chat_template=settings.chat_template or None,
         weights=weights_of(settings.engine),
         stop=stop,
+        described_by=settings.model_config or None,
     )
 
 

@@ -45,6 +45,9 @@ class WorkerSettings:
         env="DYN_MODEL_PATH",
     )
     model_name: str = setting("", "Served name; default: that of the file or folder.", env="DYN_MODEL_NAME")
+    model_config: str = setting(
+        "", "Folder or ORG/REPO whose tokenizer, template and configuration a GGUF file is served with, not its own."
+    )
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
     role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
     context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
