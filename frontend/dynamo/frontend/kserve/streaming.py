@@ -55,7 +55,7 @@ class Streaming:
             while self._running:
                 await asyncio.wait([*self._running])
         finally:
-            left = [halting, *self._running]
+            left: list[asyncio.Task[Any]] = [halting, *self._running]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
