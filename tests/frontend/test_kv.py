@@ -190,7 +190,7 @@ def test_a_long_answer_makes_its_worker_busy(make_site: Any, engines: Any, withi
     """A short prompt whose answer fills more than a tenth of the cache; without the flag nobody would know."""
     for track, busy in ((True, 503), (False, 200)):
         site = make_site(**KV, router_track_output_blocks=track, active_decode_blocks_threshold=0.1)
-        engine = engines(delay=0.001)
+        engine = engines(delay=0.02)  # so that it is far from its end, however slow this client is
         site.worker(engine, figures={"total_kv_blocks": 100}, kv_cache_block_size=4)
         options: dict[str, Any] = {"prompt": "abc", "max_tokens": 900, "stream": True}
         with site.client().completions.create(model="m", **options) as stream:
