@@ -41,8 +41,14 @@ test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of 
 	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/test_engine_kinds.py tests_vllm)
 
 .PHONY: test-sglang
-test-sglang: $(SGLANG_VENV)/.ready ## SGLang's adapter against the real package, as far as that imports without a GPU, in an environment of its own (5 GB, installed once)
-	@PYTHONPATH=. $(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang $(or $(ARGS),tests_sglang)
+test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environment of its own (5 GB, installed once)
+	@run() { PYTHONPATH=.:tests_sglang/kernels DYN_CONTRACT_ENGINES=sglang \
+	$(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang "$$@"; }; \
+	$(if $(ARGS),run $(ARGS),run tests_sglang && run tests/worker/test_engine_contract.py -k "not $(SGLANG_STOPS)" \
+	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)")
+
+# SGLang ends every process that its own has started when it stops: a second engine there would end the first.
+SGLANG_STOPS := (stop_ends or draining)
 
 check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \

@@ -124,7 +124,12 @@ def test_what_the_adapter_reaches_into_is_there() -> None:
     ):  # fmt: skip
         assert words in engine
     manager = ast.unparse(source("sglang.srt.managers.tokenizer_manager"))
-    for words in ("def abort_request(self, rid: str", "self.context_len =", "'output_ids': output_token_ids"):
+    for words in (
+        "self.model_config.vocab_size",
+        "def abort_request(self, rid: str",
+        "self.context_len =",
+        "'output_ids': output_token_ids",
+    ):
         assert words in manager
     assert "'max_total_num_tokens': self.max_total_num_tokens" in ast.unparse(source("sglang.srt.managers.scheduler"))
 

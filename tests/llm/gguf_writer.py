@@ -84,6 +84,26 @@ def byte_level_fields(data: dict[str, Any], pre: str, **more: Any) -> dict[str, 
     }
 
 
+def word_piece_fields(pieces: list[str], **more: Any) -> dict[str, Any]:
+    """Return the fields of a model with BERT's vocabulary, from its `vocab.txt`, as llama.cpp's converter writes them:
+    pieces that begin a word get a mark, those that go on lose theirs."""
+    special = [piece.startswith("[") and piece.endswith("]") for piece in pieces]
+    tokens = [
+        piece if control else piece[2:] if piece.startswith("##") else "\u2581" + piece
+        for piece, control in zip(pieces, special, strict=True)
+    ]
+    named = {"cls": "[CLS]", "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]", "mask": "[MASK]"}
+    return {
+        "general.architecture": "bert",
+        "bert.context_length": 512,
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if control else 1 for control in special],
+        **{f"tokenizer.ggml.{name}_token_id": pieces.index(piece) for name, piece in named.items() if piece in pieces},
+        **more,
+    }
+
+
 def runnable_bytes(fields: dict[str, Any]) -> bytes:
     """Return a file that llama.cpp loads: the fields of a tokenizer, and one layer with zeros for weights."""
     width, inner, vocabulary = 32, 32, len(fields["tokenizer.ggml.tokens"])

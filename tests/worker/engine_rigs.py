@@ -67,6 +67,11 @@ VLLM: Final = json.dumps({
     "enforce-eager": True, "dtype": "float32", "block-size": 32, "max-num-seqs": 16, "max_num_batched_tokens": 128,
 })  # fmt: skip
 """In float32, so that an answer doesn't depend on what was computed beside it."""
+SGLANG: Final = json.dumps({
+    "device": "cpu", "dtype": "float32", "attention-backend": "torch_native", "mem-fraction-static": 0.05,
+    "max-total-tokens": 8192, "max-running-requests": 16,
+})  # fmt: skip
+"""In float32, as vLLM's."""
 RIGS: Final = {
     "echo_core": Kind("echo_core"),
     "echo_full": Kind("echo_full"),
@@ -74,6 +79,7 @@ RIGS: Final = {
     "llamacpp": Kind("llamacpp", write_gguf, '{"n_parallel": 8, "n_ctx": 4096, "n_threads": 1}', real=True),
     "mistralrs": Kind("mistralrs", write_gguf, real=True),
     "mistralrs-safetensors": Kind("mistralrs", write_checkout, real=True),
+    "sglang": Kind("sglang", write_checkout, SGLANG, real=True, apart=True),
     "vllm": Kind("vllm", write_checkout, VLLM, real=True, apart=True),
     "pystr": Kind("python", file=_TEXT_FILE, mode="text"),
     "pytok": Kind("python", file=_TOKENS_FILE, mode="tokens"),
@@ -84,6 +90,8 @@ TOKENS: Final = [name for name in NAMES if RIGS[name].engine not in TEXT_ENGINES
 LIMITED: Final = [name for name in TOKENS if not name.startswith(("echo", "py"))]
 """Engines with a context that ends."""
 REAL: Final = [name for name in NAMES if RIGS[name].real]
+GUIDING: Final = [name for name in REAL if RIGS[name].engine != "sglang"]
+"""Engines that constrain their output; SGLang's grammars need its tokenizer."""
 
 
 class Recorder:

@@ -28,8 +28,16 @@ class Arguments:
         }
 
 
+class ModelConfig:
+    """As its own."""
+
+    vocab_size = 1000
+
+
 class Manager:
     """As its `TokenizerManager`."""
+
+    model_config = ModelConfig()
 
     context_len = CONTEXT
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.worker.engine_rigs import (
+    GUIDING,
     LIMITED,
     NAMES,
     PROMPT,
@@ -256,7 +257,7 @@ def test_over_long_prompts_fail_before_any_output(run: Any) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("run", [n for n in ("mocker", "llamacpp", "vllm") if n in NAMES], indirect=True)
+@pytest.mark.parametrize("run", [n for n in ("mocker", "llamacpp", "sglang", "vllm") if n in NAMES], indirect=True)
 def test_cached_tokens_are_counted(run: Any) -> None:
     """A prompt that was there before is told to be cached, but for its end, which is computed anew."""
 
@@ -293,6 +294,17 @@ def test_a_cancel_reaches_a_long_prompt(run: Any) -> None:
     run(body)
 
 
+async def refused(rig: Rig, request: Any) -> None:
+    """An engine may refuse at once, or in the stream, before any output."""
+    sink = Recorder()
+    try:
+        rig.engine.submit(request, sink)
+    except InvalidArgument as error:
+        sink.fail(error)
+    assert isinstance(await sink.end(), InvalidArgument)
+    assert sink.produced == []
+
+
 @pytest.mark.parametrize("run", REAL, indirect=True)
 @pytest.mark.parametrize("ids", [[2, 1 << 30], [2, 1 << 18], [2, -4]])
 def test_ids_outside_the_vocabulary_are_refused(run: Any, ids: list[int]) -> None:
@@ -301,10 +313,7 @@ def test_ids_outside_the_vocabulary_are_refused(run: Any, ids: list[int]) -> Non
     async def body(rig: Rig) -> None:
         request = rig.request(max_tokens=2)
         request.token_ids = ids
-        sink = Recorder()
-        rig.engine.submit(request, sink)
-        assert isinstance(await sink.end(), InvalidArgument)
-        assert sink.produced == []
+        await refused(rig, request)
         assert await rig.submit(max_tokens=1, ignore_eos=True)[0].end() == LENGTH
 
     run(body)
@@ -317,7 +326,7 @@ GUIDED = {
 }
 
 
-@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("run", GUIDING, indirect=True)
 def test_constrained_answers_keep_to_it(run: Any) -> None:
     """Whatever of an engine's own constraints: the whole answer matches, and ends where it must."""
 
@@ -345,9 +354,7 @@ def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, A
     async def body(rig: Rig) -> None:
         request = rig.request(max_tokens=20)
         request.sampling_options.guided_decoding = wrong
-        sink, _ = rig.submit(request)
-        assert isinstance(await sink.end(), InvalidArgument)
-        assert sink.produced == []
+        await refused(rig, request)
         assert await rig.submit(max_tokens=1, ignore_eos=True)[0].end() == LENGTH
 
     run(body)

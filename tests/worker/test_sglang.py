@@ -195,6 +195,8 @@ def test_what_can_not_be_asked_is_refused_at_once() -> None:
         for request, says in (
             (asked(sampling_options={"guided_decoding": {"json": {}}}), "guided decoding"),
             (asked(token_ids=list(range(played.CONTEXT))), "a prompt of 64 tokens"),
+            (asked(token_ids=[1, 1000]), "token_ids has 1000, which is no token id of this model"),
+            (asked(token_ids=[-4, 2000]), "token_ids has -4"),
         ):
             with pytest.raises(InvalidArgument, match=says):
                 engine.submit(request, Recorder())

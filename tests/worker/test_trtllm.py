@@ -184,6 +184,8 @@ def test_what_fails(model: LocalModel, package: type[Llm]) -> None:
     async def body(engine: trtllm.TrtLlm, played: Llm) -> None:
         with pytest.raises(InvalidArgument, match="TensorRT-LLM: max_tokens is too large"):
             engine.submit(asked(1500), Recorder())
+        with pytest.raises(InvalidArgument, match="token_ids has 100000, which is no token id"):
+            engine.submit(asked(token_ids=[1, 100_000]), Recorder())
         played.breaks = RuntimeError("CUDA error")
         sink = Recorder()
         engine.submit(asked(), sink)

@@ -14,7 +14,7 @@ import msgspec
 from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER, FileRef, ModelCard
 from dynamo.llm.files import FileCache
 from dynamo.llm.gguf import Header, read_header
-from dynamo.llm.gguf_tokenizer import CONVERSION, adds_bos, build_tokenizer, token_list, token_types
+from dynamo.llm.gguf_tokenizer import CONVERSION, adds_bos, begin_and_end, build_tokenizer, token_list, token_types
 from dynamo.llm.sources import LocalModel
 
 _TEMPLATE: Final = "tokenizer.chat_template"
@@ -41,7 +41,7 @@ def open_gguf(path: Path, cache: FileCache) -> LocalModel:
     files = {TOKENIZER: _tokenizer(header, cache)}
     for role, source in _templates(header).items():
         files[role] = cache.keep(source.encode(), f"{role}.jinja")
-    eos, bos = (_known(header.number(f"tokenizer.ggml.{name}_token_id"), tokens) for name in ("eos", "bos"))
+    bos, eos = begin_and_end(header)
     architecture = header.text("general.architecture") or ""
     card = ModelCard(
         name=path.stem,
@@ -69,10 +69,6 @@ def end_ids(header: Header) -> list[int]:
         if types[number] == _CONTROL and token in _END_OF_TURN:
             found[number] = None
     return list(found)
-
-
-def _known(number: int | None, tokens: list[str]) -> int | None:
-    return number if number is not None and 0 <= number < len(tokens) else None
 
 
 def _templates(header: Header) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """The tokenizer in a GGUF header as a `tokenizer.json`: pure, from header fields to JSON data.
 
-Two kinds cover nearly all models: `llama` (SentencePiece BPE with byte fallback, whose
-merges are rebuilt from the vocabulary's scores) and `gpt2` (byte-level BPE, which brings
-its merges and names its pre-tokenizer). Others are refused by name.
+Two kinds cover nearly all models that make text: `llama` (SentencePiece BPE with byte
+fallback, whose merges are rebuilt from the vocabulary's scores) and `gpt2` (byte-level BPE,
+which brings its merges and names its pre-tokenizer). `bert` (WordPiece) is that of models
+for vectors. Others are refused by name.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from dynamo.runtime.errors import InvalidArgument
 CONVERSION: Final = 1
 """Goes up when the same header gives another tokenizer: caches are keyed by it."""
 
+_BERT: Final = "bert"
 _NORMAL: Final = 1
 _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 _SPACE: Final = "\u2581"
+_CONTINUES: Final = "##"
 
 
 def build_tokenizer(header: Header) -> dict[str, Any]:
@@ -30,10 +33,12 @@ def build_tokenizer(header: Header) -> dict[str, Any]:
         return _assemble(header, _sentencepiece(header))
     if kind == "gpt2":
         return _assemble(header, _byte_level(header))
+    if kind == _BERT:
+        return _assemble(header, _word_piece(header))
     if kind is None:
         raise InvalidArgument("the GGUF file has no tokenizer (tokenizer.ggml.model): it is no language model's file")
     raise InvalidArgument(
-        f"the GGUF file's tokenizer is of kind {kind!r}; only 'llama' and 'gpt2' are read: "
+        f"the GGUF file's tokenizer is of kind {kind!r}; only 'llama', 'gpt2' and 'bert' are read: "
         "use the model's folder with a tokenizer.json instead"
     )
 
@@ -58,7 +63,23 @@ def adds_bos(header: Header) -> bool:
     stated = header.flag("tokenizer.ggml.add_bos_token")
     if stated is not None:
         return stated
-    return header.text("tokenizer.ggml.model") == "llama" or _traits(header)[1]
+    return header.text("tokenizer.ggml.model") in ("llama", _BERT) or _traits(header)[1]
+
+
+def begin_and_end(header: Header) -> tuple[int | None, int | None]:
+    """Return what stands before and behind a text where the file adds them: BOS and EOS, of BERT's [CLS] and [SEP]."""
+    tokens = token_list(header)
+    if header.text("tokenizer.ggml.model") != _BERT:
+        return _named(header, tokens, ("bos",)), _named(header, tokens, ("eos",))
+    # As llama.cpp writes it; with one p, too, so that a file whose writer knows better is read.
+    last = ("seperator", "separator", "eos")
+    return _named(header, tokens, ("cls", "bos"), "[CLS]"), _named(header, tokens, last, "[SEP]")
+
+
+def _adds_end(header: Header) -> bool:
+    if header.text("tokenizer.ggml.model") == _BERT:
+        return header.flag("tokenizer.ggml.add_sep_token") is not False
+    return header.flag("tokenizer.ggml.add_eos_token") is True
 
 
 def _assemble(header: Header, parts: dict[str, Any]) -> dict[str, Any]:
@@ -80,11 +101,51 @@ def _assemble(header: Header, parts: dict[str, Any]) -> dict[str, Any]:
         "pre_tokenizer": parts["pre_tokenizer"],
         "post_processor": _post_processor(header, tokens),
         "decoder": parts["decoder"],
+        "model": parts["model"],
+    }  # fmt: skip
+
+
+def _bpe(**parts: Any) -> dict[str, Any]:
+    unsaid = {"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    return {"type": "BPE", **unsaid, **parts}
+
+
+def _word_piece(header: Header) -> dict[str, Any]:
+    """BERT's: pieces that begin a word have a mark in the file, the others in a `tokenizer.json`."""
+    tokens, types = token_list(header), token_types(header)
+    names = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
+    unknown = _named(header, tokens, ("unknown",), "[UNK]")
+    if unknown is None:
+        raise InvalidArgument("the GGUF file's tokenizer has no token for what it doesn't know ([UNK])")
+    # The file doesn't say whether capitals count: where no piece has one, they don't, nor do accents.
+    small = not any(kind == _NORMAL and name != name.lower() for name, kind in zip(names, types, strict=True))
+    return {
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+            "lowercase": small,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": _CONTINUES, "cleanup": True},
         "model": {
-            "type": "BPE", "dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-            **parts["model"],
+            "type": "WordPiece", "unk_token": tokens[unknown], "continuing_subword_prefix": _CONTINUES,
+            "max_input_chars_per_word": 100, "vocab": _vocabulary(names),
         },
     }  # fmt: skip
+
+
+def _piece(token: str, kind: int) -> str:
+    if kind == _CONTROL:
+        return token
+    return token.removeprefix(_SPACE) if token.startswith(_SPACE) else _CONTINUES + token
+
+
+def _named(header: Header, tokens: list[str], names: tuple[str, ...], content: str = "") -> int | None:
+    """The token that the file names by one of these, or that is written so."""
+    for name in names:
+        number = header.number(f"tokenizer.ggml.{name}_token_id")
+        if number is not None and 0 <= number < len(tokens):
+            return number
+    return tokens.index(content) if content and content in tokens else None
 
 
 def _sentencepiece(header: Header) -> dict[str, Any]:
@@ -107,14 +168,14 @@ def _sentencepiece(header: Header) -> dict[str, Any]:
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": steps},
-        "model": {
-            "unk_token": tokens[unknown] if unknown is not None and unknown < len(tokens) else None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": _vocabulary(tokens),
-            "merges": list(rebuild_merges(tokens, types, scores)),
-        },
+        "model": _bpe(
+            unk_token=tokens[unknown] if unknown is not None and unknown < len(tokens) else None,
+            fuse_unk=True,
+            byte_fallback=True,
+            ignore_merges=False,
+            vocab=_vocabulary(tokens),
+            merges=list(rebuild_merges(tokens, types, scores)),
+        ),
     }
 
 
@@ -145,14 +206,14 @@ def _byte_level(header: Header) -> dict[str, Any]:
         "normalizer": normalizer,
         "pre_tokenizer": splitter,
         "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-        "model": {
-            "unk_token": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": _traits(header)[0],
-            "vocab": _vocabulary(tokens),
-            "merges": pairs,
-        },
+        "model": _bpe(
+            unk_token=None,
+            fuse_unk=False,
+            byte_fallback=False,
+            ignore_merges=_traits(header)[0],
+            vocab=_vocabulary(tokens),
+            merges=pairs,
+        ),
     }
 
 
@@ -172,11 +233,11 @@ def _vocabulary(tokens: list[str]) -> dict[str, int]:
 def _post_processor(header: Header, tokens: list[str]) -> dict[str, Any] | None:
     around: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
     used: dict[str, Any] = {}
-    bos, eos = (header.number(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
-    if adds_bos(header) and bos is not None and bos < len(tokens):
-        around.insert(0, _special(tokens[bos], bos, used))
-    if header.flag("tokenizer.ggml.add_eos_token") and eos is not None and eos < len(tokens):
-        around.append(_special(tokens[eos], eos, used))
+    first, last = begin_and_end(header)
+    if adds_bos(header) and first is not None:
+        around.insert(0, _special(tokens[first], first, used))
+    if _adds_end(header) and last is not None:
+        around.append(_special(tokens[last], last, used))
     if not used:
         return None
     return {"type": "TemplateProcessing", "single": around, "pair": around, "special_tokens": used}

@@ -63,6 +63,15 @@ def check_inputs(request: EmbeddingRequest, context: int | None) -> None:
             raise InvalidArgument(f"token_ids has {min(ids) if min(ids) < 0 else max(ids)}, which is no token id")
 
 
+def check_ids(request: PreprocessedRequest, vocabulary: int | None) -> None:
+    """Raise `InvalidArgument` for a token that a vocabulary of that size doesn't have: engines that don't look read
+    beside their tables, or die. None: its size isn't known."""
+    ids = request.token_ids
+    if ids and (min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary)):
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise InvalidArgument(f"token_ids has {wrong}, which is no token id of this model")
+
+
 def left(request: PreprocessedRequest, room: int) -> int:
     """How many tokens may be made where the context leaves `room`."""
     wanted = request.stop_conditions.max_tokens

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import check_ids
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
 from dynamo.worker.engines.sglang_requests import OutputReader, Phase, generate, phases
 from dynamo.worker.engines.to_loop import ToLoop
@@ -121,7 +122,7 @@ class SgLang:
         self._open: UnderWay[_Job] = UnderWay()
         self._names = itertools.count(1)
         self._listener: KvListener | None = None
-        self._context = 0
+        self._context, self._vocabulary = 0, 0
 
     async def start(self) -> EngineFacts:
         loop = asyncio.get_running_loop()
@@ -132,6 +133,7 @@ class SgLang:
         engine = self._home.engine
         resolved = engine.server_args.resolved_dict()
         self._context = int(engine.tokenizer_manager.context_len)
+        self._vocabulary = int(engine.tokenizer_manager.model_config.vocab_size)
         block = int(resolved["page_size"])
         blocks = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]) // block
         ranks = int(resolved["dp_size"])
@@ -184,6 +186,7 @@ class SgLang:
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         steps = phases(request, self._open.room(request, self._context))
+        check_ids(request, self._vocabulary)
         generate(request, (), steps[0], "")  # refuses what can't be asked, now
         if steps[0].max_tokens == 0:
             return nothing_wanted(sink)

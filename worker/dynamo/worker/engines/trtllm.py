@@ -15,6 +15,7 @@ from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.background import Background
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
+from dynamo.worker.engines.conditions import check_ids
 from dynamo.worker.engines.to_loop import aside
 from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
 from dynamo.worker.engines.under_way import UnderWay
@@ -48,6 +49,7 @@ class TrtLlm:
         self._made = llm_arguments(settings, str(model.path), settings.arguments())
         self._context = int(self._made.get("max_seq_len") or model.card.context_length or _CONTEXT)
         self._made["max_seq_len"] = self._context
+        self._vocabulary = model.card.vocab_size
         self._llm: Any = None
         self._sampling: Any = None
         self._open: UnderWay[_Job] = UnderWay()
@@ -99,6 +101,7 @@ class TrtLlm:
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         sampling = sampling_arguments(request, self._open.room(request, self._context))
+        check_ids(request, self._vocabulary)
         if sampling["max_tokens"] == 0:
             return nothing_wanted(sink)
         try:
