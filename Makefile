@@ -45,7 +45,7 @@ test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environme
 	@run() { PYTHONPATH=.:tests_sglang/kernels DYN_CONTRACT_ENGINES=sglang \
 	$(SGLANG_VENV)/bin/python -m pytest -c tests_sglang/pytest.ini --rootdir tests_sglang "$$@"; }; \
 	$(if $(ARGS),run $(ARGS),run tests_sglang && run tests/worker/test_engine_contract.py -k "not $(SGLANG_STOPS)" \
-	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)")
+	&& run tests/worker/test_engine_contract.py -k "$(SGLANG_STOPS)" && run tests/worker/test_embedding_engines.py -k sglang)
 
 # SGLang ends every process that its own has started when it stops: a second engine there would end the first.
 SGLANG_STOPS := (stop_ends or draining)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 CONTEXT = 64
@@ -28,10 +29,19 @@ class Arguments:
         }
 
 
+@dataclass
+class EmbeddingReqInput:
+    """As its own."""
+
+    input_ids: list[int]
+    rid: str
+    dimensions: int | None = None
+
+
 class ModelConfig:
     """As its own."""
 
-    vocab_size = 1000
+    vocab_size, hidden_size, is_generation, is_matryoshka = 1000, 8, True, False
 
 
 class Manager:
@@ -43,6 +53,16 @@ class Manager:
 
     def __init__(self) -> None:
         self.aborted: list[str] = []
+
+    async def generate_request(self, asked: EmbeddingReqInput, request: Any) -> AsyncIterator[dict[str, Any]]:
+        """A vector that says how long the input is."""
+        if asked.dimensions == self.model_config.hidden_size:
+            raise ValueError("no such dimensions")
+        await asyncio.sleep(0)
+        aborted = asked.rid in self.aborted
+        reason = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None} if aborted else None
+        vector = [float(len(asked.input_ids)), *[0.0] * 7]
+        yield {"embedding": vector, "meta_info": {"id": asked.rid, "finish_reason": reason}}
 
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         self.aborted.append(rid)

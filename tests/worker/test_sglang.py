@@ -16,8 +16,10 @@ import pytest
 from tests.waiting import until
 from tests.worker import played_sglang as played
 from tests.worker.engine_rigs import Recorder
+from tests.worker.test_embedding_engines import Recorder as VectorRecorder
 
 from dynamo.llm import open_model
+from dynamo.llm.embeddings import EmbeddingRequest, numbers_of
 from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, LOG_PROBS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Nodes
@@ -25,6 +27,7 @@ from dynamo.worker.engines import sglang
 from dynamo.worker.settings import WorkerSettings
 
 MODULE = "sglang.srt.entrypoints.engine"
+SHAPES = "sglang.srt.managers.io_struct"
 NODES = Nodes(("127.0.0.1", 29500), ())
 
 
@@ -35,19 +38,22 @@ def package(monkeypatch: pytest.MonkeyPatch) -> type[played.Engine]:
     module = ModuleType(MODULE)
     module.Engine = engine  # type: ignore[attr-defined]  # a module of ours
     monkeypatch.setitem(sys.modules, MODULE, module)
+    shapes = ModuleType(SHAPES)
+    shapes.EmbeddingReqInput = played.EmbeddingReqInput  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, SHAPES, shapes)
     monkeypatch.setattr(sglang, "read_arguments", lambda words: words)
     monkeypatch.setattr(sglang, "_folder", lambda model: "/model")
     monkeypatch.setenv("SGLANG_BLOCK_NONZERO_RANK_CHILDREN", "")
     return engine
 
 
-def run(body: Callable[[sglang.SgLang], Awaitable[None]]) -> None:
+def run(body: Callable[[sglang.SgLang], Awaitable[None]], context: int = played.CONTEXT) -> None:
     async def main() -> None:
         settings = WorkerSettings(engine="sglang", engine_args='{"disable_radix_cache": true}')
         engine = sglang.SgLang(settings, open_model(None, name="m"))
         async with asyncio.timeout(30):
             facts = await engine.start()
-            assert (facts.context_length, facts.kv_cache_block_size) == (played.CONTEXT, played.PAGE)
+            assert (facts.context_length, facts.kv_cache_block_size) == (context, played.PAGE)
             assert (facts.total_kv_blocks, facts.max_num_seqs, facts.kv_events) == (10, 8, False)
             try:
                 await body(engine)
@@ -204,6 +210,27 @@ def test_what_can_not_be_asked_is_refused_at_once() -> None:
         assert (nothing.ends, engine.load().running) == ([LENGTH], 0)
 
     run(body)
+
+
+def test_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each input; what SGLang refuses is the caller's mistake, and ends the request once."""
+    monkeypatch.setattr(played.ModelConfig, "is_generation", False)
+    monkeypatch.setattr(played.ModelConfig, "is_matryoshka", True)
+
+    async def body(engine: sglang.SgLang) -> None:
+        sink = VectorRecorder()
+        engine.embed(EmbeddingRequest(model="m", token_ids=[[5] * n for n in range(1, 40)]), sink)
+        assert [numbers_of(one)[0] for one in await sink.end()] == [float(n) for n in range(1, 40)]
+        refused = VectorRecorder()
+        engine.embed(EmbeddingRequest(model="m", token_ids=[[5]] * 3, dimensions=8), refused)
+        with pytest.raises(InvalidArgument, match="no such dimensions"):
+            await refused.end()
+        for ids, says in (([[1000]], "no token id"), ([[5] * played.CONTEXT], "this engine takes 1 to 63")):
+            with pytest.raises(InvalidArgument, match=says):
+                engine.embed(EmbeddingRequest(model="m", token_ids=ids), VectorRecorder())
+        assert engine.load().running == 0
+
+    run(body, context=played.CONTEXT - 1)
 
 
 def test_a_stop_ends_what_runs(package: type[played.Engine]) -> None:

@@ -50,8 +50,8 @@ def room_for(request: PreprocessedRequest, context: int) -> int:
     return context - count
 
 
-def check_inputs(request: EmbeddingRequest, context: int | None) -> None:
-    """Raise `InvalidArgument` for a request without inputs, or with one that the context doesn't hold."""
+def check_inputs(request: EmbeddingRequest, context: int | None, vocabulary: int = _HIGHEST_ID + 1) -> None:
+    """Raise `InvalidArgument` for a request without inputs, or with one that context or vocabulary don't hold."""
     if not request.token_ids:
         raise InvalidArgument("token_ids is empty: there is no input")
     longest, shortest = max(map(len, request.token_ids)), min(map(len, request.token_ids))
@@ -59,7 +59,7 @@ def check_inputs(request: EmbeddingRequest, context: int | None) -> None:
         wrong = shortest if shortest == 0 else longest
         raise InvalidArgument(f"an input of {wrong} tokens: this engine takes 1 to {context or 'any number'}")
     for ids in request.token_ids:
-        if min(ids) < 0 or max(ids) > _HIGHEST_ID:
+        if min(ids) < 0 or max(ids) >= vocabulary:
             raise InvalidArgument(f"token_ids has {min(ids) if min(ids) < 0 else max(ids)}, which is no token id")
 
 

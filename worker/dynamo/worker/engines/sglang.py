@@ -17,16 +17,18 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import check_ids
+from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, VectorSink, nothing_wanted
+from dynamo.worker.engines.conditions import check_ids, check_inputs, check_open
 from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
-from dynamo.worker.engines.sglang_requests import OutputReader, Phase, generate, phases
+from dynamo.worker.engines.sglang_embeddings import Vectors, embed, vectors_of
+from dynamo.worker.engines.sglang_requests import Job, OutputReader, Phase, generate, phases
 from dynamo.worker.engines.to_loop import ToLoop
 from dynamo.worker.engines.under_way import UnderWay
 from dynamo.worker.native_events import NativeKvEvents
@@ -41,16 +43,6 @@ log = logging.getLogger(__name__)
 INSTALL: Final = 'pip install "dynamo-pipelines[sglang]" on a machine with a CUDA GPU'
 _STOP_SECONDS: Final = 60.0
 _TRIES: Final = 20
-
-
-class _Job:
-    """One request. SGLang's thread looks at `wanted`, which the worker's loop clears."""
-
-    def __init__(self, name: str, request: PreprocessedRequest, steps: list[Phase]) -> None:
-        self.name, self.request, self.steps = name, request, steps
-        self.reader = OutputReader(request)
-        self.call = ""
-        self.wanted = True
 
 
 class _Home:
@@ -119,10 +111,11 @@ class SgLang:
             made["kv_events_config"] = kv_events(*self._ports)
         self._made = made
         self._home = _Home(made)
-        self._open: UnderWay[_Job] = UnderWay()
+        self._open: UnderWay[Job] = UnderWay()
         self._names = itertools.count(1)
         self._listener: KvListener | None = None
         self._context, self._vocabulary = 0, 0
+        self._vectors: Vectors | None = None
 
     async def start(self) -> EngineFacts:
         loop = asyncio.get_running_loop()
@@ -131,13 +124,14 @@ class SgLang:
         _on_quit(loop, self._death)
         await self._home.start()
         engine = self._home.engine
-        resolved = engine.server_args.resolved_dict()
-        self._context = int(engine.tokenizer_manager.context_len)
-        self._vocabulary = int(engine.tokenizer_manager.model_config.vocab_size)
+        resolved, config = engine.server_args.resolved_dict(), engine.tokenizer_manager.model_config
+        self._vectors, self._vocabulary = vectors_of(config), int(config.vocab_size)
+        # It takes no input that fills the context, as if there were something to answer.
+        self._context = int(engine.tokenizer_manager.context_len) - (self._vectors is not None)
         block = int(resolved["page_size"])
         blocks = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]) // block
         ranks = int(resolved["dp_size"])
-        if self._ports is not None:
+        if self._ports is not None and self._vectors is None:
             port, replay = self._ports
             self._events = NativeKvEvents(
                 f"tcp://127.0.0.1:{port}", block, replay_endpoint=f"tcp://127.0.0.1:{replay}", total_kv_blocks=blocks,
@@ -150,7 +144,7 @@ class SgLang:
         return EngineFacts(
             context_length=self._context, kv_cache_block_size=block, total_kv_blocks=blocks,
             max_num_seqs=resolved.get("max_running_requests"), data_parallel_size=ranks,
-            kv_events=self._events is not None,
+            kv_events=self._events is not None, embedding_dim=self._vectors and self._vectors.dimensions,
             bootstrap_host=str(resolved.get("host") or "") if prefill else "",
             bootstrap_port=resolved.get("disaggregation_bootstrap_port") if prefill else None,
         )  # fmt: skip
@@ -190,23 +184,34 @@ class SgLang:
         generate(request, (), steps[0], "")  # refuses what can't be asked, now
         if steps[0].max_tokens == 0:
             return nothing_wanted(sink)
-        job = _Job(f"dyn-{next(self._names)}", request, steps)
+        job = Job(f"dyn-{next(self._names)}")
+        return self._begin(job, sink, self._answer(job, request, steps))
+
+    def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
+        self._open.check_closed()
+        check_open(len(self._open))
+        check_inputs(request, self._context, self._vocabulary)
+        if self._vectors is not None:
+            check_dimensions(request.dimensions, self._vectors.dimensions, cut=self._vectors.cut)
+        job = Job(f"dyn-{next(self._names)}")
+        return self._begin(job, sink, self._embed(job, request))
+
+    def _begin(self, job: Job, sink: Sink | VectorSink, work: Coroutine[Any, Any, None]) -> Abort:
         self._open.add(job, sink)
-        asyncio.run_coroutine_threadsafe(self._answer(job), self._home.loop)
+        asyncio.run_coroutine_threadsafe(self._told(job, work), self._home.loop)
         return lambda: self._abort(job)
 
-    def _abort(self, job: _Job) -> None:
+    def _abort(self, job: Job) -> None:
         if self._open.drop(job):
             job.wanted = False
             self._home.loop.call_soon_threadsafe(self._drop, job)
 
     # -- in SGLang's thread
 
-    async def _answer(self, job: _Job) -> None:
+    async def _told(self, job: Job, work: Coroutine[Any, Any, None]) -> None:
+        """Do a request's work; what it raises is the request's."""
         try:
-            for number, phase in enumerate(job.steps):
-                if not job.wanted or await self._phase(job, phase, number, number == len(job.steps) - 1):
-                    return
+            await work
         except DynamoException as error:
             self._loop.tell(self._open.fail, job, error)
         except ValueError as error:  # what its checks of a request raise
@@ -214,16 +219,30 @@ class SgLang:
         except Exception as error:  # belongs to this request, whatever the engine raises
             self._loop.tell(self._open.fail, job, EngineError(f"SGLang: {type(error).__name__}: {error}"))
 
-    async def _phase(self, job: _Job, phase: Phase, number: int, last: bool) -> bool:
-        """Run one call of the engine; True: the request has ended with it."""
-        job.call = f"{job.name}-{number}"
-        tokens = [*job.request.token_ids, *job.reader.tokens]
-        stream = await self._home.engine.async_generate(**generate(job.request, tokens, phase, job.call))
+    async def _embed(self, job: Job, request: EmbeddingRequest) -> None:
+        if job.wanted:
+            manager = self._home.engine.tokenizer_manager
+            await embed(manager, request, job, lambda *one: self._loop.tell(self._open.push, job, *one))
+            self._loop.tell(self._open.finish, job)
+
+    async def _answer(self, job: Job, request: PreprocessedRequest, steps: list[Phase]) -> None:
+        reader = OutputReader(request)
+        for number, phase in enumerate(steps):
+            if not job.wanted:
+                return
+            call = f"{job.name}-{number}"
+            job.calls = {call}
+            made = generate(request, [*request.token_ids, *reader.tokens], phase, call)
+            if await self._phase(job, await self._home.engine.async_generate(**made), reader, phase is steps[-1]):
+                return
+
+    async def _phase(self, job: Job, stream: Any, reader: OutputReader, last: bool) -> bool:
+        """Read one call of the engine; True: the request has ended with it."""
         async for output in stream:
             if not job.wanted:
                 self._drop(job)
                 return True
-            piece, over = job.reader.read(output, last=last)
+            piece, over = reader.read(output, last=last)
             self._loop.tell(self._open.hand, job, piece)
             if piece.finish is not None:
                 self._drop(job)  # where the end is ours, the engine would go on
@@ -232,10 +251,10 @@ class SgLang:
                 return False
         return False
 
-    def _drop(self, job: _Job) -> None:
+    def _drop(self, job: Job) -> None:
         """Have the engine forget what it still does for a request; fine where that is nothing."""
-        if job.call:
-            self._home.engine.tokenizer_manager.abort_request(job.call)
+        for call in tuple(job.calls):
+            self._home.engine.tokenizer_manager.abort_request(call)
 
 
 class SgLangNode:

@@ -23,8 +23,6 @@ OURS: Final = {
 """SGLang's names for what the worker's own flags say."""
 FIXED: Final = ("skip_tokenizer_init", "incremental_streaming_output", "stream_output", "tokenizer_worker_num")
 """What this adapter is built on."""
-NOT_YET: Final = {"is_embedding": "vectors are made by the engines vllm and llamacpp in this version"}
-"""What SGLang can and this adapter can't, with the sentence for who asks."""
 _MODES: Final = {"prefill": "prefill", "decode": "decode"}
 
 
@@ -51,8 +49,6 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in found:
         if name in OURS:
             raise InvalidArgument(f"sglang argument {name!r} is the worker's own {OURS[name]}: give it there")
-        if name in NOT_YET and found[name]:
-            raise InvalidArgument(f"sglang argument {name!r} is not taken yet: {NOT_YET[name]}")
         if name in FIXED:
             raise InvalidArgument(
                 f"sglang argument {name!r} can't be given: the worker speaks tokens, in disjoint parts"

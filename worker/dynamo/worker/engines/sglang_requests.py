@@ -37,6 +37,16 @@ _SAMPLING: Final = {
 _BAD_REQUEST, _TOO_MANY, _UNAVAILABLE = 400, 429, 503
 
 
+class Job:
+    """One request. SGLang's thread looks at `wanted`, which the worker's loop clears."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls: set[str] = set()
+        """What it is called by in SGLang, as far as it is under way there; SGLang's thread's own."""
+        self.wanted = True
+
+
 class Phase(NamedTuple):
     """One call of the engine; each continues with what the ones before produced."""
 

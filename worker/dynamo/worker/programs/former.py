@@ -76,7 +76,7 @@ VLLM: Final[tuple[Former, ...]] = (
 )  # fmt: skip
 SGLANG: Final[tuple[Former, ...]] = (
     *PLANES, *_WORKERS,
-    refused("--embedding-worker", "engines vllm and llamacpp make vectors in this version", switch=True),
+    refused("--embedding-worker", "say it among the engine's arguments: is_embedding", switch=True),
     refused("--use-sglang-tokenizer", "templates and tokens are made by the frontend", switch=True,
             env="DYN_SGL_USE_TOKENIZER"),
     needless("--no-use-sglang-tokenizer", "it is off", switch=True),
