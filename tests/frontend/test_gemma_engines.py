@@ -33,6 +33,7 @@ TOKENS = 4
 ENDLESS = 450
 """Tokens that nobody waits for: a stream is under way until its client leaves, however late the others begin."""
 MORE = 4
+WHOLE = 12
 
 
 class Real(NamedTuple):
@@ -126,3 +127,20 @@ def test_eight_streams_at_once(real: Real) -> None:
         assert [*pool.map(partial(stream, client), COUNTING)] == [[None] * MORE] * 8
     assert working == [8]
     eventually("the engine is idle", lambda: real.engine.load().running == 0, 60)
+
+
+@pytest.mark.timeout(500)
+def test_eight_whole_streams_at_once(real: Real) -> None:
+    """Each makes what it was asked for, to the token."""
+
+    def used(client: openai.OpenAI, prompt: str) -> int:
+        events = client.completions.create(
+            model="gemma", prompt=prompt, max_tokens=WHOLE, stream=True, temperature=0,
+            extra_body={"ignore_eos": True}, stream_options={"include_usage": True},
+        )  # fmt: skip
+        *_, last = events
+        assert last.usage is not None
+        return last.usage.completion_tokens
+
+    with real.site.client(timeout=400) as client, ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(partial(used, client), COUNTING)] == [WHOLE] * 8

@@ -10,7 +10,6 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,27 +19,13 @@ import pytest
 from tests.waiting import until
 from tests.worker.chain_model import write_checkout
 from tests.worker.engine_rigs import Recorder
+from tests.worker.trtllm_outputs import Completion, Logprob
 
 from dynamo.llm import LocalModel, open_model
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engines import trtllm
 from dynamo.worker.settings import WorkerSettings
-
-
-@dataclass
-class Logprob:
-    logprob: float
-
-
-@dataclass
-class Completion:
-    """As its `CompletionOutput`, of one step."""
-
-    token_ids_diff: list[int]
-    finish_reason: str | None = None
-    stop_reason: int | None = None
-    logprobs_diff: list[dict[int, Logprob]] = field(default_factory=list)
 
 
 class Result:

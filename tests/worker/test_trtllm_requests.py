@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
+from tests.worker.trtllm_outputs import Completion, Logprob
 
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
@@ -55,21 +55,6 @@ def test_what_it_can_not_do_is_refused(given: dict[str, Any], says: str) -> None
     """Before any output, and not passed over."""
     with pytest.raises(InvalidArgument, match=says):
         sampling_arguments(request(**given), 50)
-
-
-@dataclass
-class Logprob:
-    logprob: float
-
-
-@dataclass
-class Completion:
-    """The fields of its `CompletionOutput` that are read."""
-
-    token_ids_diff: list[int]
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    logprobs_diff: list[Any] = field(default_factory=list)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import random
 import signal
 import socket
@@ -287,6 +288,7 @@ async def _grpc(services: Services, settings: FrontendSettings) -> AsyncIterator
     if not settings.kserve_grpc_server:
         yield []
         return
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it writes lines of its own to stderr; read when it is imported
     try:
         from dynamo.frontend.kserve.server import GrpcServer
     except ModuleNotFoundError as error:

@@ -8,12 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes lines of its own to stderr; read when it is imported
 
 import grpc  # type: ignore[import-untyped]
 
