@@ -18,6 +18,7 @@ import asyncio
 import gc
 import json
 import os
+import secrets
 import statistics
 import sys
 import tempfile
@@ -28,15 +29,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.engines_bare import BARE, Bare
+from bench.engines_wire import Wire
 from bench.figures import verdict
 from bench.processes import BenchError, ended
 from tests.worker.chain_model import write_checkout, write_gguf
 
 from dynamo.llm import FileCache, load_tokenizer, open_model
-from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
-from dynamo.runtime.context import Context
-from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.loops import run
+from dynamo.runtime import loops
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
@@ -66,9 +65,12 @@ class Bench:
     """One engine with one model, served in this process."""
 
     def __init__(self, name: str, source: str, cache: Path | None, streams: int) -> None:
-        arguments = {"llamacpp": {"n_parallel": streams}, "mistralrs": {"max_seqs": streams}}.get(
-            name, {"max-num-seqs": streams, "block-size": 32, "enforce-eager": True}
-        )
+        """With a `cache` of its own it is the small model: one thread is enough for it, and two would keep the cores
+        that the worker needs busy with waiting for each other."""
+        arguments = {
+            "llamacpp": {"n_parallel": streams, "n_threads": 0 if cache is None else 1},
+            "mistralrs": {"max_seqs": streams},
+        }.get(name, {"max-num-seqs": streams, "block-size": 32, "enforce-eager": True})
         self._settings = WorkerSettings(
             engine=name, endpoint=str(PATH), context_length=CONTEXT, engine_args=json.dumps(arguments)
         )
@@ -81,10 +83,11 @@ class Bench:
 
     async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
         async with await DistributedRuntime.in_memory() as runtime:
-            self._runtime = runtime
-            await runtime.caller.listen(PATH.namespace)
             serving: Serving = await serve_engine(runtime, self._engine, self._model, self._settings)
+            self._wire = Wire(runtime.bus, secrets.randbits(53), InstanceKey(PATH, runtime.id), self._ids)
+            await self._wire.listen()
             bare = self._bare()
+            loops.calm_collector()  # as a worker does that is ready
             try:
                 await body(bare, self)
             finally:
@@ -93,30 +96,11 @@ class Bench:
 
     async def streams(self, count: int, tokens: int) -> int:
         """As `Bare.streams`, through our worker."""
-        return sum(await asyncio.gather(*(self._served(tokens) for _ in range(count))))
+        return sum(await asyncio.gather(*(self._wire.answer(*one) for one in self._wire.prepare(count, tokens))))
 
     async def one_by_one(self, count: int) -> int:
         """As `Bare.one_by_one`, through our worker."""
-        return sum([await self._served(1) for _ in range(count)])
-
-    async def _served(self, tokens: int) -> int:
-        """One request through runtime, worker and adapter; how many tokens came."""
-        over: asyncio.Future[DynamoException | None] = asyncio.get_running_loop().create_future()
-        request = PreprocessedRequest(
-            model="m", token_ids=self._ids, sampling_options=SamplingOptions(temperature=0.0),
-            stop_conditions=StopConditions(max_tokens=tokens, ignore_eos=True),
-        )  # fmt: skip
-        came = 0
-
-        def count(data: Any, last: bool) -> None:
-            nonlocal came
-            came += 1 if data.__class__ is int else len(data[0])
-
-        key = InstanceKey(PATH, self._runtime.id)
-        self._runtime.caller.open(key, request, context=Context(), on_item=count, on_end=over.set_result)
-        if (error := await over) is not None:
-            raise error
-        return came
+        return sum([await self._wire.answer(*one) for one in self._wire.prepare(count, 1)])
 
 
 async def cost(work: Work, tokens: int) -> Cost:
@@ -214,11 +198,11 @@ def work(given: argparse.Namespace) -> int:
             folder = Path(made)
             if "tokens" in given.only:
                 print(f"{name}, Gemma 3 270M:", flush=True)
-                run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
+                loops.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
             if "requests" in given.only:
                 print(f"{name}, a model that computes next to nothing:", flush=True)
                 tiny = Bench(name, tiny_model(name, folder), folder / "cache", most)
-                run(tiny.run(requests(given)))
+                loops.run(tiny.run(requests(given)))
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f} on {os.cpu_count()} cores")
     return 0

@@ -305,9 +305,10 @@ def test_calls_are_as_large_as_there_are_slots() -> None:
     """So a client that leaves is noticed between them; numbers go on from call to call."""
     asked: list[int] = []
 
-    def ask(body: dict[str, Any]) -> dict[str, Any]:
-        asked.append(len(body["input"]))
-        return {"data": [{"index": n, "embedding": "AACAPw=="} for n in reversed(range(len(body["input"])))]}
+    def ask(body: bytes) -> bytes:
+        count = len(json.loads(body)["input"])
+        asked.append(count)
+        return json.dumps({"data": [{"index": n, "embedding": "AACAPw=="} for n in reversed(range(count))]}).encode()
 
     found = list(vectors(ask, [[1]] * 7, 3, None))
     assert (asked, [index for index, _ in found]) == ([3, 3, 1], [*range(7)])

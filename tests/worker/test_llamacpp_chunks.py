@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, stop_reasons
 from dynamo.worker.engines.llamacpp_chunks import (
+    Chunk,
     ChunkReader,
     Phase,
     completion,
-    error_of,
+    read_chunk,
+    wishes,
 )
 from dynamo.worker.engines.llamacpp_course import Course
 
@@ -35,11 +39,20 @@ def reader(logprobs: int | None = None) -> ChunkReader:
     return ChunkReader(Known(), logprobs)
 
 
-def chunk(entries: list[dict[str, Any]], finish: str | None = None, **more: Any) -> dict[str, Any]:
+def chunk(entries: list[dict[str, Any]], finish: str | None = None, **more: Any) -> Chunk:
     """As llama.cpp writes it where log probabilities are wanted, and where tokens are."""
     text = b"".join(bytes(entry["bytes"]) for entry in entries).decode()
     choice = {"text": text, "index": 0, "logprobs": {"content": entries}, "finish_reason": finish}
-    return {"choices": [choice], "__verbose": {"tokens": [entry["id"] for entry in entries]}, **more}
+    return sent({"choices": [choice], "__verbose": {"tokens": [entry["id"] for entry in entries]}, **more})
+
+
+def sent(body: dict[str, Any]) -> Chunk:
+    return read_chunk(msgspec.json.encode(body))
+
+
+def body_of(asked: PreprocessedRequest, tokens: list[int], phase: Phase) -> dict[str, Any]:
+    """What llama.cpp reads, which computes four tokens of a prompt at once."""
+    return dict(json.loads(completion(wishes(asked), tokens, phase, 4)))
 
 
 def request(**stop: Any) -> PreprocessedRequest:
@@ -113,7 +126,7 @@ def test_sampling_is_passed_under_their_names() -> None:
     """What the client gave is passed, what it did not is left to llama.cpp."""
     asked = request(max_tokens=5)
     asked.sampling_options = SamplingOptions(temperature=0.5, repetition_penalty=1.1, logit_bias={"7": -3.0})
-    body = completion(asked, [1, 2, 3], Phase(5, False))
+    body = body_of(asked, [1, 2, 3], Phase(5, False))
     assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 5)
     assert (body["temperature"], body["repeat_penalty"], body["logit_bias"]) == (0.5, 1.1, [[7, -3.0]])
     assert "top_p" not in body
@@ -122,18 +135,18 @@ def test_sampling_is_passed_under_their_names() -> None:
 def test_log_probabilities_are_computed_where_they_are_wanted() -> None:
     """They cost llama.cpp a sort of the vocabulary for each token; without them it names tokens for nothing."""
     asked = request(max_tokens=5)
-    named = completion(asked, [1], Phase(5, False))
+    named = body_of(asked, [1], Phase(5, False))
     assert (named["return_tokens"], named["verbose"], "logprobs" in named) == (True, True, False)
     for wanted, least in ((0, 1), (1, 1), (3, 3)):
         asked.output_options.logprobs = wanted
-        body = completion(asked, [1], Phase(5, False))
+        body = body_of(asked, [1], Phase(5, False))
         assert (body["logprobs"], "verbose" in body) == (least, False)
 
 
 def test_progress_names_no_token() -> None:
     """While a prompt is computed there is a chunk that has a token's place, and no token."""
     progress = {"total": 9, "cache": 5, "processed": 9}
-    before = chunk([], prompt_progress=progress) | {"__verbose": {"tokens": [0], "content": ""}}
+    before = chunk([], prompt_progress=progress, __verbose={"tokens": [0], "content": ""})
     assert reader().read(before) == ([], None, None)
 
 
@@ -146,6 +159,16 @@ def test_cached_tokens_are_told_once_with_the_first_token() -> None:
     assert stream.read(chunk([], "length", usage={"prompt_tokens_details": {"cached_tokens": 5}})).extras is None
     assert stream.read(chunk([], prompt_progress={"total": 12, "cache": 11, "processed": 11})).extras is None
     assert stream.read(chunk([token])).extras is None
+
+
+def test_short_prompts_have_no_progress() -> None:
+    """Between the steps of a long one a cancel can be told; a short one is told what was cached with its tokens."""
+    short, long = (body_of(request(), [1] * count, Phase(5, False)) for count in (4, 5))
+    assert (short.get("timings_per_token"), short.get("return_progress")) == (True, None)
+    assert (long.get("timings_per_token"), long.get("return_progress")) == (None, True)
+    stream = reader()
+    tokens = [chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}], timings={"cache_n": n}) for n in (5, 8)]
+    assert [stream.read(one).extras for one in tokens] == [{"cached_tokens": 5}, None]
 
 
 def test_stop_ids_have_their_reasons() -> None:
@@ -162,11 +185,24 @@ def test_logit_bias_must_name_tokens() -> None:
     asked = request(max_tokens=1)
     asked.sampling_options = SamplingOptions(logit_bias={"Paris": 1.0})
     with pytest.raises(InvalidArgument, match="'Paris'"):
-        completion(asked, [1], Phase(1, False))
+        wishes(asked)
 
 
-def test_errors_keep_their_kind() -> None:
+@pytest.mark.parametrize(("code", "kind"), [(400, InvalidArgument), (500, EngineError)])
+def test_errors_keep_their_kind(code: int, kind: type[Exception]) -> None:
     """A 400 is the caller's mistake, anything else the engine's."""
-    assert isinstance(error_of({"error": {"code": 400, "message": "too long"}}), InvalidArgument)
-    assert isinstance(error_of({"error": {"code": 500, "message": "oops"}}), EngineError)
-    assert error_of({"choices": []}) is None
+    with pytest.raises(kind, match="too long"):
+        sent({"error": {"code": code, "message": "too long", "type": "x"}})
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"choices": [{}]}', b'{"choices": [{"text": 1}]}', b'{"choi'])
+def test_what_is_no_chunk(data: bytes) -> None:
+    """It is an error that shows it; an exception of any other kind would end the stream without a word."""
+    with pytest.raises(EngineError, match=r"llama\.cpp"):
+        read_chunk(data)
+
+
+def test_a_token_without_a_name() -> None:
+    """A llama.cpp that doesn't name tokens can't be served by their ids."""
+    with pytest.raises(EngineError, match="doesn't name its tokens"):
+        reader().read(sent({"choices": [{"text": "a"}]}))

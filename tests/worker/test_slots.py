@@ -32,9 +32,9 @@ def run(slots: Slots, body: Callable[[Slots], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def ask(slots: Slots) -> tuple[Recorder, Job, Callable[[], None]]:
+def ask(slots: Slots, state: threading.Barrier | None = None) -> tuple[Recorder, Job, Callable[[], None]]:
     sink = Recorder()
-    job = Job(PreprocessedRequest(model="m", token_ids=[1]), sink)
+    job = Job(PreprocessedRequest(model="m", token_ids=[1]), sink, state)
     return sink, job, slots.submit(job)
 
 
@@ -139,3 +139,73 @@ def test_threads_that_do_not_end_are_waited_for_once(monkeypatch: pytest.MonkeyP
         assert sum(asked) < 2 * module._JOIN_SECONDS
     finally:
         stuck.set()
+
+
+def test_the_thread_that_was_busy_last_is_asked_first() -> None:
+    """Its caches are warm; those that wait longer than it sleep on, and all work when there is work for all."""
+    names: list[str] = []
+    together = threading.Barrier(3)
+
+    def answer(job: Job) -> None:
+        names.append(threading.current_thread().name)
+        if job.state is not None:
+            job.state.wait(10)
+        slots.finish(job, LENGTH)
+
+    slots = Slots("engine", 3, 8, answer)
+
+    async def body(slots: Slots) -> None:
+        sinks = [ask(slots, together)[0] for _ in range(3)]
+        for sink in sinks:
+            assert await sink.end() == LENGTH
+        assert len(set(names)) == 3
+        await until("all of them wait", lambda: len(slots._line._idle) == 3)
+        names.clear()
+        for _ in range(20):
+            assert await ask(slots)[0].end() == LENGTH
+        assert len(set(names)) == 1
+
+    run(slots, body)
+
+
+def test_a_thread_that_is_still_tidying_up_is_waited_for_by_one_job() -> None:
+    """Its request's end is told, the engine has it for a while longer: a second job wakes another thread."""
+    tidy, names = threading.Event(), []
+
+    def answer(job: Job) -> None:
+        names.append(threading.current_thread().name)
+        slots.finish(job, LENGTH)
+        if len(names) == 1:
+            tidy.wait(10)
+
+    slots = Slots("engine", 2, 8, answer)
+
+    async def body(slots: Slots) -> None:
+        assert await ask(slots)[0].end() == LENGTH
+        waiting, taken = ask(slots)[0], ask(slots)[0]
+        await until("one of them has a thread", lambda: waiting.ends or taken.ends)
+        tidy.set()
+        assert [await waiting.end(), await taken.end()] == [LENGTH, LENGTH]
+
+    run(slots, body)
+
+
+def test_output_leaves_when_a_turn_is_over() -> None:
+    """What the threads said until then is handed over before `on_step`'s callback, and it is called for each turn."""
+    seen: list[list[int]] = []
+
+    def answer(job: Job) -> None:
+        slots.push(job, [7])
+        slots.finish(job, LENGTH)
+
+    slots = Slots("engine", 1, 4, answer)
+
+    async def body(slots: Slots) -> None:
+        sink = Recorder()
+        slots.on_step(lambda: seen.append(list(sink.produced)))
+        slots.submit(Job(PreprocessedRequest(model="m", token_ids=[1]), sink))
+        await sink.end()
+        await until("a turn is over", lambda: bool(seen))
+        assert seen[-1] == [7]
+
+    run(slots, body)

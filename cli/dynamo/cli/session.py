@@ -98,6 +98,7 @@ def _say(line: str) -> None:
 
 def _say_ready(url: str, grpc: str = "") -> None:
     said = {"url": url} | ({"grpc": grpc} if grpc else {})
+    loops.calm_collector()
     sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
     _say(f"serving on {f'{grpc} (gRPC) and ' if grpc else ''}{url}/v1 (Ctrl-C ends)")

@@ -7,8 +7,7 @@ accumulators here are plain numbers; they are given to prometheus-client only wh
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dynamo.runtime import loops
+from dynamo.runtime.histogram import Histogram
 
 PREFIX: Final = "dynamo_frontend_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,27 +66,6 @@ _GAUGES: Final = {
     "model_migration_limit": "How often a request may go on elsewhere",
     "model_ready": "1 while an instance serves the model",
 }
-
-
-class Histogram:
-    """Counts per bucket and the sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.total += value * count
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as the exposition wants them."""
-        found, so_far = [], 0
-        for bound, count in zip([*map(str, map(float, self.bounds)), "+Inf"], self.counts, strict=True):
-            so_far += count
-            found.append((bound, float(so_far)))
-        return found
 
 
 class ModelMeter:

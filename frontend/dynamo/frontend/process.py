@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import socket
@@ -39,8 +38,6 @@ serves, one line 'ready {"url": …}' is printed. Flags of older ages are unders
 """
 _CLOSE_SECONDS: Final = 5.0
 _OPEN_FILES: Final = 65_536
-_COLLECT_EVERY: Final = 10_000
-"""Allocations between two looks at the young objects; requests leave few cycles behind."""
 
 
 def make_command() -> click.Command:
@@ -137,15 +134,8 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _calm_collector() -> None:
-    """Keep the garbage collector off what lives as long as the process: a full pass over it stalls every stream."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY, 20, 100)
-
-
 def _ready(url: str, system_url: str | None = None, grpc: str | None = None) -> None:
     said = {"url": url, "system_url": system_url, "grpc": grpc}
-    _calm_collector()
+    loops.calm_collector()
     sys.stdout.write(f"ready {json.dumps({name: value for name, value in said.items() if value})}\n")
     sys.stdout.flush()

@@ -232,11 +232,7 @@ class RequestServer:
             raise WorkerUnavailable
         if self.active >= self._max_streams:
             raise CapacityExceeded(f"this worker has {self.active} streams open and takes no more")
-        try:
-            payload = msgspec.msgpack.decode(request.payload)
-        except UNREADABLE as error:
-            raise InvalidArgument(f"the worker could not read the request: {error}") from error
-        incoming = Incoming(self, peer, request.stream, self._context(request), payload)
+        incoming = Incoming(self, peer, request.stream, self._context(request), request.payload)
         self._begin(incoming, request.deadline_ms)
         try:
             served.handler(incoming)

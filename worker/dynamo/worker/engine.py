@@ -152,6 +152,15 @@ class Measuring(Protocol):
         """All of them as they are now, by the engine's own names; those of ours that are called alike give way."""
 
 
+@runtime_checkable
+class Stepping(Protocol):
+    """What an engine has beside the rest that knows when its sinks have all that there is just now."""
+
+    def on_step(self, flush: Callable[[], None]) -> None:
+        """Call `flush` then, on the loop: else the output leaves with the loop's next turn. Called once, after
+        `start`."""
+
+
 KvListener = Callable[[KvStep], None]
 
 

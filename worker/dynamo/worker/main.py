@@ -266,6 +266,7 @@ async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
             waited = 0.0
             log.warning("not routable yet: %s", "; ".join(verdict.reasons))
     line = {"instance": runtime.id, "endpoint": str(serving.served.path), "system_port": serving.system_port}
+    loops.calm_collector()
     with contextlib.suppress(OSError):  # whoever read the line may have gone; the worker serves on
         sys.stdout.write(f"ready {json.dumps(line)}\n")
         sys.stdout.flush()

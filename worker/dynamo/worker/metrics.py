@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from dynamo.runtime import loops
+from dynamo.runtime.histogram import Histogram
 from dynamo.runtime.names import EndpointPath, hex_id
 from dynamo.worker.engine import Engine, Measuring
 
@@ -19,68 +20,89 @@ _LABELS: Final = ("dynamo_namespace", "dynamo_component", "dynamo_endpoint", "wo
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
-class WorkerMetrics:
-    """The figures of one served endpoint."""
+class WorkerMetrics(Collector):
+    """The figures of one served endpoint, as plain numbers until somebody reads `registry`."""
 
     def __init__(self, path: EndpointPath, worker: int, model: str) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(self)
         self._model = model
-        self._own_seconds: dict[str, Histogram] = {}
         self._values = (*path, hex_id(worker), model, model)
-        self._requests = self._counter("requests", "Requests taken.")
-        self._cancelled = self._counter("cancellation", "Requests whose client left.")
-        self._errors = Counter(
-            f"{_PREFIX}_errors", "Requests that failed.", (*_LABELS, "error_type"), registry=self.registry
-        )
-        self._inflight = self._gauge("inflight_requests", "Requests open now.")
-        self._duration = Histogram(
-            f"{_PREFIX}_request_duration_seconds", "Seconds per request.", _LABELS, buckets=_BUCKETS,
-            registry=self.registry,
-        ).labels(*self._values)  # fmt: skip
-        self._first = self._seconds("time_to_first_token", "Seconds to a request's first output.")
-        self._whole = self._seconds("e2e_request_latency", "Seconds to a request's end.")
-        began = time.monotonic()
-        self._gauge("uptime_seconds", "Seconds since the start.").set_function(lambda: time.monotonic() - began)
-        self._gauge("asyncio_tasks", "Tasks of the process's event loop.").set_function(loops.task_count)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"{_PREFIX}_{name}", text, _LABELS, registry=self.registry).labels(*self._values)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"{_PREFIX}_{name}", text, _LABELS, registry=self.registry).labels(*self._values)
-
-    def _seconds(self, name: str, text: str) -> Histogram:
-        made = Histogram(f"vllm:{name}_seconds", text, ("model_name",), buckets=_BUCKETS, registry=self.registry)
-        self._own_seconds[f"vllm:{name}_seconds"] = made
-        return made.labels(self._model)
+        self._requests = self._cancelled = self._inflight = 0
+        self._errors: dict[str, int] = {}
+        self._first, self._whole = Histogram(_BUCKETS), Histogram(_BUCKETS)
+        self._measured: frozenset[str] = frozenset()
+        """Names that the engine measures itself."""
+        self._began = time.monotonic()
 
     def watch(self, engine: Engine) -> None:
         """Export the engine's load under vLLM's names, and what it measures itself, which is what counts then."""
-        theirs: frozenset[str] = frozenset()
         if isinstance(engine, Measuring):
-            theirs = frozenset(metric.name for metric in engine.metrics())
+            self._measured = frozenset(metric.name for metric in engine.metrics())
             self.registry.register(_Passed(engine))
-        for name in theirs & self._own_seconds.keys():
-            self.registry.unregister(self._own_seconds.pop(name))
-        self.registry.register(_Load(engine, self._model, theirs))
+        self.registry.register(_Load(engine, self._model, self._measured))
+
+    # -- once per request, or less
 
     def began(self) -> None:
-        self._requests.inc()
-        self._inflight.inc()
+        self._requests += 1
+        self._inflight += 1
 
     def first_output(self, seconds: float) -> None:
         self._first.observe(seconds)
 
     def ended(self, seconds: float) -> None:
-        self._inflight.dec()
-        self._duration.observe(seconds)
+        self._inflight -= 1
         self._whole.observe(seconds)
 
     def failed(self, kind: str) -> None:
-        self._errors.labels(*self._values, kind).inc()
+        self._errors[kind] = self._errors.get(kind, 0) + 1
 
     def cancelled(self) -> None:
-        self._cancelled.inc()
+        self._cancelled += 1
+
+    # -- for whoever reads
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._counter("requests", "Requests taken.", self._requests)
+        yield self._counter("cancellation", "Requests whose client left.", self._cancelled)
+        yield self._failures()
+        yield self._gauge("inflight_requests", "Requests open now.", self._inflight)
+        yield self._gauge("uptime_seconds", "Seconds since the start.", time.monotonic() - self._began)
+        yield self._gauge("asyncio_tasks", "Tasks of the process's event loop.", loops.task_count())
+        duration = HistogramMetricFamily(f"{_PREFIX}_request_duration_seconds", "Seconds per request.", labels=_LABELS)
+        yield _filled(duration, self._values, self._whole)
+        yield from (family for family in self._under_vllms_names() if family.name not in self._measured)
+
+    def _under_vllms_names(self) -> Iterator[Metric]:
+        label = ["model_name"]
+        first = HistogramMetricFamily(
+            "vllm:time_to_first_token_seconds", "Seconds to a request's first output.", labels=label
+        )
+        yield _filled(first, (self._model,), self._first)
+        whole = HistogramMetricFamily("vllm:e2e_request_latency_seconds", "Seconds to a request's end.", labels=label)
+        yield _filled(whole, (self._model,), self._whole)
+
+    def _failures(self) -> Metric:
+        family = CounterMetricFamily(f"{_PREFIX}_errors", "Requests that failed.", labels=(*_LABELS, "error_type"))
+        for kind, count in self._errors.items():
+            family.add_metric((*self._values, kind), count)
+        return family
+
+    def _counter(self, name: str, text: str, count: int) -> Metric:
+        family = CounterMetricFamily(f"{_PREFIX}_{name}", text, labels=_LABELS)
+        family.add_metric(self._values, count)
+        return family
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=_LABELS)
+        family.add_metric(self._values, value)
+        return family
+
+
+def _filled(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> Metric:
+    family.add_metric(labels, histogram.buckets(), histogram.total)
+    return family
 
 
 class _Load(Collector):

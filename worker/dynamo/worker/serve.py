@@ -29,7 +29,7 @@ from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.serving import Incoming
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
-from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed
+from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
 from dynamo.worker.engines import takes_text
 from dynamo.worker.kv_transfers import KvTransfers
 from dynamo.worker.load_metrics import serve_load
@@ -124,6 +124,8 @@ async def serve_engine(
             facts = await engine.start()
         kind = _kind(engine, facts, settings)
         metrics.watch(engine)
+        if isinstance(engine, Stepping):
+            engine.on_step(runtime.server.flush)
         if isinstance(engine, Routed):
             for name, callback in engine.routes().items():
                 runtime.register_engine_route(name, callback)
@@ -235,13 +237,10 @@ def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind
 def _handler(
     kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None
 ) -> Callable[[Incoming], None]:
-    submit = kind.submit
+    submit, decoder = kind.submit, msgspec.msgpack.Decoder(kind.request)
 
     def handle(incoming: Incoming) -> None:
-        try:
-            request = msgspec.convert(incoming.payload, kind.request)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the request does not fit this engine: {error}") from error
+        request = incoming.take(decoder)
         trace = None if traces is None else traces(incoming.context)
         sink = kind.sink(incoming, metrics, watch, trace)
         try:

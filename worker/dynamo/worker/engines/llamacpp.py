@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import DynamoException, InvalidArgument
 from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.conditions import check_inputs, room_for
-from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, error_of
+from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, read_chunk, wishes
 from dynamo.worker.engines.llamacpp_course import Course
 from dynamo.worker.engines.llamacpp_embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
 from dynamo.worker.engines.llamacpp_grammar import grammar_of
@@ -129,18 +130,21 @@ class LlamaCpp:
         await self._slots.stop()
         self._server = None
 
+    def on_step(self, flush: Callable[[], None]) -> None:
+        self._slots.on_step(flush)
+
     def load(self) -> EngineLoad:
         return self._slots.load()
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room = room_for(request, self._context)
-        completion(request, (), Phase(1, False))  # refuses what can't be asked, now
+        wanted = wishes(request)  # refuses what can't be asked, now
         if request.sampling_options.guided_decoding and request.stop_conditions.min_tokens:
             raise InvalidArgument("min_tokens: llamacpp can't do it together with guided decoding")
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
-        return self._slots.submit(Job(request, sink, Course(request, room, reader)))
+        return self._slots.submit(Job(request, sink, _Text(wanted, Course(request, room, reader))))
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         check_inputs(request, self._context)
@@ -167,23 +171,27 @@ class LlamaCpp:
 
     def _generate(self, job: Job) -> None:
         """Make the calls of a request; each continues with what the ones before produced."""
-        course, request = job.state, job.request
-        grammar = grammar_of(request.sampling_options.guided_decoding)
+        wanted, course = job.state
+        grammar = grammar_of(job.request.sampling_options.guided_decoding)
         while job.wanted and (phase := course.next_call()) is not None:
             hear = partial(self._hear, job, phase)
-            self._server.handle_completions(completion(request, course.tokens, phase, grammar), hear)
+            body = completion(wanted, course.tokens, phase, self._given["n_batch"], grammar)
+            self._server.handle_completions(body, hear)
         if job.wanted:
             self._slots.finish(job, *course.end)
 
-    def _hear(self, job: Job, phase: Phase, chunk: dict[str, Any]) -> bool:
-        """Take a chunk; True cancels at llama.cpp."""
+    def _hear(self, job: Job, phase: Phase, data: bytes) -> bool:
+        """Take a chunk; True cancels at llama.cpp, which would do so silently after an exception."""
         if not job.wanted:
             return True
-        if error := error_of(chunk):
+        try:
+            return self._take(job, job.state.course, phase, data)
+        except DynamoException as error:
             self._slots.fail(job, error)
             return True
-        course = job.state
-        ids, extras = course.hear(chunk, phase)
+
+    def _take(self, job: Job, course: Course, phase: Phase, data: bytes) -> bool:
+        ids, extras = course.hear(read_chunk(data), phase)
         produced = (ids, extras) if ids else None
         if course.end is not None:
             self._slots.finish(job, *course.end, produced=produced)
@@ -191,6 +199,13 @@ class LlamaCpp:
         if produced:
             self._slots.push(job, *produced)
         return False
+
+
+class _Text(NamedTuple):
+    """A request for text on its way."""
+
+    wishes: dict[str, Any]
+    course: Course
 
 
 def adapters(given: list[Any]) -> list[tuple[str, float]]:

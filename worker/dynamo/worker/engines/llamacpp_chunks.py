@@ -1,5 +1,8 @@
 """What llama.cpp's server core is asked and what its chunks say. Pure; `llamacpp.py` is the shell.
 
+Both are JSON: the core takes and gives bytes, of which only what is wanted is read. Its last chunk repeats the prompt
+and all settings, which as Python's objects would cost more than the rest of a short request.
+
 A chunk names the token that completed its text: in its "verbose" part, which costs nothing, or beside its log
 probabilities, where those are wanted (for them llama.cpp sorts the vocabulary once per token). Tokens that ended in
 the middle of a character were held back by llama.cpp and are never named: they are rebuilt from the bytes that they
@@ -8,8 +11,10 @@ must have been (exact for byte-fallback tokens, which are the ones that do so).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -27,6 +32,11 @@ _SAMPLING: Final = {
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
 }  # fmt: skip
+_ALWAYS: Final = {"stream": True, "cache_prompt": True}
+_LONG: Final = {"return_progress": True}
+_SHORT: Final = {"timings_per_token": True}
+"""Both name the prompt tokens that came from the cache. Progress comes between the steps of a long prompt, where a
+cancel can be told; for a short one its chunks would hold up the first token."""
 _NAMED: Final = {"verbose": True, "return_tokens": True}
 _REASONS: Final = {"stop": EOS, "length": LENGTH}
 
@@ -40,36 +50,107 @@ class Phase(NamedTuple):
     """Whether its EOS is the answer's."""
 
 
-def completion(
-    request: PreprocessedRequest, token_ids: Sequence[int], phase: Phase, grammar: str | None = None
-) -> dict[str, Any]:
-    """The body of one call."""
+def wishes(request: PreprocessedRequest) -> dict[str, Any]:
+    """What all calls of a request have in common; `InvalidArgument` for what can't be asked."""
     logprobs = request.output_options.logprobs
-    body = {
-        "prompt": list(token_ids), "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
-        "stream": True, "cache_prompt": True, "return_progress": True,
-    }  # fmt: skip
-    body |= _NAMED if logprobs is None else {"logprobs": max(1, logprobs)}
-    if grammar is not None:
-        body["grammar"] = grammar
-    return body | _sampling(request)
-
-
-def _sampling(request: PreprocessedRequest) -> dict[str, Any]:
     given = {theirs: getattr(request.sampling_options, ours) for ours, theirs in _SAMPLING.items()}
     body = {name: value for name, value in given.items() if value is not None}
     if bias := logit_bias(request):
         body["logit_bias"] = [[token, value] for token, value in bias.items()]
-    return body
+    return _ALWAYS | body | (_NAMED if logprobs is None else {"logprobs": max(1, logprobs)})
 
 
-def error_of(chunk: Mapping[str, Any]) -> DynamoException | None:
-    """The error that a chunk carries."""
-    error = chunk.get("error")
-    if error is None:
-        return None
-    message = str(error.get("message", error))
-    return InvalidArgument(message) if error.get("code") == 400 else EngineError(f"llama.cpp: {message}")
+def completion(
+    wishes: dict[str, Any], tokens: Sequence[int], phase: Phase, step: int, grammar: str | None = None
+) -> bytes:
+    """The body of one call to a core that computes `step` tokens of a prompt at once."""
+    body = {
+        **wishes, **(_SHORT if len(tokens) <= step else _LONG),
+        "prompt": tokens, "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
+    }  # fmt: skip
+    if grammar is not None:
+        body["grammar"] = grammar
+    return msgspec.json.encode(body)
+
+
+class Fault(msgspec.Struct):
+    """An error, as llama.cpp tells it."""
+
+    message: str = "it does not say what went wrong"
+    code: int | None = None
+
+    def exception(self) -> DynamoException:
+        """A 400 is the caller's mistake, anything else the engine's."""
+        return InvalidArgument(self.message) if self.code == 400 else EngineError(f"llama.cpp: {self.message}")
+
+
+class _Likely(msgspec.Struct, gc=False):
+    id: int
+    logprob: float
+
+
+class _Named(msgspec.Struct):
+    id: int
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[_Likely] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Named] = []
+
+
+class _Choice(msgspec.Struct):
+    text: str
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Verbose(msgspec.Struct):
+    tokens: list[int]
+
+
+class _Progress(msgspec.Struct, gc=False):
+    cache: int
+
+
+class _Timings(msgspec.Struct, gc=False):
+    cache_n: int = 0
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens_details: _Details = msgspec.field(default_factory=_Details)
+
+
+class Chunk(msgspec.Struct):
+    """Of a stream; one with an `error` has no choices."""
+
+    choices: list[_Choice] = []
+    verbose: _Verbose | None = msgspec.field(name="__verbose", default=None)
+    prompt_progress: _Progress | None = None
+    timings: _Timings | None = None
+    usage: _Usage | None = None
+    error: Fault | None = None
+
+
+_CHUNK: Final = msgspec.json.Decoder(Chunk)
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """`EngineError`: it has another shape; then this isn't the llama.cpp that this was written for."""
+    try:
+        chunk = _CHUNK.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"llama.cpp sent what could not be read ({error}): {data[:200]!r}") from error
+    if chunk.error is not None:
+        raise chunk.error.exception()
+    if not chunk.choices:
+        raise EngineError(f"llama.cpp sent no choices: {data[:200]!r}")
+    return chunk
 
 
 class TokenBytes(Protocol):
@@ -96,13 +177,10 @@ class ChunkReader:
         self._cached: int | None = None
         self._told = False
 
-    def read(self, chunk: Mapping[str, Any], most: int | None = None) -> Piece:
-        """Return what `chunk` adds, of its tokens `most` at most.
-
-        `KeyError`, `IndexError` or `TypeError`: it has another shape.
-        """
-        choice = chunk["choices"][0]
-        finish = choice.get("finish_reason")
+    def read(self, chunk: Chunk, most: int | None = None) -> Piece:
+        """Return what `chunk` adds, of its tokens `most` at most."""
+        choice = chunk.choices[0]
+        finish = choice.finish_reason
         extras: dict[str, Any] = {}
         if self._logprobs is None:
             ids = self._tokens(choice, chunk)[:most]
@@ -114,34 +192,38 @@ class ChunkReader:
             extras[CACHED_TOKENS] = cached
         return Piece(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
 
-    def _tokens(self, choice: Mapping[str, Any], chunk: Mapping[str, Any]) -> list[int]:
-        if "prompt_progress" in chunk:  # names a token, and there is none yet
+    def _tokens(self, choice: _Choice, chunk: Chunk) -> list[int]:
+        if chunk.prompt_progress is not None:  # names a token, and there is none yet
             return []
-        named = chunk["__verbose"]["tokens"]
-        return [*self._held_back(named[0], choice["text"].encode()), *named] if named else named
+        if chunk.verbose is None:
+            raise EngineError("llama.cpp doesn't name its tokens")
+        named = chunk.verbose.tokens
+        return [*self._held_back(named[0], choice.text.encode()), *named] if named else named
 
-    def _likely(self, choice: Mapping[str, Any], best: int, extras: dict[str, Any], most: int | None) -> list[int]:
+    def _likely(self, choice: _Choice, best: int, extras: dict[str, Any], most: int | None) -> list[int]:
         """Likewise, and what is known of how likely they were, into `extras`."""
         ids: list[int] = []
         probs: list[float] = []
         tops: list[list[list[float]]] = []
-        for entry in (choice.get("logprobs") or {}).get("content", []):
-            held = self._held_back(entry["id"], bytes(entry["bytes"]))
-            ids += [*held, entry["id"]]
-            probs += [*[UNKNOWN_LOGPROB] * len(held), entry["logprob"]]
-            tops += [*[[] for _ in held], [[top["id"], top["logprob"]] for top in entry.get("top_logprobs", ())][:best]]
+        for entry in choice.logprobs.content if choice.logprobs is not None else ():
+            held = self._held_back(entry.id, bytes(entry.bytes))
+            ids += [*held, entry.id]
+            probs += [*[UNKNOWN_LOGPROB] * len(held), entry.logprob]
+            tops += [*[[] for _ in held], [[top.id, top.logprob] for top in entry.top_logprobs][:best]]
         ids = ids[:most]
         if ids:
             extras.update({LOG_PROBS: probs[: len(ids)], TOP_LOGPROBS: tops[: len(ids)]})
         return ids
 
-    def _cached_tokens(self, chunk: Mapping[str, Any]) -> int | None:
+    def _cached_tokens(self, chunk: Chunk) -> int | None:
         """Prompt tokens from the cache: the first report counts, since a second phase finds the first one's answer."""
         if self._cached is None:
-            if progress := chunk.get("prompt_progress"):
-                self._cached = progress["cache"]
-            elif usage := chunk.get("usage"):
-                self._cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            if chunk.prompt_progress is not None:
+                self._cached = chunk.prompt_progress.cache
+            elif chunk.timings is not None:
+                self._cached = chunk.timings.cache_n
+            elif chunk.usage is not None:
+                self._cached = chunk.usage.prompt_tokens_details.cached_tokens
         return self._cached
 
     def _held_back(self, token: int, text: bytes) -> list[int]:

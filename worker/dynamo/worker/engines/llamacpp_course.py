@@ -8,12 +8,11 @@ were wanted are taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.worker.engines.conditions import left, stop_reasons
-from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase
+from dynamo.worker.engines.llamacpp_chunks import Chunk, ChunkReader, Phase
 
 _REST_OF_CHARACTER: Final = 3
 """Tokens that may follow the first one of a character."""
@@ -70,7 +69,7 @@ class Course:
         missing = self._wanted - self._made
         return Phase(missing + _REST_OF_CHARACTER, self._ignore_eos) if missing else None
 
-    def hear(self, chunk: Mapping[str, Any], phase: Phase) -> tuple[list[int], dict[str, Any] | None]:
+    def hear(self, chunk: Chunk, phase: Phase) -> tuple[list[int], dict[str, Any] | None]:
         """Take a chunk of a call; return what to push, tokens and extras."""
         ids, extras, finish = self._reader.read(chunk, self._wanted - self._made)
         for number, token in enumerate(ids):

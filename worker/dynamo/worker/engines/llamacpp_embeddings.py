@@ -10,9 +10,11 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from dynamo.llm.embeddings import dimensions_of, shortened
 from dynamo.runtime.errors import EngineError, InvalidArgument
-from dynamo.worker.engines.llamacpp_chunks import error_of
+from dynamo.worker.engines.llamacpp_chunks import Fault
 
 ARGUMENTS: Final[dict[str, Any]] = {"embedding": False, "pooling": "", "is_matryoshka": False}
 """Names and defaults: llama.cpp's own for the first two, vLLM's for the third."""
@@ -50,30 +52,53 @@ def pooling_of(given: dict[str, Any]) -> Pooling | None:
     return Pooling(name, given["is_matryoshka"])
 
 
-def own_dimensions(ask: Callable[[dict[str, Any]], Any], token: int) -> int:
+class _Vector(msgspec.Struct):
+    index: int
+    embedding: str
+
+
+class _Reply(msgspec.Struct):
+    data: list[_Vector] = []
+    error: Fault | None = None
+
+
+_REPLY: Final = msgspec.json.Decoder(_Reply)
+Ask = Callable[[bytes], bytes]
+"""`handle_embeddings` of the server core: JSON in and out."""
+
+
+def own_dimensions(ask: Ask, token: int) -> int:
     """Numbers in a vector of this model, by asking for one; `InvalidArgument` where it makes none."""
-    reply = ask({"input": [[token]], "encoding_format": "base64"})
-    if error := error_of(reply):
-        if _UNPOOLED in error.message:
+    reply = _asked(ask, [[token]])
+    if reply.error is not None:
+        if _UNPOOLED in reply.error.message:
             raise InvalidArgument(
                 "the model's file doesn't say how an input's tokens become one vector: give llamacpp the argument"
                 f" 'pooling', one of {', '.join(POOLINGS)}"
             )
-        raise InvalidArgument(f"llama.cpp makes no vectors with this model: {error.message}")
-    return dimensions_of(base64.b64decode(reply["data"][0]["embedding"]))
+        raise InvalidArgument(f"llama.cpp makes no vectors with this model: {reply.error.message}")
+    return dimensions_of(base64.b64decode(reply.data[0].embedding))
 
 
 def vectors(
-    ask: Callable[[dict[str, Any]], Any], inputs: Sequence[list[int]], side_by_side: int, dimensions: int | None
+    ask: Ask, inputs: Sequence[list[int]], side_by_side: int, dimensions: int | None
 ) -> Iterator[tuple[int, bytes]]:
     """The vectors of all inputs, with their numbers, call by call; raises what the core says is wrong."""
     for first in range(0, len(inputs), side_by_side):
         part = inputs[first : first + side_by_side]
-        reply = ask({"input": part, "encoding_format": "base64"})
-        if error := error_of(reply):
-            raise error
-        found = {one["index"]: one["embedding"] for one in reply["data"]}
+        reply = _asked(ask, part)
+        if reply.error is not None:
+            raise reply.error.exception()
+        found = {one.index: one.embedding for one in reply.data}
         if found.keys() != set(range(len(part))):
             raise EngineError(f"llama.cpp gave {len(found)} vectors for {len(part)} inputs")
         for index, vector in sorted(found.items()):
             yield first + index, shortened(base64.b64decode(vector), dimensions)
+
+
+def _asked(ask: Ask, inputs: Sequence[list[int]]) -> _Reply:
+    data = ask(msgspec.json.encode({"input": inputs, "encoding_format": "base64"}))
+    try:
+        return _REPLY.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EngineError(f"llama.cpp sent what could not be read ({error}): {data[:200]!r}") from error

@@ -12,7 +12,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,6 +115,9 @@ class MistralRs:
     async def stop(self) -> None:
         await self._slots.stop()
         self._runner = None
+
+    def on_step(self, flush: Callable[[], None]) -> None:
+        self._slots.on_step(flush)
 
     def load(self) -> EngineLoad:
         return self._slots.load()

@@ -175,6 +175,9 @@ class SgLang:
         if self._events is not None:
             await self._events.stop()
 
+    def on_step(self, flush: Callable[[], None]) -> None:
+        self._loop.after = flush
+
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self._open))
 

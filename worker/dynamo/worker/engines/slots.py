@@ -1,15 +1,17 @@
 """Engines that block a thread per running request: their threads.
 
 llama.cpp's server core and mistral.rs are such engines. Each slot is a thread that answers
-one request at a time.
+one request at a time. A thread that has told the end of its request is back in a moment (the
+engine tidies up), so that the next job waits for it instead of waking another one: two in the
+engine at once hold each other up, and its caches are warm (45 µs of a request, `docs/benchmarks.md`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,13 +28,66 @@ _JOIN_SECONDS: Final = 10.0
 class Job:
     """One request. Its thread looks at `wanted` and may clear it; the loop alone uses `sink`."""
 
-    __slots__ = ("request", "sink", "state", "wanted")
+    __slots__ = ("over", "request", "sink", "state", "wanted")
 
     def __init__(self, request: Any, sink: Sink | VectorSink, state: Any = None) -> None:
         """`request` and `state` are for `answer` alone."""
         self.request, self.state = request, state
         self.sink = sink
         self.wanted = True
+        self.over = False
+        """Its end is told, and its thread will be back."""
+
+
+class _Line:
+    """Jobs that wait, and threads that wait for them, the last one that came first. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: deque[Job] = deque()
+        self._idle: list[threading.Lock] = []
+        self._back = 0
+        """Threads that will be here in a moment."""
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def put(self, job: Job) -> None:
+        """Wakes a thread, unless enough are on their way back."""
+        with self._lock:
+            self._jobs.append(job)
+            gate = self._idle.pop() if self._idle and len(self._jobs) > self._back else None
+        if gate is not None:
+            gate.release()
+
+    def leaves(self, job: Job) -> None:
+        """The thread of `job` has told its end, and will ask for the next one."""
+        with self._lock:
+            self._back += not job.over
+            job.over = True
+
+    def next(self, gate: threading.Lock, last: Job | None) -> Job | None:
+        """Wait at `gate`, a lock of the thread's own that is held, for the job after `last`; None: there is none."""
+        while True:
+            with self._lock:
+                if last is not None and last.over:
+                    self._back -= 1
+                last = None
+                if self._closed:
+                    return None
+                if self._jobs:
+                    return self._jobs.popleft()
+                self._idle.append(gate)
+            gate.acquire()
+
+    def close(self) -> None:
+        """All threads end; what waits stays undone."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for gate in idle:
+            gate.release()
 
 
 class Slots:
@@ -42,7 +97,7 @@ class Slots:
 
     def __init__(self, engine: str, count: int, max_waiting: int, answer: Callable[[Job], None]) -> None:
         self._engine, self._count, self._max_waiting, self._answer = engine, count, max_waiting, answer
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._line = _Line()
         self._open: UnderWay[Job] = UnderWay()
         self._busy = [False] * count
         """Of each thread, set by itself: to tell the loop would wake it, twice a request."""
@@ -61,8 +116,7 @@ class Slots:
         """Fail what is open with `EngineShutdown`, then wait for the threads, for a while."""
         for job in self._open.end_all():
             job.wanted = False
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._line.close()
         await asyncio.to_thread(self._join)
         self._threads.clear()
 
@@ -76,6 +130,10 @@ class Slots:
         assert self._death is not None
         return await asyncio.shield(self._death)
 
+    def on_step(self, flush: Callable[[], None]) -> None:
+        """As `Stepping` has it."""
+        self._loop.after = flush
+
     def load(self) -> EngineLoad:
         """How many run and wait."""
         running = sum(self._busy)
@@ -85,10 +143,10 @@ class Slots:
         """Queue a job; `CapacityExceeded` where there are too many, `EngineShutdown` where the engine is dead."""
         self._open.check_closed()
         # The queue itself is counted: what was aborted stays in it until a thread comes by.
-        here = self._jobs.qsize() + sum(self._busy)
+        here = len(self._line) + sum(self._busy)
         check_open(here, self._count + self._max_waiting)
         self._open.add(job, job.sink)
-        self._jobs.put(job)
+        self._line.put(job)
 
         def abort() -> None:
             job.wanted = False
@@ -105,16 +163,20 @@ class Slots:
     def finish(self, job: Job, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
         """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
         job.wanted = False
+        self._line.leaves(job)
         self._loop.tell(self._finish, job, produced, ending)
 
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
+        self._line.leaves(job)
         self._loop.tell(self._open.fail, job, error)
 
     def _work(self, number: int) -> None:
+        gate, job = threading.Lock(), None
+        gate.acquire()
         try:
-            while (job := self._jobs.get()) is not None:
+            while (job := self._line.next(gate, job)) is not None:
                 if job.wanted:
                     self._busy[number] = True
                     self._try(job)

@@ -37,6 +37,8 @@ class ToLoop:
         self._loop = asyncio.get_running_loop()
         self._heard: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._scheduled = False
+        self.after: Callable[[], None] = _nothing
+        """Called when all that was said is handed over."""
 
     def tell(self, what: Callable[..., object], *given: Any) -> None:
         """One wake-up brings all that was said until the loop turns."""
@@ -54,6 +56,11 @@ class ToLoop:
             while self._heard:
                 what, given = self._heard.popleft()
                 what(*given)
+            self.after()
         finally:
             if self._heard:  # what one of them raises is the loop's to tell; the others go on
                 self._wake()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of a turn."""

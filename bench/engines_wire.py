@@ -1,0 +1,68 @@
+"""A worker, asked at the bus: a request's bytes in, its frames out.
+
+What a caller does to write the one and to use the other is a frontend's part, which `make bench` measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from bench.processes import BenchError
+
+from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
+from dynamo.runtime._wire import FAILED, MORE, VERSION, Item, Request, decode_frame, encoder
+from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
+from dynamo.runtime.ports import Bus, Message
+
+
+class Wire:
+    """One client of one instance. `prepare` writes requests, `answer` sends one."""
+
+    def __init__(self, bus: Bus, client: int, instance: InstanceKey, ids: list[int]) -> None:
+        self._bus, self._client, self._instance, self._ids = bus, client, instance, ids
+        self._last = 0
+        self._open: dict[int, tuple[list[int], asyncio.Future[int]]] = {}
+
+    async def listen(self) -> None:
+        """Before the first request."""
+        namespace = self._instance.path.namespace
+        await self._bus.subscribe(frame_subject(namespace, self._client), self._on_frame, lambda: None)
+
+    def prepare(self, count: int, tokens: int) -> list[tuple[int, bytes]]:
+        """So many requests for so many tokens each, with the numbers of their streams."""
+        request = PreprocessedRequest(
+            model="m", token_ids=self._ids, sampling_options=SamplingOptions(temperature=0.0),
+            stop_conditions=StopConditions(max_tokens=tokens, ignore_eos=True),
+        )  # fmt: skip
+        payload = msgspec.Raw(encoder.encode(request))
+        first, self._last = self._last + 1, self._last + count
+        return [(stream, self._encoded(stream, payload)) for stream in range(first, first + count)]
+
+    def _encoded(self, stream: int, payload: msgspec.Raw) -> bytes:
+        name = f"00000000-0000-4000-8000-{stream:012x}"
+        return encoder.encode(Request(VERSION, self._client, stream, name, 0, {}, payload))
+
+    def answer(self, stream: int, request: bytes) -> asyncio.Future[int]:
+        """How many tokens came, once the last has."""
+        over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._open[stream] = [], over
+        path = self._instance.path
+        reply = reply_subject(path.namespace, self._client, stream)
+        self._bus.publish(request_subject(self._instance), request, reply)
+        return over
+
+    def _on_frame(self, message: Message) -> None:
+        for item in decode_frame(message.data).items:
+            self._take(item)
+
+    def _take(self, item: Item) -> None:
+        """An item is a token's id, or `[ids, reason, extras]`."""
+        counts, over = self._open[item.stream]
+        if item.end == FAILED:
+            over.set_exception(BenchError(f"the worker refused a request: {item.data}"))
+            return
+        counts.append(1 if item.data.__class__ is int else len(item.data[0]))
+        if item.end != MORE:
+            del self._open[item.stream]
+            over.set_result(sum(counts))
