@@ -17,7 +17,7 @@ from dynamo.runtime.ports import Bus, Message
 
 
 class Wire:
-    """One client of one instance. `prepare` writes requests, `answer` sends one."""
+    """One client of one instance. `prepare` writes requests, `at_once` and `in_turn` send them."""
 
     def __init__(self, bus: Bus, client: int, instance: InstanceKey, ids: list[int]) -> None:
         self._bus, self._client, self._instance, self._ids = bus, client, instance, ids
@@ -43,7 +43,15 @@ class Wire:
         name = f"00000000-0000-4000-8000-{stream:012x}"
         return encoder.encode(Request(VERSION, self._client, stream, name, 0, {}, payload))
 
-    def answer(self, stream: int, request: bytes) -> asyncio.Future[int]:
+    async def at_once(self, requests: list[tuple[int, bytes]]) -> int:
+        """How many tokens came for all of them."""
+        return sum(await asyncio.gather(*(self._answer(*one) for one in requests)))
+
+    async def in_turn(self, requests: list[tuple[int, bytes]]) -> int:
+        """The same, each sent when the one before is answered."""
+        return sum([await self._answer(*one) for one in requests])
+
+    def _answer(self, stream: int, request: bytes) -> asyncio.Future[int]:
         """How many tokens came, once the last has."""
         over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._open[stream] = [], over
