@@ -4,8 +4,8 @@ Run: python -m bench.engines [llamacpp] [mistralrs] [--tokens N] [--rounds N] [-
      VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m bench.engines vllm       (after `make test-vllm` made it)
 
 Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface
-(`engines_bare.py`), "served" goes through the runtime (in memory, so without NATS' part, which `make bench` has), the
-worker and the adapter, and has the caller's side of the request in it, too. Two models: a real one for tokens a
+(`engines_bare.py`), "served" asks the worker by a request's bytes and gets its frames (`engines_wire.py`), without
+NATS' part and the frontend's, which `make bench` has. Two models: a real one for tokens a
 second, and one that computes next to nothing for the microseconds of a request. Figures are medians over the rounds;
 ratios are of rounds side by side, in changing order, since the machine's speed changes while it is measured. Answers
 of another length than asked for end it.
@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.engines_bare import BARE, Bare
-from bench.engines_wire import Wire
+from bench.engines_wire import NoBus, Wire
 from bench.figures import verdict
 from bench.processes import BenchError, ended
 from tests.worker.chain_model import write_checkout, write_gguf
 
 from dynamo.llm import FileCache, load_tokenizer, open_model
 from dynamo.runtime import loops
+from dynamo.runtime.memory import MemoryWorld
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
@@ -80,16 +81,20 @@ class Bench:
         self._bare = partial(BARE[name], self._engine, self._ids, tokenizer, streams)
 
     async def run(self, body: Callable[[Bare, Bench], Awaitable[None]]) -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
+        world = MemoryWorld()
+        world.network = bus = NoBus()
+        async with await DistributedRuntime.in_memory(world) as runtime:
             serving: Serving = await serve_engine(runtime, self._engine, self._model, self._settings)
             self._wire = Wire(runtime.bus, secrets.randbits(53), InstanceKey(PATH, runtime.id), self._ids)
             await self._wire.listen()
             bare = self._bare()
+            bus.quick = True
             loops.calm_collector()  # as a worker does that is ready
             try:
                 await body(bare, self)
             finally:
                 bare.close()
+                bus.quick = False
                 await serving.stop(0.0)
 
     def streams(self, count: int, tokens: int) -> Awaitable[int]:
