@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.engines_bare import BARE, Bare
+from bench.engines_bare import BARE, Answers, Bare
 from bench.engines_wire import NoBus, Wire
 from bench.figures import verdict
 from bench.processes import BenchError, ended
@@ -49,7 +49,7 @@ LEAST_SHARE: Final = 0.95
 """Bar: tokens a second, of the bare engine's."""
 MOST_MICROSECONDS: Final = 100.0
 """Bar: what a request costs more than at the bare engine."""
-Work = Callable[[], Awaitable[int]]
+Work = Callable[[], Awaitable[Answers]]
 
 
 class Cost(NamedTuple):
@@ -97,24 +97,22 @@ class Bench:
                 bus.quick = False
                 await serving.stop(0.0)
 
-    def streams(self, count: int, tokens: int) -> Awaitable[int]:
+    def streams(self, count: int, tokens: int) -> Awaitable[Answers]:
         """As `Bare.streams`, through our worker."""
         return self._wire.at_once(self._wire.prepare(count, tokens))
 
-    def one_by_one(self, count: int) -> Awaitable[int]:
+    def one_by_one(self, count: int) -> Awaitable[Answers]:
         """As `Bare.one_by_one`, through our worker."""
         return self._wire.in_turn(self._wire.prepare(count, 1))
 
 
 async def cost(work: Work, tokens: int) -> Cost:
     """Of one run, which has to make so many tokens; what it needs beforehand it gets when it is called."""
-    run = work()
-    wall, cpu = time.perf_counter(), time.process_time()
+    run, cpu = work(), time.process_time()
     came = await run
-    found = Cost(time.perf_counter() - wall, time.process_time() - cpu)
-    if came != tokens:
-        raise BenchError(f"{came} tokens came instead of {tokens}: nothing was measured")
-    return found
+    if came.tokens != tokens:
+        raise BenchError(f"{came.tokens} tokens came instead of {tokens}: nothing was measured")
+    return Cost(came.seconds, time.process_time() - cpu)
 
 
 async def side_by_side(rounds: int, tokens: int, bare: Work, served: Work) -> list[tuple[Cost, Cost]]:

@@ -9,21 +9,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dynamo.worker.engines.mistralrs_tokens import prompt_text
+
+
+class Answers(NamedTuple):
+    """What came."""
+
+    tokens: int
+    seconds: float
+    """From the first question to the last answer; where one is asked after the other, the sum of each one's."""
 
 
 class Bare(Protocol):
     """One engine."""
 
-    async def streams(self, count: int, tokens: int) -> int:
-        """`count` answers of `tokens` tokens at once; how many tokens came."""
+    async def streams(self, count: int, tokens: int) -> Answers:
+        """`count` answers of `tokens` tokens at once."""
 
-    async def one_by_one(self, count: int) -> int:
-        """`count` answers of one token, one after the other; how many tokens came."""
+    async def one_by_one(self, count: int) -> Answers:
+        """`count` answers of one token, one after the other."""
 
     def close(self) -> None: ...
 
@@ -35,17 +44,17 @@ class Blocking:
         self._answer = answer
         self._threads = ThreadPoolExecutor(most)
 
-    async def streams(self, count: int, tokens: int) -> int:
-        loop = asyncio.get_running_loop()
-        return sum(
-            await asyncio.gather(*(loop.run_in_executor(self._threads, self._answer, tokens) for _ in range(count)))
-        )
+    async def streams(self, count: int, tokens: int) -> Answers:
+        loop, began = asyncio.get_running_loop(), time.perf_counter()
+        came = await asyncio.gather(*(loop.run_in_executor(self._threads, self._answer, tokens) for _ in range(count)))
+        return Answers(sum(came), time.perf_counter() - began)
 
-    async def one_by_one(self, count: int) -> int:
-        def all_of_them() -> int:
-            return sum(self._answer(1) for _ in range(count))
+    async def one_by_one(self, count: int) -> Answers:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_turn, count)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, all_of_them)
+    def _in_turn(self, count: int) -> Answers:
+        began = time.perf_counter()
+        return Answers(sum(self._answer(1) for _ in range(count)), time.perf_counter() - began)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -108,11 +117,14 @@ class Vllm:
         outputs = self._engine._llm.generate(prompt, params, f"bare-{next(self._names)}")
         return sum([len(output.outputs[0].token_ids) async for output in outputs])
 
-    async def streams(self, count: int, tokens: int) -> int:
-        return sum(await asyncio.gather(*(self._one(tokens) for _ in range(count))))
+    async def streams(self, count: int, tokens: int) -> Answers:
+        began = time.perf_counter()
+        came = await asyncio.gather(*(self._one(tokens) for _ in range(count)))
+        return Answers(sum(came), time.perf_counter() - began)
 
-    async def one_by_one(self, count: int) -> int:
-        return sum([await self._one(1) for _ in range(count)])
+    async def one_by_one(self, count: int) -> Answers:
+        began = time.perf_counter()
+        return Answers(sum([await self._one(1) for _ in range(count)]), time.perf_counter() - began)
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -6,8 +6,10 @@ What a caller does to write the one and to use the other is a frontend's part, w
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
+from bench.engines_bare import Answers
 from bench.processes import BenchError
 
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
@@ -37,6 +39,7 @@ class Wire:
         self._bus, self._client, self._instance, self._ids = bus, client, instance, ids
         self._last = 0
         self._open: dict[int, tuple[list[int], asyncio.Future[int]]] = {}
+        self._seconds = 0.0
 
     async def listen(self) -> None:
         """Before the first request."""
@@ -57,28 +60,34 @@ class Wire:
         name = f"00000000-0000-4000-8000-{stream:012x}"
         return encoder.encode(Request(VERSION, self._client, stream, name, 0, {}, payload))
 
-    async def at_once(self, requests: list[tuple[int, bytes]]) -> int:
-        """How many tokens came for all of them."""
-        return sum(await asyncio.gather(*(self._answer(*one) for one in requests)))
+    async def at_once(self, requests: list[tuple[int, bytes]]) -> Answers:
+        """To all of them."""
+        began = time.perf_counter()
+        came = await asyncio.gather(*(self._answer(*one) for one in requests))
+        return Answers(sum(came), time.perf_counter() - began)
 
-    async def in_turn(self, requests: list[tuple[int, bytes]]) -> int:
-        """The same, each sent when the one before is answered."""
-        return sum([await self._answer(*one) for one in requests])
+    async def in_turn(self, requests: list[tuple[int, bytes]]) -> Answers:
+        """The same, each sent when the one before is answered: seconds from there to its last frame's arrival."""
+        self._seconds = 0.0
+        came = sum([await self._answer(*one) for one in requests])
+        return Answers(came, self._seconds)
 
     def _answer(self, stream: int, request: bytes) -> asyncio.Future[int]:
         """How many tokens came, once the last has."""
         over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._open[stream] = [], over
         path = self._instance.path
-        reply = reply_subject(path.namespace, self._client, stream)
-        self._bus.publish(request_subject(self._instance), request, reply)
+        subject, reply = request_subject(self._instance), reply_subject(path.namespace, self._client, stream)
+        self._began = time.perf_counter()
+        self._bus.publish(subject, request, reply)
         return over
 
     def _on_frame(self, message: Message) -> None:
+        now = time.perf_counter()
         for item in decode_frame(message.data).items:
-            self._take(item)
+            self._take(item, now)
 
-    def _take(self, item: Item) -> None:
+    def _take(self, item: Item, now: float) -> None:
         """An item is a token's id, or `[ids, reason, extras]`."""
         counts, over = self._open[item.stream]
         if item.end == FAILED:
@@ -87,4 +96,5 @@ class Wire:
         counts.append(1 if item.data.__class__ is int else len(item.data[0]))
         if item.end != MORE:
             del self._open[item.stream]
+            self._seconds += now - self._began
             over.set_result(sum(counts))
