@@ -5,8 +5,8 @@ Run: python -m bench.engines [llamacpp] [mistralrs] [--tokens N] [--rounds N] [-
 
 Bare and served take turns in one process, on one loaded engine: "bare" calls the engine's own Python interface
 (`engines_bare.py`), "served" asks the worker by a request's bytes and gets its frames (`engines_wire.py`), without
-NATS' part and the frontend's, which `make bench` has. Two models: a real one for tokens a
-second, and one that computes next to nothing for the microseconds of a request. Figures are medians over the rounds;
+NATS' part and the frontend's, which `make bench` has. Two models: a real one for tokens a second, and one that
+computes next to nothing, with one thread, for the microseconds of a request. Figures are medians over the rounds;
 ratios are of rounds side by side, in changing order, since the machine's speed changes while it is measured. Answers
 of another length than asked for end it.
 """
@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -64,8 +65,8 @@ class Bench:
     """One engine with one model, served in this process."""
 
     def __init__(self, name: str, source: str, cache: Path | None, streams: int) -> None:
-        """With a `cache` of its own it is the small model: one thread is enough for it, and two would keep the cores
-        that the worker needs busy with waiting for each other."""
+        """With a `cache` of its own it is the small model: one thread is enough for it, and two would wait for each
+        other, spinning, on the cores that the worker needs."""
         arguments = {
             "llamacpp": {"n_parallel": streams, "n_threads": 0 if cache is None else 1},
             "mistralrs": {"max_seqs": streams},
@@ -192,21 +193,30 @@ def tiny_model(name: str, folder: Path) -> str:
 
 
 def work(given: argparse.Namespace) -> int:
-    """Measure what was named."""
-    most = max(given.streams)
-    for name in given.engines:
-        with tempfile.TemporaryDirectory(prefix="dynamo-bench-") as made:
-            folder = Path(made)
-            if "tokens" in given.only:
-                print(f"{name}, Gemma 3 270M:", flush=True)
-                loops.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
-            if "requests" in given.only:
-                print(f"{name}, a model that computes next to nothing:", flush=True)
-                tiny = Bench(name, tiny_model(name, folder), folder / "cache", most)
-                loops.run(tiny.run(requests(given)))
+    """Measure what was named, each in a process of its own: an engine's threads are made once in a process."""
+    parts = [(name, part) for name in given.engines for part in given.only]
+    if len(parts) > 1:
+        return max(alone(given, *one) for one in parts)
+    (name, part), most = parts[0], max(given.streams)
+    with tempfile.TemporaryDirectory(prefix="dynamo-bench-") as made:
+        folder = Path(made)
+        if part == "tokens":
+            print(f"{name}, Gemma 3 270M:", flush=True)
+            loops.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
+        else:
+            os.environ["RAYON_NUM_THREADS"] = "1"  # mistral.rs has no argument for it
+            print(f"{name}, a model that computes next to nothing:", flush=True)
+            loops.run(Bench(name, tiny_model(name, folder), folder / "cache", most).run(requests(given)))
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f} on {os.cpu_count()} cores")
     return 0
+
+
+def alone(given: argparse.Namespace, name: str, part: str) -> int:
+    """The exit code of one part."""
+    figures = [f"--tokens={given.tokens}", f"--requests={given.requests}", f"--rounds={given.rounds}"]
+    streams = f"--streams={','.join(map(str, given.streams))}"
+    return subprocess.run([sys.executable, "-m", "bench.engines", name, *figures, streams, "--only", part]).returncode
 
 
 def main() -> int:

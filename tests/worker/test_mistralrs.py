@@ -15,7 +15,14 @@ from tests.worker.engine_rigs import Recorder, Rig, Run, alone, opened, shared
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, SamplingOptions
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines import create_engine
-from dynamo.worker.engines.mistralrs_tokens import TokenReader, guided, options, plain_tokenizer, prompt_text
+from dynamo.worker.engines.mistralrs_tokens import (
+    TokenReader,
+    guided,
+    options,
+    plain_tokenizer,
+    prompt_text,
+    wishes,
+)
 from dynamo.worker.settings import WorkerSettings
 
 BOTH = ["mistralrs", "mistralrs-safetensors"]
@@ -165,13 +172,14 @@ def asked(**sampling: Any) -> PreprocessedRequest:
 
 def test_what_is_asked() -> None:
     """What the client gave is passed, what it did not is left to mistral.rs; EOS is banned, not ignored."""
-    found = options(asked(temperature=0.7, top_k=-1, logit_bias={"7": 2.0}), 5, [2])
+    found = options(wishes(asked(temperature=0.7, top_k=-1, logit_bias={"7": 2.0})), 5, [2])
     assert (found["max_tokens"], found["temperature"], found["logit_bias"]) == (5, 0.7, {7: 2.0, 2: -1000.0})
     assert "top_k" not in found
-    assert (options(asked(), 5)["logit_bias"], options(asked(temperature=0.0), 5)["top_logprobs"]) == (None, 1)
+    greedy = options(wishes(asked(temperature=0.0)), 5)
+    assert (options(wishes(asked()), 5)["logit_bias"], greedy["top_logprobs"]) == (None, 1)
     with pytest.raises(InvalidArgument, match="seed"):
-        options(asked(temperature=0.7, seed=3), 5)
-    assert options(asked(temperature=0.0, seed=3), 5)["max_tokens"] == 5
+        wishes(asked(temperature=0.7, seed=3))
+    assert options(wishes(asked(temperature=0.0, seed=3)), 5)["max_tokens"] == 5
 
 
 def test_constraints_in_its_words() -> None:

@@ -28,6 +28,7 @@ from dynamo.worker.engines.mistralrs_tokens import (
     options,
     plain_tokenizer,
     prompt_text,
+    wishes,
 )  # fmt: skip
 from dynamo.worker.engines.slots import Job, Slots
 from dynamo.worker.settings import checked_arguments
@@ -124,10 +125,10 @@ class MistralRs:
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room_for(request, self._context)
-        options(request, 1)  # refuses what can't be asked, now
+        wanted = wishes(request)  # refuses what can't be asked, now
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        return self._slots.submit(Job(request, sink, _Progress(list(request.token_ids))))
+        return self._slots.submit(Job(request, sink, _Progress(list(request.token_ids), wanted)))
 
     # -- in the threads
 
@@ -172,7 +173,7 @@ class MistralRs:
         state = job.state
         text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
         most = left(job.request, self._context - len(state.ids) + state.made) - state.made
-        asked = options(job.request, most, banned)
+        asked = options(state.wishes, most, banned)
         # Trap 3: completion requests can't stream, so each prompt is one user's message, through a template that
         # leaves it as it is.
         message = [{"role": "user", "content": text}]
@@ -220,8 +221,8 @@ class MistralRs:
 class _Progress:
     """How far a request has come."""
 
-    def __init__(self, ids: list[int]) -> None:
-        self.ids = ids
+    def __init__(self, ids: list[int], wishes: dict[str, Any]) -> None:
+        self.ids, self.wishes = ids, wishes
         self.made = 0
 
     def add(self, token: int) -> None:

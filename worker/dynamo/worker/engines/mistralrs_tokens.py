@@ -85,8 +85,11 @@ def prompt_text(tokenizer: Tokenizer, ids: Sequence[int], answered: int) -> str:
     return text
 
 
-def options(request: PreprocessedRequest, max_tokens: int, banned: Sequence[int] = ()) -> dict[str, Any]:
-    """The arguments of mistral.rs' request, but for prompt and model; `banned` tokens are never made."""
+def wishes(request: PreprocessedRequest) -> dict[str, Any]:
+    """What all calls of a request have in common, as arguments of mistral.rs' request, but for prompt and model.
+
+    `InvalidArgument` for what can't be asked.
+    """
     sampling = request.sampling_options
     greedy = not sampling.temperature or sampling.top_k == 1
     if sampling.seed is not None and not greedy:
@@ -95,12 +98,19 @@ def options(request: PreprocessedRequest, max_tokens: int, banned: Sequence[int]
     if sampling.top_k is not None and sampling.top_k > 0:
         found["top_k"] = sampling.top_k
     return found | guided(sampling.guided_decoding) | {
-        "max_tokens": max_tokens,
-        "logit_bias": logit_bias(request) | dict.fromkeys(banned, _BANNED) or None,
+        "logit_bias": logit_bias(request) or None,
         "logprobs": True,
         "top_logprobs": max(request.output_options.logprobs or 1, 1 if greedy else _CANDIDATES),
         "stream": True,
     }  # fmt: skip
+
+
+def options(wishes: dict[str, Any], max_tokens: int, banned: Sequence[int] = ()) -> dict[str, Any]:
+    """The arguments of one call; `banned` tokens are never made."""
+    if not banned:
+        return {**wishes, "max_tokens": max_tokens}
+    bias = {**(wishes["logit_bias"] or {}), **dict.fromkeys(banned, _BANNED)}
+    return {**wishes, "max_tokens": max_tokens, "logit_bias": bias}
 
 
 def guided(wanted: dict[str, Any] | None) -> dict[str, Any]:
