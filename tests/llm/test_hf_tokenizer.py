@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Native
 
 from dynamo.llm import hf
+from dynamo.llm.bytelevel import ByteTokenizer
 from dynamo.llm.hf import open_hf_tokenizer
 from dynamo.llm.segments import SegmentCache
-from dynamo.llm.tokenizer import Mode
+from dynamo.llm.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "<|im", "_start|>", " ", "\n", "\n\n"]
@@ -160,6 +161,27 @@ def test_an_unknown_decoder_still_streams(byte_level_file: Path, tmp_path: Path)
     ids = tokenizer.encode("naïve 你好 👩‍👩‍👧 fox")
     stream = tokenizer.text_stream()
     assert "".join(map(stream.step, ids)) == "naïve 你好 👩‍👩‍👧 fox"
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "fallback", "unknown decoder", "bytes"])
+def test_the_bytes_of_many_tokens(byte_level_file: Path, fallback_file: Path, tmp_path: Path, kind: str) -> None:
+    """They are those of each token, also where one is no whole character, or no token at all."""
+
+    def unknown(data: dict[str, Any]) -> None:
+        data["decoder"] = {"type": "Sequence", "decoders": [data["decoder"], {"type": "Fuse"}]}
+
+    files = {"byte-level": byte_level_file, "fallback": fallback_file}
+    if kind == "unknown decoder":
+        files[kind] = changed(byte_level_file, tmp_path, unknown)
+    tokenizer: Tokenizer = ByteTokenizer() if kind == "bytes" else open_hf_tokenizer(files[kind], "default")
+
+    @given(st.lists(st.integers(-2, tokenizer.vocab_size + 1), max_size=12))
+    def check(ids: list[int]) -> None:
+        assert tokenizer.bytes_of(ids) == b"".join(map(tokenizer.token_bytes, ids))
+
+    check()
+    for text in ("The quick brown fox", "naïve 你好 👩‍👩‍👧 fox"):
+        assert tokenizer.bytes_of(tokenizer.encode(text, add_special=False)).decode().strip() == text
 
 
 def test_lone_surrogates_are_refused_and_nul_passes(byte_level_file: Path) -> None:

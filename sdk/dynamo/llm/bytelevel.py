@@ -64,6 +64,9 @@ class ByteTokenizer:
             return bytes([token_id])
         return _NAMES.get(token_id, "").encode()
 
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self.token_bytes, ids))
+
     def token_id(self, content: str) -> int | None:
         for token_id, name in _NAMES.items():
             if name == content:

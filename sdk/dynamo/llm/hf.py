@@ -95,6 +95,9 @@ class HfTokenizer:
             return self._table.token_bytes(token_id)
         return self.decode([token_id], skip_special=False).encode()
 
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        return b"".join(map(self.token_bytes, ids)) if self._table is None else self._table.bytes_of(ids)
+
     def token_id(self, content: str) -> int | None:
         return self._native.token_to_id(content)
 

@@ -51,6 +51,15 @@ class PieceTable:
         piece = self._shown[token_id] if 0 <= token_id < len(self._shown) else ""
         return piece.encode() if isinstance(piece, str) else piece
 
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        """Return what tokens stand for one after the other."""
+        if not ids or min(ids) >= 0:
+            try:  # mostly all of them are whole characters
+                return "".join(map(self._shown.__getitem__, ids)).encode()  # type: ignore[arg-type]
+            except (TypeError, IndexError):
+                pass
+        return b"".join(map(self.token_bytes, ids))
+
 
 def build_table(native: Native, layout: Layout, tokens: list[str | None]) -> PieceTable | None:
     """Return the checked table, None where the decoder is of another kind."""

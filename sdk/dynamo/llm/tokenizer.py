@@ -47,6 +47,9 @@ class Tokenizer(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """Return what one token stands for alone, special ones by their name (for logprobs)."""
 
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        """Return what the tokens stand for, one after the other, each as by `token_bytes`."""
+
     def token_id(self, content: str) -> int | None:
         """Return the id of a token by its exact content."""
 

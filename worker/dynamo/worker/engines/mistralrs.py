@@ -128,7 +128,7 @@ class MistralRs:
         wanted = wishes(request)  # refuses what can't be asked, now
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        return self._slots.submit(Job(request, sink, _Progress(list(request.token_ids), wanted)))
+        return self._slots.submit(Job(request, sink, _Progress(request, wanted)))
 
     # -- in the threads
 
@@ -188,14 +188,14 @@ class MistralRs:
     def _hear(self, job: Job, chunk: Any) -> bool:
         """Take one chunk; True once the request has ended."""
         choice = chunk.choices[0]
-        reason = choice.finish_reason
+        reason, logprob = choice.finish_reason, choice.logprobs  # each look makes them anew
         if reason not in (None, "stop", "length"):
             raise EngineError(f"mistral.rs ended the stream with {reason!r}")
-        token = self._token(job, choice)
+        token = self._token(job, reason, logprob)
         produced = None
         if token is not None:
             job.state.add(token)
-            produced = ([token], extras_of(choice.logprobs, job.request.output_options.logprobs))
+            produced = ([token], extras_of(logprob, job.request.output_options.logprobs))
         ending = self._ending(job, token) or (reason and (EOS if reason == "stop" else LENGTH,))
         if ending:
             self._slots.finish(job, *ending, produced=produced)
@@ -203,16 +203,16 @@ class MistralRs:
             self._slots.push(job, *produced)
         return bool(ending)
 
-    def _token(self, job: Job, choice: Any) -> int | None:
+    def _token(self, job: Job, reason: str | None, logprob: Any) -> int | None:
         """The one that a chunk is of. An end is counted and not shown; which of several it was isn't told."""
-        if choice.logprobs is not None:
-            return self._reader.token(choice.logprobs)
+        if logprob is not None:
+            return self._reader.token(logprob)
         ends = job.request.eos_token_ids
-        return ends[0] if choice.finish_reason == "stop" and ends else None
+        return ends[0] if reason == "stop" and ends else None
 
     def _ending(self, job: Job, token: int | None) -> tuple[Any, ...] | None:
         """How this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
-        reason = None if token is None else stop_reasons(job.request).get(token)
+        reason = None if token is None else job.state.stops.get(token)
         if reason is None or job.state.made < (job.request.stop_conditions.min_tokens or 0):
             return None
         return reason, {STOP_REASON: token} if reason == STOP else None
@@ -221,8 +221,8 @@ class MistralRs:
 class _Progress:
     """How far a request has come."""
 
-    def __init__(self, ids: list[int], wishes: dict[str, Any]) -> None:
-        self.ids, self.wishes = ids, wishes
+    def __init__(self, request: PreprocessedRequest, wishes: dict[str, Any]) -> None:
+        self.ids, self.wishes, self.stops = list(request.token_ids), wishes, stop_reasons(request)
         self.made = 0
 
     def add(self, token: int) -> None:

@@ -74,7 +74,7 @@ def prompt_text(tokenizer: Tokenizer, ids: Sequence[int], answered: int) -> str:
     than a tokenizer would.
     """
     try:
-        text = b"".join(map(tokenizer.token_bytes, ids)).decode()
+        text = tokenizer.bytes_of(ids).decode()
     except UnicodeDecodeError:
         text = None
     if text is None or (tokenizer.encode(text, add_special=False) != list(ids) and not answered):
