@@ -21,13 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dynamo.frontend.http_server import HttpServer, Limits, bind, url_of
+from dynamo.frontend.http_server import bind, url_of
 from dynamo.frontend.merging import merge_health, merge_metrics
 from dynamo.frontend.server import Leaving, open_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
 from dynamo.frontend.stream import Send
 from dynamo.frontend.tls import scheme
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.probing import ProbeServer
 
 log = logging.getLogger(__name__)
 CHILD_SOCKET: Final = "DYN_FRONTEND_CHILD_SOCKET"
@@ -191,13 +192,13 @@ async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | N
 async def _run(
     settings: FrontendSettings, children: list[Child], leaving: Leaving, on_ready: Callable[[str | None], None]
 ) -> None:
-    system = HttpServer(SystemApp(children), Limits())
+    system = ProbeServer(SystemApp(children))
     system_url: str | None = None
     try:
         if settings.system_port is not None:
             sock = _system_socket(settings)
             system_url = url_of(sock)
-            await system.start([sock])
+            await system.start(sock)
         async with asyncio.TaskGroup() as group:
             for child in children:
                 group.create_task(child.run(leaving))
@@ -207,8 +208,7 @@ async def _run(
             announcing.cancel()
             polling.cancel()
     finally:
-        system.close()
-        await system.settled()
+        await system.stop()
 
 
 def _system_socket(settings: FrontendSettings) -> socket.socket:

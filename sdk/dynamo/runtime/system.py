@@ -1,30 +1,26 @@
 """The system server of a process: `/live`, `/health`, `/metrics` and what else it is given, on a port of its own.
 
-A bare ASGI application on uvicorn, in the process's own event loop, so that it answers
-exactly as long as that loop turns. The worker's and the supervisor's probes ask it.
+A bare ASGI application in the process's own event loop, so that it answers exactly as long
+as that loop turns (`probing.py` serves it, and keeps rude clients off). Probes ask it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dynamo.runtime.errors import CannotConnect
 
 if TYPE_CHECKING:
-    import uvicorn
     from prometheus_client import CollectorRegistry
 
+    from dynamo.runtime.probing import ProbeLimits, ProbeServer
     from dynamo.runtime.runtime import DistributedRuntime
 
-START_LIMIT: Final = 10.0
-STOP_LIMIT: Final = 3
 BODY_LIMIT: Final = 1 << 20
 _JSON: Final = "application/json"
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -75,10 +71,11 @@ class SystemServer:
         port: int = 0,
         routes: Mapping[str, Callable[[], tuple[int, str, bytes]]] | None = None,
         trees: Mapping[str, Tree] | None = None,
+        limits: ProbeLimits | None = None,
     ) -> None:
         """`trees`: what answers everything whose path begins so, with the body of the request."""
         self._health, self._metrics = health, metrics
-        self._host, self._wanted = host, port
+        self._host, self._wanted, self._limits = host, port, limits
         self._trees = dict(trees or {})
         self._started = time.monotonic()
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
@@ -87,30 +84,22 @@ class SystemServer:
             "/metrics": self._figures,
             **(routes or {}),
         }
-        self._server: uvicorn.Server | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._server: ProbeServer | None = None
         self.port = port
 
     async def start(self) -> int:
         """Listen; raises `CannotConnect` where the port is taken."""
+        from dynamo.runtime.probing import ProbeServer
+
         listener = _listen(self._host, self._wanted)
         self.port = listener.getsockname()[1]
-        listening = asyncio.Event()
-        self._server = _server(self._app, listening.set)
-        self._task = asyncio.get_running_loop().create_task(self._server.serve([listener]), name="system server")
-        async with asyncio.timeout(START_LIMIT):
-            await listening.wait()
+        self._server = ProbeServer(self._app, self._limits)
+        await self._server.start(listener)
         return self.port
 
     async def stop(self) -> None:
-        if self._server is None or self._task is None:
-            return
-        self._server.should_exit = True
-        try:
-            async with asyncio.timeout(2 * STOP_LIMIT):
-                await self._task
-        except TimeoutError:
-            log.warning("the system server did not close in time")
+        if self._server is not None:
+            await self._server.stop()
 
     async def _app(self, scope: Mapping[str, Any], receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
         if scope["type"] != "http":
@@ -188,36 +177,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise CannotConnect(f"the system server can't listen on {host}:{port}: {error.strerror}") from error
-    listener.setblocking(False)
     return listener
-
-
-def _server(app: Any, listening: Callable[[], None]) -> uvicorn.Server:
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """Leaves the process's signals alone, and says when it listens."""
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            listening()
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    config = uvicorn.Config(
-        app,
-        interface="asgi3",
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=STOP_LIMIT,
-    )
-    return Server(config)
 
 
 def _json(status: int, body: Mapping[str, Any]) -> tuple[int, str, bytes]:
