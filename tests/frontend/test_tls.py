@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import resource
 import socket
 import ssl
 from pathlib import Path
@@ -12,8 +15,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import trustme
+from tests.waiting import until
 
+from dynamo.frontend.http_server import bind
 from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.tls_listener import SPARE, TlsListener, too_many
 from dynamo.runtime.errors import InvalidArgument
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 5}
@@ -108,3 +114,114 @@ def test_flags_that_belong_together() -> None:
     """A certificate without its key, or an authority of clients without a certificate, is refused."""
     assert "belong together" in (problem(FrontendSettings(tls_cert_path="a")) or "")
     assert "needs --tls-cert-path" in (problem(FrontendSettings(tls_client_ca_cert_path="a")) or "")
+
+
+def test_how_many_handshakes() -> None:
+    """What the bound leaves beside the connections, and a few in any case; without a bound as many as come."""
+    assert not too_many(79, 20, 100)
+    assert too_many(80, 20, 100)
+    assert not too_many(SPARE - 1, 100, 100)
+    assert too_many(SPARE, 100, 100)
+    assert not too_many(10_000, 10_000, None)
+
+
+def connected(site: Any) -> socket.socket:
+    """A TCP connection of a client that says nothing."""
+    url = urlsplit(site.url)
+    return socket.create_connection((url.hostname, url.port), timeout=20)
+
+
+def test_who_never_shakes_hands_takes_no_one_s_place(make_site: Any, files: dict[str, str], within: Any) -> None:
+    """Of handshakes under way there are as many as connections have room; past that the oldest is cut, and a real
+    client is served."""
+    site = make_site(
+        tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0, max_connections=SPARE + 4
+    )
+    with contextlib.ExitStack() as stack, httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
+        silent = [stack.enter_context(connected(site)) for _ in range(200)]
+        assert client.get(f"{site.url}/live").status_code == 200
+        for one in silent[: -(SPARE + 4)]:
+            assert one.recv(1) == b""
+        silent[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            silent[-1].recv(1)
+        assert 'refusals_total{reason="handshake"}' in client.get(f"{site.url}/metrics").text
+
+
+def test_who_is_one_too_many_is_told_over_tls(make_site: Any, files: dict[str, str], within: Any) -> None:
+    """With all connections taken a few handshakes go on, so that a client reads its 503; then there is room."""
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0, max_connections=2)
+    trusted = ssl.create_default_context(cafile=files["ca"])
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            client = stack.enter_context(httpx.Client(verify=trusted))
+            assert client.get(f"{site.url}/live").status_code == 200
+        for _ in range(SPARE * 2):
+            stack.enter_context(connected(site))
+        refused = httpx.get(f"{site.url}/live", verify=trusted)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "connections"
+    within("there is room", lambda: httpx.get(f"{site.url}/live", verify=trusted).status_code == 200)
+
+
+def test_handshakes_that_come_to_nothing(make_site: Any, files: dict[str, str], within: Any) -> None:
+    """Late, no TLS at all, or given up: each is closed, those that are late are counted, and others are served."""
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=0.5)
+    with connected(site) as late, connected(site) as plain, connected(site) as leaves:
+        plain.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        leaves.sendall(b"\x16\x03\x01")
+        leaves.close()
+        assert late.recv(1) == b""
+        while plain.recv(100):
+            pass
+    with httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
+        text = client.get(f"{site.url}/metrics").text
+        assert 'time_limits_total{limit="handshake"} 1.0' in text
+
+
+def test_a_frontend_leaves_though_clients_shake_hands(make_site: Any, files: dict[str, str]) -> None:
+    """They have asked nothing: they are cut at once, and hold nobody up."""
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0)
+    with connected(site) as silent:
+        with httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
+            assert client.get(f"{site.url}/live").status_code == 200
+        site.close()
+        assert silent.recv(1) == b""
+
+
+def test_short_of_files_is_a_pause(files: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """A process that may open no more files tries again a second later, and serves then."""
+
+    async def main() -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files["cert"], files["key"])
+        trusted = ssl.create_default_context(cafile=files["ca"])
+        sock = bind("127.0.0.1", 0)
+        sock.setblocking(False)
+        port = sock.getsockname()[1]
+        listener = TlsListener(
+            sock,
+            context,
+            asyncio.Protocol,
+            full=lambda _: False,
+            seconds=10,
+            shutdown_seconds=1,
+            hit=print,
+            refused=print,
+        )
+        listener.start(10)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as stack:
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+            try:
+                await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+                await until("it says so", lambda: "no connection can be accepted" in caplog.text)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            _, writer = await asyncio.open_connection(sock=client.dup(), ssl=trusted, server_hostname="127.0.0.1")
+            writer.close()
+        listener.close()
+
+    asyncio.run(main())

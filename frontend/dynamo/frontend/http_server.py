@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.tls_listener import TlsListener, too_many
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ class HttpServer:
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
         )  # fmt: skip
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._date: asyncio.TimerHandle | None = None
 
     async def start(self, sockets: list[socket.socket]) -> None:
@@ -329,12 +330,21 @@ class HttpServer:
                 server = await loop.create_unix_server(self._connection, sock=sock)
             else:
                 _notice_silence(sock, self._state.limits.silence)
-                begin, end = (self._state.limits.headers, _LINGER_SECONDS) if self._tls else (None, None)
-                server = await loop.create_server(  # before and after TLS there is no `Connection`, and so no timer
-                    self._connection, sock=sock, backlog=_BACKLOG, ssl=self._tls,
-                    ssl_handshake_timeout=begin, ssl_shutdown_timeout=end,
-                )  # fmt: skip
+                if self._tls is not None:
+                    self._greet(sock, self._tls)
+                    continue
+                server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
             self._servers.append(server)
+
+    def _greet(self, sock: socket.socket, tls: ssl.SSLContext) -> None:
+        state = self._state
+        listener = TlsListener(  # before and after TLS there is no `Connection`, and so no timer
+            sock, tls, self._connection, full=lambda n: too_many(n, len(state.connections), state.limits.connections),
+            seconds=state.limits.headers, shutdown_seconds=_LINGER_SECONDS,
+            hit=state.metrics.hit, refused=state.metrics.refused,
+        )  # fmt: skip
+        listener.start(_BACKLOG)
+        self._servers.append(listener)
 
     def drain(self) -> None:
         """Go on accepting, but end each connection with its next answer."""
@@ -368,8 +378,9 @@ class HttpServer:
 
     async def settled(self, timeout: float = 2.0) -> None:
         """Wait until the tasks of cut connections have ended."""
-        if self._state.tasks:
-            await asyncio.wait([*self._state.tasks], timeout=timeout)
+        greeting = [task for one in self._servers if isinstance(one, TlsListener) for task in one.tasks]
+        if tasks := [*self._state.tasks, *greeting]:
+            await asyncio.wait(tasks, timeout=timeout)
 
     @property
     def asked(self) -> float:
