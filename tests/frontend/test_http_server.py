@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import socket
@@ -10,6 +11,7 @@ import time
 from typing import Any
 
 import httpx
+import pytest
 
 from dynamo.frontend.http_server import Connection
 
@@ -112,6 +114,63 @@ def test_chunked_oversize_is_refused_while_reading(make_site: Any) -> None:
         for _ in range(20):
             sock.sendall(chunk)
         assert read_answer(sock)[0] == 413
+
+
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "status"),
+    [
+        (b"GET /live HTTP/1.1\r\nx-long: ", b"a" * 4096, 431),
+        (b"GET /", b"a" * 4096, 431),
+        (b"GET /live HTTP/1.1\r\n", b"a: b\r\n" * 500, 431),
+        (CHUNKED + b"1\r\n{\r\n0\r\n", b"a: b\r\n" * 500, 413),
+        (CHUNKED + b"1\r\n{\r\n0\r\nx-long: ", b"a" * 4096, 413),
+        (CHUNKED, b"1;%s\r\nx\r\n" % (b"e" * 4096), 413),
+    ],
+    ids=["a header", "a path", "many headers", "trailers", "a trailer", "frames of chunks"],
+)
+def test_what_never_ends_is_refused(make_site: Any, head: bytes, piece: bytes, status: int) -> None:
+    """Headers, trailers and the frames of chunks are bounded as bodies are; the client reads why."""
+    site = make_site(body_limit_mb=1)
+    with site.socket() as sock:
+        sock.sendall(head)
+        sock.setblocking(False)
+        sent, answer = 0, b""
+        while not answer and sent < 1 << 26:
+            with contextlib.suppress(BlockingIOError):
+                sent += sock.send(piece)
+            with contextlib.suppress(BlockingIOError):
+                answer = sock.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert httpx.get(f"{site.url}/live").status_code == 200
+
+
+def test_trailers_are_no_headers(served: Any) -> None:
+    """A trailer says nothing in the name of whoever is in front of us and has let no such header pass."""
+    chunk = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    with served.socket() as sock:
+        sock.sendall(CHUNKED + chunk + b"x-request-id: theirs\r\n\r\n")
+        status, headers, _ = read_answer(sock)
+    assert status == 200
+    assert headers["x-request-id"] != "theirs"
+
+
+def test_empty_lines_between_requests_hold_no_connection(make_site: Any) -> None:
+    """They may come before a request, which must then come in time."""
+    site = make_site(header_timeout=0.4)
+    with site.socket() as sock:
+        sock.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_answer(sock)[0] == 200
+        sock.settimeout(0.05)
+        answer = b""
+        for _ in range(400):
+            sock.send(b"\r\n")
+            with contextlib.suppress(TimeoutError):
+                answer = sock.recv(100)
+                break
+    assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 def test_garbage_is_400(site: Any) -> None:

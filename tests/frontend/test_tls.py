@@ -17,8 +17,8 @@ import pytest
 import trustme
 from tests.waiting import until
 
-from dynamo.frontend.http_server import bind
 from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.sockets import bind
 from dynamo.frontend.tls_listener import SPARE, TlsListener, too_many
 from dynamo.runtime.errors import InvalidArgument
 

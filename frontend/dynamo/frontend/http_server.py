@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.sockets import notice_silence
 from dynamo.frontend.tls_listener import TlsListener, too_many
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,10 @@ CONNECTION: Final = "dynamo.connection"
 """Key of the ASGI scope under which a route finds its `Connection`."""
 _LINGER_SECONDS: Final = 2.0
 _LAST_WORDS_SECONDS: Final = 1.0
-_PROBES: Final = 3
-_OTHER_FILES: Final = 256
 _BACKLOG: Final = 2048
+LARGEST_HEAD: Final = 64 << 10
+_TRAILERS: Final = 256
+"""Headers that may follow a body; nobody reads them."""
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
 
@@ -53,6 +55,10 @@ class Limits(msgspec.Struct, frozen=True):
     """A client that acknowledges nothing, not even a probe, is given up after this."""
     connections: int | None = None
     """Not seconds: how many at once; None: as many as come."""
+    head: int = LARGEST_HEAD
+    """Bytes of the headers, and what one read brings beyond them."""
+    whole: int | None = None
+    """Bytes of a request as it is sent: body, trailers and the frames of its chunks; None: any number."""
 
 
 CONNECTIONS_FULL: Final = "connections"
@@ -123,6 +129,7 @@ class Connection(HttpToolsProtocol):
         # Head and first bytes of an answer leave in one segment: one system call, and no wait for an acknowledgement.
         self.hold, self.release = self._gentle.hold, self._gentle.release
         self._phase = _Phase.HEADERS
+        self._received = 0  # of a request that did not come in one read
         self._lingering = False
         self._timer: asyncio.TimerHandle | None = None
         most = self.server_state.limits.connections
@@ -140,6 +147,8 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._lingering:
             return
+        if self._phase is not _Phase.IDLE:
+            self._received += len(data)
         try:
             super().data_received(data)
         except Exception:  # httptools lets what its callbacks raise (a URL that can't be split) through
@@ -147,9 +156,12 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("")
         if not self._lingering and not self.transport.is_closing():
             self._watch()
+            if self._phase is not _Phase.IDLE:
+                self._measure()
 
     def on_message_begin(self) -> None:
-        self._phase = _Phase.HEADERS
+        if self._phase is not _Phase.HEADERS:
+            self._phase, self._received = _Phase.HEADERS, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -157,6 +169,7 @@ class Connection(HttpToolsProtocol):
         self._phase = _Phase.BODY
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
+        self.headers = []  # trailers would become headers of the request, after whoever is in front of us set them
         self.cycle.transport = cast("asyncio.Transport", self._gentle)
         if self.server_state.draining:
             self.cycle.keep_alive = False
@@ -214,6 +227,8 @@ class Connection(HttpToolsProtocol):
     def _watch(self) -> None:
         """Keep a timer while a request is only half there; whole requests never make one."""
         limits = self.server_state.limits
+        if self._phase is _Phase.IDLE and self.cycle.response_complete:
+            self._phase, self._received = _Phase.HEADERS, 0  # empty lines: they come before a request, which is begun
         if self._phase is _Phase.HEADERS:
             if self._timer is None:
                 self._timer = self.loop.call_later(limits.headers, self._late, "headers")
@@ -221,6 +236,28 @@ class Connection(HttpToolsProtocol):
         self._unwatch()
         if self._phase is _Phase.BODY:
             self._timer = self.loop.call_later(limits.body, self._late, "body")
+
+    def _measure(self) -> None:
+        """Refuse a request that doesn't end. What the route reads of a body has a bound of its own."""
+        limits = self.server_state.limits
+        if self._phase is _Phase.HEADERS:
+            if self._received > limits.head:
+                text = f"The request's headers are larger than {limits.head} bytes."
+                self._reject(ApiError(431, text, code="headers_too_large"))
+        elif len(self.headers) > _TRAILERS or (limits.whole is not None and self._received > limits.whole):
+            text = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
+            self._reject(ApiError(413, text, code="request_too_large"))
+
+    def _reject(self, error: ApiError) -> None:
+        """Refuse a client that is still sending."""
+        cycle = self.cycle
+        if cycle is not None and (
+            cycle.response_started if self._phase is _Phase.BODY else not cycle.response_complete
+        ):
+            self.transport.abort()  # an answer is on its way, which ours would be taken for
+            return
+        self._write(error)
+        self._linger()
 
     def _unwatch(self) -> None:
         if self._timer is not None:
@@ -258,53 +295,6 @@ class Connection(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[error.status] + own + head + b"\r\n" + body)
 
 
-def most_connections() -> int | None:
-    """As many as this process may open files for, less what else it opens; None where nobody says."""
-    try:
-        import resource
-    except ImportError:  # not there on Windows
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if soft == resource.RLIM_INFINITY else max(_OTHER_FILES, soft - _OTHER_FILES)
-
-
-def _notice_silence(sock: socket.socket, seconds: float) -> None:
-    """Have the kernel end connections whose other side is gone without a word; accepted ones inherit it.
-
-    Unacknowledged bytes last `seconds`; where nothing is to be sent, probes begin after half of that.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    values = {
-        "TCP_KEEPIDLE": max(1, round(seconds / 2)), "TCP_KEEPINTVL": max(1, round(seconds / 2 / _PROBES)),
-        "TCP_KEEPCNT": _PROBES, "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
-    }  # fmt: skip
-    for name, value in values.items():
-        if hasattr(socket, name):  # not all of them on macOS
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound TCP socket; `shared` lets other processes bind the same port. Raises `OSError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind((host, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def url_of(sock: socket.socket, scheme: str = "http") -> str:
-    """The address of a bound socket as a URL that can be pasted."""
-    host, port = sock.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 class HttpServer:
     """Serves one ASGI app on already bound sockets; with `tls`, HTTPS on those of the network."""
 
@@ -329,7 +319,7 @@ class HttpServer:
             if sock.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(self._connection, sock=sock)
             else:
-                _notice_silence(sock, self._state.limits.silence)
+                notice_silence(sock, self._state.limits.silence)
                 if self._tls is not None:
                     self._greet(sock, self._tls)
                     continue

@@ -28,13 +28,14 @@ from dynamo.frontend.door import Bounds, Door
 from dynamo.frontend.errors import unavailable
 from dynamo.frontend.gate import QueueOptions
 from dynamo.frontend.gates import Gates
-from dynamo.frontend.http_server import HttpServer, Limits, bind, most_connections, url_of
+from dynamo.frontend.http_server import LARGEST_HEAD, HttpServer, Limits
 from dynamo.frontend.kv import KvOptions
 from dynamo.frontend.loading import Loader
 from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
 from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
+from dynamo.frontend.sockets import bind, most_connections, url_of
 from dynamo.frontend.stream import BatchWriter
 from dynamo.frontend.time_limits import TokenLimits, TokenWatch
 from dynamo.frontend.tls import context as tls_context
@@ -249,6 +250,7 @@ async def _serve(
         settings.keep_alive_timeout,
         settings.stall_seconds,
         settings.max_connections or most_connections(),
+        whole=2 * settings.body_limit + LARGEST_HEAD,
     )
     server = HttpServer(Application(services), limits, services.metrics, tls)
     async with _grpc(services, settings) as grpc:

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dynamo.frontend.http_server import bind, url_of
 from dynamo.frontend.merging import merge_health, merge_metrics
 from dynamo.frontend.server import Leaving, open_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
+from dynamo.frontend.sockets import bind, url_of
 from dynamo.frontend.stream import Send
 from dynamo.frontend.tls import scheme
 from dynamo.runtime.errors import InvalidArgument

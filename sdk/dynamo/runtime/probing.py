@@ -26,6 +26,8 @@ START_LIMIT: Final = 10.0
 STOP_LIMIT: Final = 3
 _LINGER_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
+_TRAILERS: Final = 256
+"""Headers that may follow a body; nobody reads them."""
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +126,8 @@ class _Connection(HttpToolsProtocol):
             self.send_400_response("This is not an HTTP/1.1 request.")
         if self._phase is _Phase.HEADERS and self._received > self._limits.head:
             self._refuse(431, f"the headers are larger than {self._limits.head} bytes")
-        elif self._phase is _Phase.BODY and self._received > self._limits.whole:
-            self._refuse(413, f"the request is larger than {self._limits.whole} bytes")
+        elif self._phase is _Phase.BODY and (self._received > self._limits.whole or len(self.headers) > _TRAILERS):
+            self._refuse(413, f"the request is larger than {self._limits.whole} bytes, or has too many trailers")
 
     def on_message_begin(self) -> None:
         if self._phase is not _Phase.HEADERS:  # the first one's time runs since the connection began
@@ -135,6 +137,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        self.headers = []  # trailers would become headers of the request
         self._phase = _Phase.BODY
         self._expect(self._limits.body)
 

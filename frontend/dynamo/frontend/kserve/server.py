@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import grpc  # type: ignore[import-untyped]
 
-from dynamo.frontend.http_server import most_connections
 from dynamo.frontend.kserve.service import InferenceService
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.frontend.sockets import most_connections
 from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
