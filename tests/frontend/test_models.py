@@ -18,6 +18,7 @@ from dynamo.llm.protocols import delta
 from dynamo.runtime.errors import CapacityExceeded, EngineShutdown, InvalidArgument, WorkerUnavailable
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.ports import Verdict
+from dynamo.runtime.system import runtime_health
 
 TEXT = "/v1/completions"
 HELLO = {"model": "m", "prompt": "hello", "max_tokens": 5}
@@ -144,6 +145,16 @@ def test_card_with_missing_files_fails_alone(served: Any, echo: Any, within: Any
     assert "tokenizer.json" in health(served)["models"]["broken"]["reason"]
     answer = served.post(TEXT, {**HELLO, "model": "broken"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_failed")
+    assert served.post(TEXT, HELLO).status_code == 200
+
+
+def test_a_card_that_would_fill_the_disk_fails_with_the_reason(served: Any, echo: Any, within: Any) -> None:
+    """Its worker reads why in the record of this frontend; nothing is fetched, and other models serve on."""
+    files = {f"chat_template.{n}": FileRef(digest=f"{n:064x}", size=1 << 29, name="t.jinja") for n in range(3)}
+    card = ModelCard(name="greedy", tokenizer="hf", files=files).to_dict()
+    worker = served.worker(echo, wait=False, card=card)
+    within("its worker knows", lambda: any("1610 MB together" in one for one in runtime_health(worker).reasons))
+    assert not runtime_health(worker).ready
     assert served.post(TEXT, HELLO).status_code == 200
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dynamo.llm import FileCache, FileRef, FileServer, fetch_files
-from dynamo.llm.files import CHUNK, OPERATION, default_root, digest_of, file_ref
+from dynamo.llm.files import CHUNK, LARGEST, MOST, OPERATION, SPARE, default_root, digest_of, file_ref
 from dynamo.runtime.errors import CannotConnect, DeadlineExceeded, DynamoException, EngineError, InvalidArgument
 
 
@@ -138,11 +140,51 @@ def test_a_digest_can_not_name_a_path(cache: FileCache, digest: str) -> None:
         cache.find(FileRef(digest=digest, size=1, name="x"))
 
 
-def test_an_absurd_size_is_refused(cache: FileCache) -> None:
-    """A card can't fill the disk."""
-    ref = FileRef(digest="0" * 64, size=1 << 40, name="huge")
-    with pytest.raises(EngineError, match="huge"):
-        fetch(None, {"x": ref}, cache)
+async def unasked(operation: str, body: Any) -> Any:
+    """The control function of a worker that nothing may be asked of."""
+    raise AssertionError(f"asked for {body}")
+
+
+def announced(sizes: list[int]) -> dict[str, FileRef]:
+    """A card's files, of contents that are all different."""
+    return {f"role {n}": FileRef(digest=f"{n:064x}", size=size, name=f"file {n}") for n, size in enumerate(sizes)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([1 << 40], "1099511627776 bytes for file 'file 0'"),
+        ([-1], "-1 bytes for file 'file 0'"),
+        ([LARGEST // 2, LARGEST // 2 + 1], "1073 MB together; 1073 are taken"),
+        ([1] * (MOST + 1), "65 files; 64 are taken"),
+    ],
+)
+def test_a_card_that_announces_too_much_is_refused(cache: FileCache, sizes: list[int], says: str) -> None:
+    """One file, all together, or their number: nothing of it is asked for or written."""
+    with pytest.raises(EngineError, match=says):
+        fetch(unasked, announced(sizes), cache)
+    assert not cache.root.exists()
+
+
+def test_one_content_counts_once(original: Path, cache: FileCache) -> None:
+    """A content that several roles name is asked for once."""
+    ref, peer = file_ref(original), Peer(original)
+    assert len(fetch(peer, {f"role {n}": ref for n in range(MOST)}, cache)) == MOST
+    assert len(peer.asked) == 3
+
+
+def test_a_disk_keeps_some_room(original: Path, cache: FileCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many cards come, they don't fill the disk; what is there already needs no room."""
+    peer, refs = Peer(original), {"tokenizer": file_ref(original)}
+    free = SPARE + refs["tokenizer"].size
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    path = fetch(peer, refs, cache)["tokenizer"]
+    free = 0
+    assert fetch(unasked, refs, cache) == {"tokenizer": path}
+    path.unlink()
+    free = SPARE + refs["tokenizer"].size - 1
+    with pytest.raises(InvalidArgument, match=r"need 1 MB, and the disk of .* has 269 MB, of which 268 stay free"):
+        fetch(unasked, refs, cache)
 
 
 @pytest.mark.parametrize(

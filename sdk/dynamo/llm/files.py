@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,11 @@ OPERATION: Final = "file"
 CHUNK: Final = 512 * 1024
 """Well under the 1 MB that a NATS message may have."""
 LARGEST: Final = 1 << 30
-"""A card may not make a frontend write more than this per file."""
+"""Bytes that the files of one card may have together; the largest tokenizers have some 40 MB."""
+MOST: Final = 64
+"""Files that a card may have; most have five."""
+SPARE: Final = 256 << 20
+"""Bytes that a disk keeps free whatever cards announce: there may be any number of cards."""
 
 Control = Callable[[str, Any], Awaitable[Any]]
 """Asks one instance: `(operation, body) -> answer`."""
@@ -138,6 +143,21 @@ class FileCache:
             "set DYN_CACHE_DIR to a folder that this user may write"
         ) from error
 
+    def make_sure_of_room(self, size: int) -> None:
+        """Raise `InvalidArgument` where `size` bytes more would fill the disk."""
+        folder = self.root
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError as error:
+            self.refuse(error)
+        if size and free - size < SPARE:
+            raise InvalidArgument(
+                f"the model's files need {_mb(size)} MB, and the disk of the cache folder {str(self.root)!r} has "
+                f"{_mb(free)} MB, of which {_mb(SPARE)} stay free: make room there, or set DYN_CACHE_DIR to another"
+            )
+
     def _path(self, ref: FileRef) -> Path:
         if not _DIGEST.fullmatch(ref.digest):  # it becomes a file name, and came over the network
             raise InvalidArgument(f"file {ref.name!r} has a malformed digest")
@@ -179,32 +199,54 @@ async def fetch_files(
 ) -> dict[str, Path]:
     """Return the path of each role's file, from the cache or from the instance behind `control`.
 
-    A peer that lacks a file or sends another content is an `EngineError` that names the file: try another peer.
+    A peer that lacks a file or sends another content is an `EngineError` that names the file: try another peer. So is a
+    card with too many files or too much in them; a disk without room for them is an `InvalidArgument`.
     """
     cache = cache or FileCache()
+    _check(refs)
     limit = asyncio.Semaphore(concurrency)
 
-    async def one(ref: FileRef) -> Path:
+    async def fetched(ref: FileRef) -> Path:
         async with limit:
-            found = await asyncio.to_thread(cache.find, ref)
-            if found is not None:
-                return found
             return await asyncio.to_thread(cache.store, ref, await _fetch(control, ref))
 
     try:
-        async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
-            tasks = {role: group.create_task(one(ref)) for role, ref in refs.items()}
+        async with asyncio.timeout(timeout):
+            found = await asyncio.to_thread(_present, cache, {*refs.values()})
+            async with asyncio.TaskGroup() as group:
+                tasks = {ref: group.create_task(fetched(ref)) for ref in {*refs.values()} - {*found}}
     except TimeoutError as error:
         names = ", ".join(sorted(ref.name for ref in refs.values()))
         raise DeadlineExceeded(f"the model's files ({names}) did not arrive within {timeout:g} s") from error
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return {role: task.result() for role, task in tasks.items()}
+    found |= {ref: task.result() for ref, task in tasks.items()}
+    return {role: found[ref] for role, ref in refs.items()}
+
+
+def _check(refs: Mapping[str, FileRef]) -> None:
+    """Refuse what no model's card announces, before anything is asked for."""
+    if len(refs) > MOST:
+        raise EngineError(f"the card announces {len(refs)} files; {MOST} are taken at most")
+    for ref in refs.values():
+        if not 0 <= ref.size <= LARGEST:
+            raise EngineError(f"the card announces {ref.size} bytes for file {ref.name!r}; {LARGEST} are taken at most")
+    if (size := sum(ref.size for ref in {*refs.values()})) > LARGEST:
+        raise EngineError(f"the card's files have {_mb(size)} MB together; {_mb(LARGEST)} are taken at most")
+
+
+def _present(cache: FileCache, refs: Iterable[FileRef]) -> dict[FileRef, Path]:
+    """What need not be fetched; there is room for the rest when this returns."""
+    found = {ref: cache.find(ref) for ref in refs}
+    cache.make_sure_of_room(sum(ref.size for ref, path in found.items() if path is None))
+    return {ref: path for ref, path in found.items() if path is not None}
+
+
+def _mb(size: int) -> int:
+    return size // 1_000_000
 
 
 async def _fetch(control: Control, ref: FileRef) -> bytes:
-    if ref.size > LARGEST:
-        raise EngineError(f"the card announces {ref.size} bytes for file {ref.name!r}: more than is taken")
     data = bytearray()
     while len(data) < ref.size:
         chunk = await _chunk(control, ref, len(data))
