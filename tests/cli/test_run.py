@@ -16,6 +16,7 @@ from dynamo.cli.main import main as dynamo_main
 from dynamo.cli.run import command, main, read, run
 from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
 from dynamo.cli.understood import Run
+from dynamo.frontend.defaults import RequestDefaults
 from dynamo.runtime.names import EndpointPath
 from dynamo.worker.engines import BUILT
 
@@ -141,14 +142,34 @@ def test_what_would_be_silently_wrong_is_refused(line: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_a_request_template_is_checked(tmp_path: Path) -> None:
-    """Only known keys may stand in a template."""
+@pytest.mark.parametrize("asks", ["in=text", "in=stdin", "in=http", "in=batch:a.jsonl"])
+def test_a_request_template_reaches_the_frontend(tmp_path: Path, asks: str) -> None:
+    """Whoever asks, requests that leave something out get what the template says."""
     file = tmp_path / "t.json"
-    file.write_text(json.dumps({"temperature": 0.1}))
-    assert understood(f"out=echo --request-template {file}").template == {"temperature": 0.1}
-    file.write_text(json.dumps({"temprature": 0.1}))
-    with pytest.raises(CommandError, match="temprature"):
-        understood(f"out=echo --request-template {file}")
+    file.write_text(json.dumps({"temperature": 0.1, "model": None}))
+    run = understood(f"{asks} out=echo --request-template {file}")
+    assert run.template == {"temperature": 0.1}
+    assert frontend_settings(run.roles, run.settings, run.template).request_defaults == RequestDefaults(temperature=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"temprature": 0.1}', "temprature.*known are model, temperature, max_completion_tokens"),
+        ('{"temperature": 9}', "<= 2"),
+        ('{"max_completion_tokens": "8"}', "max_completion_tokens"),
+        ('{"max_completion_tokens": 0}', ">= 1"),
+        ('{"model": ""}', "model"),
+        ("[]", "array"),
+        ("{", "truncated"),
+    ],
+)
+def test_a_request_template_is_checked(tmp_path: Path, text: str, says: str) -> None:
+    """Only known keys may stand in a template, with what requests may say."""
+    file = tmp_path / "t.json"
+    file.write_text(text)
+    with pytest.raises(CommandError, match=says):
+        understood(f"in=http out=echo --request-template {file}")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_a_conversation_is_kept(tmp_path: Path) -> None:
 def test_what_fails_is_told_in_a_sentence(words: str, says: str, tmp_path: Path) -> None:
     """A model, an engine or a file that is not there ends with exit code 1 and one line."""
     template = tmp_path / "t.json"
-    template.write_text('{"model": "other", "temperature": 9}')
+    template.write_text('{"model": "other", "temperature": 1}')
     done = piped(words.format(template=template), "hi\n", tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert says in done.stderr

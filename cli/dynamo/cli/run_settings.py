@@ -7,12 +7,15 @@ code then does the work. Flags of the original that are none of these stand in `
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from dynamo.cli.grammar import BATCH, DYN, WORKER, CommandError, Roles
+from dynamo.frontend.defaults import RequestDefaults, read_defaults
 from dynamo.frontend.settings import OVERLAP_WEIGHT, ROUTER_MODES, FrontendSettings
+from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
 from dynamo.worker.settings import WorkerSettings
@@ -50,7 +53,7 @@ class RunSettings:
     )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
-        "", "JSON file with defaults for requests: model, temperature, max_completion_tokens."
+        "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
     )
     batch_output: str = setting("", "File for the answers of in=batch; default: output.jsonl beside the input.")
     batch_concurrency: int = setting(32, "Lines of in=batch that are asked at once.", env="DYN_BATCH_CONCURRENCY")
@@ -99,7 +102,7 @@ def check(roles: Roles, settings: RunSettings, model: str) -> None:
     _check_batch(roles, settings)
     _check_nodes(roles, settings)
     if roles.input == WORKER and settings.request_template:
-        raise CommandError("--request-template belongs to in=text, in=stdin and in=http, not to a worker")
+        raise CommandError("--request-template belongs to in=text, in=stdin, in=http and in=batch, not to a worker")
     if roles.input == "grpc" and settings.request_template:
         raise CommandError("--request-template has no effect with in=grpc: requests say it in their parameters")
 
@@ -144,8 +147,10 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
-    """What the frontend in this process is told."""
+def frontend_settings(
+    roles: Roles, settings: RunSettings, template: Mapping[str, Any] | None = None
+) -> FrontendSettings:
+    """What the frontend in this process is told; `template` has the fields of `--request-template`."""
     return FrontendSettings(
         http_host=settings.http_host,
         http_port=settings.http_port,
@@ -164,6 +169,7 @@ def frontend_settings(roles: Roles, settings: RunSettings) -> FrontendSettings:
         tls_key_path=settings.tls_key_path,
         drain_seconds=0.0,
         grace_seconds=5.0,
+        request_defaults=RequestDefaults(**template) if template else None,
     )
 
 
@@ -218,11 +224,7 @@ def request_defaults(settings: RunSettings) -> dict[str, Any]:
     if not settings.request_template:
         return {}
     try:
-        found = json.loads(Path(settings.request_template).read_text())
-    except (OSError, ValueError) as error:
+        found = read_defaults(Path(settings.request_template).read_text())
+    except (OSError, ValueError, InvalidArgument) as error:
         raise CommandError(f"--request-template {settings.request_template}: {error}") from error
-    known = ("model", "temperature", "max_completion_tokens")
-    if not isinstance(found, dict) or (wrong := [key for key in found if key not in known]):
-        what = ", ".join(wrong) if isinstance(found, dict) else "not an object"
-        raise CommandError(f"--request-template {settings.request_template}: {what}; known are {', '.join(known)}")
-    return found
+    return {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}

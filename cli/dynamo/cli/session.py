@@ -54,7 +54,7 @@ def start(run: Run) -> int:
     if run.roles.input == WORKER:
         worker_process.run(replace(worker_settings(run.roles, run.settings, run.model), verbose=verbosity))
         return 0
-    settings = replace(frontend_settings(run.roles, run.settings), verbose=verbosity)
+    settings = replace(frontend_settings(run.roles, run.settings, run.template), verbose=verbosity)
     if reason := problem(settings):
         raise click.UsageError(reason)
     if run.roles.input not in ("http", "grpc"):

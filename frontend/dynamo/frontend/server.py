@@ -153,6 +153,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
             strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
             open_admin_api=settings.open_admin_api, request_seconds=settings.request_timeout_secs,
             has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
+            defaults=settings.request_defaults,
         ),
         cors=Cors(settings.cors_origin),
         lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch, tracing=runtime.tracing,

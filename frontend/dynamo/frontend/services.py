@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dynamo.frontend.cors import Cors
+from dynamo.frontend.defaults import RequestDefaults
 from dynamo.frontend.desk import Opener
 from dynamo.frontend.door import Door
 from dynamo.frontend.metrics import Metrics
@@ -45,6 +46,8 @@ class Policy(msgspec.Struct, frozen=True):
     """Sessions stay with their worker."""
     has_siblings: bool = False
     """Other processes answer on the same port."""
+    defaults: RequestDefaults | None = None
+    """For requests that leave them out."""
 
 
 class Lifecycle(msgspec.Struct):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dynamo.frontend.admission import QUEUE_POLICIES
 from dynamo.frontend.affinity import MODES as SESSION_MODES
+from dynamo.frontend.defaults import RequestDefaults
 from dynamo.frontend.disaggregation import Rules, rules
 from dynamo.runtime.settings import setting
 
@@ -234,6 +235,8 @@ class FrontendSettings:
     """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
+    request_defaults: RequestDefaults | None = None
+    """For requests that leave them out (`dynamo-run --request-template`)."""
 
     @property
     def body_limit(self) -> int:

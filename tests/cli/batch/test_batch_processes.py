@@ -39,7 +39,7 @@ def words(tmp_path: Path) -> list[str]:
     """A line with a thousand prompts (every tenth of OpenAI's form) and a mocker that answers with 8 tokens."""
     lines: list[dict[str, Any]] = [{"text": f"prompt {number}"} for number in range(LINES)]
     for number in range(0, LINES, 10):
-        body = {"prompt": f"prompt {number}", "max_tokens": 8}
+        body = {"prompt": f"prompt {number}"}  # its length is the template's, too
         lines[number] = {"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body}
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "template.json").write_text('{"max_completion_tokens": 8}')

@@ -80,6 +80,8 @@ class _Job(Job):
         services = self._services
         raw, deadline = await self._enter(scope, receive)
         body = openai.decode(raw)
+        if services.policy.defaults is not None:
+            services.policy.defaults.fill(body, chat=self._chat)
         request = openai.read_chat(body) if self._chat else openai.read_completion(body)
         services.check_fields(body, type(request), self._rid)
         hints = read_hints(scope, request.nvext, services.policy.sessions)
