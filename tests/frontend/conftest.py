@@ -17,11 +17,12 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamo.frontend.server import Leaving, serve_http
+from dynamo.frontend.server import serve_http
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm.card import ModelCard
 from dynamo.llm.protocols import delta
 from dynamo.runtime import DistributedRuntime, MemoryWorld
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.serving import Incoming
 
 T = TypeVar("T")

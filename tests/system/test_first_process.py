@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,16 @@ def test_it_ends_while_it_still_waits_for_its_servers(words: list[str]) -> None:
         finally:
             process.kill()
             process.wait(10)
+
+
+def test_every_program_does() -> None:
+    """What a container may run sets its handler before it imports what takes long."""
+    root = Path(__file__).parents[2]
+    programs = {
+        path for path in root.glob("*/dynamo/*/__main__.py") if path.parts[-4] in ("frontend", "worker", "operator")
+    }
+    assert len(programs) == 8
+    for path in programs:
+        words = path.read_text()
+        told = max(words.find("end_on_sigterm()"), words.find("signal.SIGTERM"))
+        assert 0 <= told < words.index("import main"), path

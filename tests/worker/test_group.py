@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.ports import Verdict
 from dynamo.worker.group import SILENCE_SECONDS, Follower, Leader, NodeRecord, node_record
 from dynamo.worker.main import _meeting
@@ -199,14 +200,14 @@ def test_a_signal_at_the_end_of_a_start_is_not_lost() -> None:
     """It comes when the group is whole, and nobody waits for it yet: who serves then finds that it came."""
 
     async def main() -> None:
-        told = asyncio.Event()
+        leaving = Leaving()
 
         async def start() -> Any:
             os.kill(os.getpid(), signal.SIGTERM)
             return "the node"
 
-        started: list[Any] = [*await _meeting(start(), told)]
+        started: list[Any] = [*await _meeting(start(), leaving)]
         assert started in (["the node"], [])
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(leaving.asked.wait(), 10)
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from dynamo.llm.handlers.requests import tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import EngineError, InvalidArgument
+from dynamo.runtime.generators import Wants
 from dynamo.worker.engines.userfile.arguments import file_arguments
 from dynamo.worker.engines.userfile.limits import TextLimits, TokenLimits
 from dynamo.worker.engines.userfile.loading import UserFile, load
@@ -88,25 +89,25 @@ def test_what_is_wrong_with_a_file_is_told_by_its_line(text: str, says: str, loa
 @pytest.mark.parametrize(
     ("text", "how"),
     [
-        (GOOD, ""),
-        ("async def generate(request, context):\n    yield {}\n", "positional"),
-        ("async def generate(request, ctx):\n    yield {}\n", "positional"),
-        ("async def generate(request, context=None):\n    yield {}\n", "positional"),
-        ("async def generate(request, temperature=0.5):\n    yield {}\n", ""),
-        ("async def generate(request, *, context):\n    yield {}\n", "keyword"),
-        ("async def generate(*args):\n    yield {}\n", ""),
+        (GOOD, Wants.NO),
+        ("async def generate(request, context):\n    yield {}\n", Wants.SECOND),
+        ("async def generate(request, ctx):\n    yield {}\n", Wants.SECOND),
+        ("async def generate(request, context=None):\n    yield {}\n", Wants.SECOND),
+        ("async def generate(request, temperature=0.5):\n    yield {}\n", Wants.NO),
+        ("async def generate(request, *, context):\n    yield {}\n", Wants.NAMED),
+        ("async def generate(*args):\n    yield {}\n", Wants.NO),
         ("class E:\n    async def generate(self, request, context):\n        yield {}\ngenerate = E().generate\n",
-         "positional"),
-        ("class E:\n    async def __call__(self, request):\n        yield {}\ngenerate = E()\n", ""),
-        ("import functools\nasync def g(n, request):\n    yield n\ngenerate = functools.partial(g, 5)\n", ""),
+         Wants.SECOND),
+        ("class E:\n    async def __call__(self, request):\n        yield {}\ngenerate = E()\n", Wants.NO),
+        ("import functools\nasync def g(n, request):\n    yield n\ngenerate = functools.partial(g, 5)\n", Wants.NO),
         ("import functools\nasync def g(request):\n    yield 1\n@functools.wraps(g)\ndef generate(*a, **k):\n"
-         "    return g(*a, **k)\n", ""),
+         "    return g(*a, **k)\n", Wants.NO),
     ],
 )  # fmt: skip
-def test_forms_of_generate(text: str, how: str, loads: Loader) -> None:
+def test_forms_of_generate(text: str, how: Wants, loads: Loader) -> None:
     """Functions, methods, callable objects, partials and wrapped ones, with the context or without."""
     loaded = loads(text)
-    assert loaded.passes_context == how
+    assert loaded.wants is how
     loaded.open({}, Context())
 
 

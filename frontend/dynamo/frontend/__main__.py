@@ -1,14 +1,9 @@
 """`python -m dynamo.frontend`."""
 
-import os
-import signal
-
-if os.getpid() == 1:
-    # The first process of a container doesn't get a SIGTERM that it has no handler for: a pod that is deleted while
-    # it starts would stay for all of its grace. Until `main` handles it, it ends us as it ends any other process.
-    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-
-from dynamo.frontend.main import main
+from dynamo.runtime.first_process import end_on_sigterm
 
 if __name__ == "__main__":
+    end_on_sigterm()  # before all that takes long to import
+    from dynamo.frontend.main import main
+
     main()

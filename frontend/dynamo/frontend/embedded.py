@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import click
 
-from dynamo.frontend.server import Leaving, serve_http
+from dynamo.frontend.server import serve_http
 from dynamo.frontend.settings import FrontendSettings, flags_of
 from dynamo.llm.parts import HttpFrontend
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import options as click_options
 

@@ -13,12 +13,13 @@ from typing import Final
 import click
 
 from dynamo.frontend.former import FORMER, GROUPS
-from dynamo.frontend.server import Leaving, open_port, serve_http
+from dynamo.frontend.server import open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
 from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.runtime.settings import command

@@ -16,7 +16,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
@@ -44,6 +44,7 @@ from dynamo.llm.files import FileCache
 from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.replicas import KvSharing
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from dynamo.frontend.kserve.server import GrpcServer
 
 log = logging.getLogger(__name__)
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 OPEN_SECONDS: Final = 60.0
 """How long the word that it is ready waits for the models whose workers are there already."""
 DRAIN: Final = "drain"
@@ -69,34 +69,6 @@ class _Server(Protocol):
     def running(self) -> int: ...
 
     async def stop(self, grace: float, give_up: Callable[[], None]) -> bool: ...
-
-
-class Leaving:
-    """Why and how fast to leave: the first signal asks for order, the second for speed."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.now = asyncio.Event()
-        self.number = int(signal.SIGTERM)
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        """React to SIGTERM or SIGINT."""
-        if self.asked.is_set():
-            self.now.set()
-        self.number = int(number)
-        self.asked.set()
-
-    @contextlib.contextmanager
-    def handling(self) -> Iterator[None]:
-        """React to the process's signals while inside."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self.signal, number)
-        try:
-            yield
-        finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
 
 
 async def serve_http(

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Final
 
 from dynamo.frontend.merging import merge_health, merge_metrics
-from dynamo.frontend.server import Leaving, open_port
+from dynamo.frontend.server import open_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
 from dynamo.frontend.sockets import bind, url_of
 from dynamo.frontend.stream import Send
 from dynamo.frontend.tls import scheme
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.probing import ProbeServer
 
 log = logging.getLogger(__name__)

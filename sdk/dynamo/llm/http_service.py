@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from functools import reduce
 from typing import Any, Final, NamedTuple, Protocol
 
-from dynamo.llm.handlers.calling import call, passes_context
 from dynamo.llm.model_kinds import ModelInput, ModelType
 from dynamo.llm.parts import http_frontend
 from dynamo.llm.registration import register_model, unregister_model
 from dynamo.runtime.component import Endpoint, Served
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument, WorkerUnavailable
+from dynamo.runtime.generators import call, wanted_context
 from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ class PythonAsyncEngine:
         if not callable(generator):
             raise InvalidArgument(f"an engine's generator is a function, not {type(generator).__name__}")
         self.generator, self.event_loop = generator, event_loop
-        self._passes = passes_context(generator)
+        self._wants = wanted_context(generator, starred=False)
 
     def open(self, request: Any, context: Context) -> Any:
         """The answer to one request, not begun."""
-        return call(self.generator, self._passes, request, context)
+        return call(self.generator, self._wants, request, context)
 
 
 HttpAsyncEngine = PythonAsyncEngine

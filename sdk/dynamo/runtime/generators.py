@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from dynamo.runtime._peer import Incoming
+from dynamo.runtime.context import Context
 
 
 class Wants(enum.Enum):
@@ -42,20 +43,34 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-def wanted_context(handler: Callable[..., Any]) -> Wants:
-    """From its parameters: one called `context`, or a second one that must be given."""
-    parameters = list(inspect.signature(handler).parameters.values())
+def wanted_context(handler: Callable[..., Any], *, starred: bool = True) -> Wants:
+    """From its parameters: one called `context`, or a second one that must be given. Pure.
+
+    `starred`: any number of them (`*args`) takes it, too. What can't be inspected takes none.
+    """
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return Wants.NO
     kinds = {p.name: p.kind for p in parameters}
     if kinds.get("context") is inspect.Parameter.KEYWORD_ONLY:
         return Wants.NAMED
-    if inspect.Parameter.VAR_POSITIONAL in kinds.values():
+    if starred and inspect.Parameter.VAR_POSITIONAL in kinds.values():
         return Wants.SECOND
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(places) < 2:
-        return Wants.NO
-    if places[1].name == "context" or places[1].default is inspect.Parameter.empty:
+    if len(places) >= 2 and (places[1].name == "context" or places[1].default is inspect.Parameter.empty):
         return Wants.SECOND
-    return Wants.NAMED if "context" in kinds else Wants.NO
+    named = any(p.name == "context" and p.kind is p.POSITIONAL_OR_KEYWORD for p in places[1:])
+    return Wants.NAMED if named else Wants.NO
+
+
+def call(handler: Callable[..., Any], wants: Wants, request: Any, context: Context) -> Any:
+    """What `handler` returns, given its context as it wants it."""
+    if wants is Wants.SECOND:
+        return handler(request, context)
+    if wants is Wants.NAMED:
+        return handler(request, context=context)
+    return handler(request)
 
 
 async def _run(handler: Callable[..., Any], wants: Wants, incoming: Incoming) -> None:
@@ -68,8 +83,7 @@ async def _run(handler: Callable[..., Any], wants: Wants, incoming: Incoming) ->
 
 
 async def _produce(handler: Callable[..., Any], wants: Wants, incoming: Incoming) -> None:
-    arguments = (incoming.payload, incoming.context) if wants is Wants.SECOND else (incoming.payload,)
-    output = handler(*arguments, **({"context": incoming.context} if wants is Wants.NAMED else {}))
+    output = call(handler, wants, incoming.payload, incoming.context)
     if isinstance(output, Awaitable):
         output = await output
     if not isinstance(output, AsyncIterator):

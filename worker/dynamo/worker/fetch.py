@@ -6,8 +6,6 @@ the files; workers that share a cache load each file once, since who loads it ho
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import click
 
 from dynamo.llm.hub import fetch
 from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.first_process import end_on_sigterm
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.settings import command, setting
 from dynamo.worker.engines import weights_of
@@ -45,8 +44,7 @@ def run(settings: FetchSettings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of `python -m dynamo.worker.fetch`."""
-    if os.getpid() == 1:  # as in `dynamo.worker`; what has come stays, whenever the process ends
-        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    end_on_sigterm()  # what has come stays, whenever the process ends
     made = command(FetchSettings, run, name="dynamo-fetch", help="Load a model of the hub into the cache.")
     made.main(None if argv is None else list(argv))
 

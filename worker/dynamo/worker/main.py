@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -20,6 +19,7 @@ from dynamo.llm import LocalModel, open_model
 from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.leaving import Leaving
 from dynamo.runtime.logs import configure_logging
 from dynamo.runtime.planes import PLANES
 from dynamo.runtime.runtime import DistributedRuntime
@@ -150,25 +150,23 @@ class _Instance(NamedTuple):
 async def _work(settings: WorkerSettings) -> None:
     tracing = tracing_from_env("dynamo-worker")
     model = await loaded_model(settings)
-    told = asyncio.Event()
+    leaving = Leaving()
     async with contextlib.AsyncExitStack() as ends:
         if settings.num_nodes == 1:
             started = [await _start(settings, model, number, ends, tracing) for number in range(settings.num_workers)]
         else:
-            started = await _meeting(_start(settings, model, 0, ends, tracing), told)
+            started = await _meeting(_start(settings, model, 0, ends, tracing), leaving)
         if started:
-            await _until_told(started, settings, told)
+            await _until_told(started, settings, leaving)
 
 
-async def _meeting(start: Coroutine[Any, Any, _Instance], told: asyncio.Event) -> list[_Instance]:
+async def _meeting(start: Coroutine[Any, Any, _Instance], leaving: Leaving) -> list[_Instance]:
     """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile. One that has
-    just started when it is told serves, and finds `told` set."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    just started when it is told serves, and finds that it was."""
+    leaving.listen()
     async with contextlib.AsyncExitStack() as stack:
         starting = stack.enter_context(_task(start))
-        ending = stack.enter_context(_task(told.wait()))
+        ending = stack.enter_context(_task(leaving.asked.wait()))
         await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             return [starting.result()]
@@ -200,22 +198,14 @@ def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[Distrib
     return lambda runtime: serve_engine(runtime, engine, model, settings)
 
 
-async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, told: asyncio.Event) -> None:
+async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, leaving: Leaving) -> None:
     """Serve until a signal (the second one leaves at once) or an engine's death."""
-    loop, now = asyncio.get_running_loop(), asyncio.Event()
-
-    def on_signal() -> None:
-        if told.is_set():
-            now.set()
-        told.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    leaving.listen()  # to the end of the process: a second signal while it closes must not kill it
     async with contextlib.AsyncExitStack() as stack:
         tasks = {
             name: stack.enter_context(_task(work))
             for name, work in {
-                "told": told.wait(), "now": now.wait(), "dead": _first_dead(started),
+                "told": leaving.asked.wait(), "now": leaving.now.wait(), "dead": _first_dead(started),
                 "ready": _each(_say_ready(*one) for one in started),
             }.items()
         }  # fmt: skip
@@ -224,8 +214,8 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, to
         grace = 0.0 if dead else settings.grace_seconds
         streams = sum(one.runtime.server.active for one in started)
         log.info("leaving: %d streams have up to %g s", streams, grace)
-        leaving = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
-        await asyncio.wait([leaving, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
+        stopping = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
+        await asyncio.wait([stopping, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
             raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
 

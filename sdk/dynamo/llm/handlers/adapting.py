@@ -16,12 +16,12 @@ import msgspec
 
 from dynamo.llm.embeddings import KIND, EmbeddingRequest
 from dynamo.llm.exceptions import HttpError, on_the_wire
-from dynamo.llm.handlers.calling import call, passes_context
 from dynamo.llm.handlers.outputs import Mistake, check_vectors, read_chunk, read_output
 from dynamo.llm.handlers.requests import text_request, tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest, delta, output_dict
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.generators import call, wanted_context
 from dynamo.runtime.offers import Generate
 
 _FORM: Final = "write 'async def generate(request):' and yield each piece"
@@ -34,12 +34,12 @@ def adapter(model_input: Literal["tokens", "text"]) -> Callable[[Generate], Gene
     read = _tokens if model_input == "tokens" else _text
 
     def adapt(generate: Generate) -> Generate:
-        passes = passes_context(generate)
+        wants = wanted_context(generate, starred=False)
 
         async def run(payload: Any, context: Context) -> AsyncIterator[Any]:
             request, send = read(payload)
             with _told():
-                async with aclosing(_items(call(generate, passes, request, context))) as items:
+                async with aclosing(_items(call(generate, wants, request, context))) as items:
                     async for item in send(items):
                         yield item
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
-from dynamo.llm.handlers.calling import call, passes_context
 from dynamo.llm.handlers.outputs import Mistake, kind_of
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.generators import Wants, call, wanted_context
 from dynamo.worker.engines.userfile.mistakes import Home, explained
 
 GENERATE: Final = "generate"
@@ -35,8 +35,8 @@ class UserFile:
 
     home: Home
     generate: Callable[..., Any]
-    passes_context: str
-    """How `generate` takes the request's context: `positional`, `keyword`, or empty where it doesn't."""
+    wants: Wants
+    """How `generate` takes the request's context."""
     initialize: Callable[..., Any] | None
     routes: dict[str, Callable[..., Any]]
     """By name, what answers `POST /engine/<name>`."""
@@ -44,7 +44,7 @@ class UserFile:
 
     def open(self, request: Any, context: Context) -> AsyncIterator[Any]:
         """The answer to one request, not begun; `Mistake` where it is nothing that can be iterated."""
-        output = call(self.generate, self.passes_context, request, context)
+        output = call(self.generate, self.wants, request, context)
         if isinstance(output, AsyncIterator):
             return output
         if inspect.iscoroutine(output):
@@ -81,7 +81,7 @@ def load(file: Path, arguments: Sequence[str]) -> UserFile:
     try:
         exec(code, module.__dict__)
         generate, initialize = _generate(module, home), _initialize(module, home)
-        return UserFile(home, generate, passes_context(generate), initialize, _routes(module, home), replaced)
+        return UserFile(home, generate, wanted(generate), initialize, _routes(module, home), replaced)
     except SystemExit as error:
         replaced.restore()
         raise InvalidArgument(_ended(error, home)) from error
@@ -162,14 +162,15 @@ def _signature_problem(found: Callable[..., Any]) -> str:
     except (TypeError, ValueError):
         return ""
     try:
-        signature.bind(*([None, None] if passes_context(found) == "positional" else [None]), **_keywords(found))
+        call(signature.bind, wanted(found), None, Context())
     except TypeError:
         return f"generate takes {signature}: it is called with (request), or with (request, context)"
     return ""
 
 
-def _keywords(found: Callable[..., Any]) -> dict[str, None]:
-    return {"context": None} if passes_context(found) == "keyword" else {}
+def wanted(found: Callable[..., Any]) -> Wants:
+    """How it takes its context. `*args` alone takes the request: a file that was written for that stays as it is."""
+    return wanted_context(found, starred=False)
 
 
 def _defined(found: Any, home: Home) -> str:
