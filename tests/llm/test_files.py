@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,8 +175,8 @@ def test_one_content_counts_once(original: Path, cache: FileCache) -> None:
 def test_a_disk_keeps_some_room(original: Path, cache: FileCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many cards come, they don't fill the disk; what is there already needs no room."""
     peer, refs = Peer(original), {"tokenizer": file_ref(original)}
-    free = SPARE + refs["tokenizer"].size
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    total, free = 1 << 40, SPARE + refs["tokenizer"].size
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: (total, total - free, free))
     path = fetch(peer, refs, cache)["tokenizer"]
     free = 0
     assert fetch(unasked, refs, cache) == {"tokenizer": path}
@@ -185,6 +184,9 @@ def test_a_disk_keeps_some_room(original: Path, cache: FileCache, monkeypatch: p
     free = SPARE + refs["tokenizer"].size - 1
     with pytest.raises(InvalidArgument, match=r"need 1 MB, and the disk of .* has 269 MB, of which 268 stay free"):
         fetch(unasked, refs, cache)
+    total = 20 * refs["tokenizer"].size  # a small one, as a container's folder in memory may be
+    free = 2 * refs["tokenizer"].size
+    assert fetch(peer, refs, cache).keys() == {"tokenizer"}
 
 
 @pytest.mark.parametrize(

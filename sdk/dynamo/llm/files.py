@@ -31,7 +31,7 @@ LARGEST: Final = 1 << 30
 MOST: Final = 64
 """Files that a card may have; most have five."""
 SPARE: Final = 256 << 20
-"""Bytes that a disk keeps free whatever cards announce: there may be any number of cards."""
+"""Bytes that a disk keeps free whatever cards announce, of a small one a twentieth: there may be many cards."""
 
 Control = Callable[[str, Any], Awaitable[Any]]
 """Asks one instance: `(operation, body) -> answer`."""
@@ -149,13 +149,14 @@ class FileCache:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         try:
-            free = shutil.disk_usage(folder).free
+            total, _, free = shutil.disk_usage(folder)
         except OSError as error:
             self.refuse(error)
-        if size and free - size < SPARE:
+        spare = min(SPARE, total // 20)
+        if size and free - size < spare:
             raise InvalidArgument(
                 f"the model's files need {_mb(size)} MB, and the disk of the cache folder {str(self.root)!r} has "
-                f"{_mb(free)} MB, of which {_mb(SPARE)} stay free: make room there, or set DYN_CACHE_DIR to another"
+                f"{_mb(free)} MB, of which {_mb(spare)} stay free: make room there, or set DYN_CACHE_DIR to another"
             )
 
     def _path(self, ref: FileRef) -> Path:
