@@ -57,6 +57,10 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How often a request for it goes on elsewhere; None: as the frontends say."""
     router_mode: str | None = None
     """How its worker is chosen, in `--router-mode`'s words; None: as the frontends say."""
+    tool_call_parser: str | None = None
+    """What turns its answers' text into tool calls, by the names of `parsers/names.py`; None: nothing does."""
+    reasoning_parser: str | None = None
+    """What tells its thoughts from its answers, likewise."""
     tokenizer: Literal["bytes", "hf", "none"] = "bytes"
     """`bytes`: the built-in one; `hf`: the file of role `tokenizer`; `none`: a text engine's own."""
     vocab_size: int | None = None
@@ -77,6 +81,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
             routed_alike.append(sorted({*self.model_types}))
         if self.router_mode is not None:
             routed_alike.append(self.router_mode)
+        if self.tool_call_parser is not None or self.reasoning_parser is not None:
+            routed_alike.append(["parsers", self.tool_call_parser, self.reasoning_parser])
         return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
 
     @property

@@ -21,7 +21,7 @@ class StopMatcher:
         self._include = include
         self._held = ""
         self._found = re.compile("|".join(map(re.escape, self._stops)) or "(?!)").search
-        self._beginnings = _by_last_character(self._stops)
+        self._beginnings = by_last_character(self._stops)
         self.matched: str | None = None
 
     def feed(self, text: str, armed: bool = True) -> str:
@@ -65,7 +65,7 @@ class StopMatcher:
         return whole[: len(whole) - len(beginning)]
 
 
-def _by_last_character(stops: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def by_last_character(stops: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the proper beginnings of all stop strings by their last character, longest first."""
     found: dict[str, set[str]] = {}
     for stop in stops:

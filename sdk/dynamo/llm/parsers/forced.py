@@ -1,0 +1,91 @@
+"""`tool_choice: required`, or a named tool: the engine keeps to a JSON schema, and its answer is the calls.
+
+No format of the model's own is needed for it. `schema_for` makes the schema, `ForcedParser` reads what comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynamo.llm.parsers.events import Call, Content, Event
+from dynamo.llm.parsers.json_calls import arguments_of, calls_of
+from dynamo.runtime.errors import InvalidArgument
+
+REQUIRED = "required"
+_DEFINITIONS = ("$defs", "definitions")
+
+
+def schema_for(tools: list[Any], name: str | None, most: int | None) -> dict[str, Any]:
+    """The schema of an answer that calls the tool `name`, or, where that is None, at least one and at most `most`.
+
+    Of one tool it is that of its arguments. Raises `InvalidArgument` where a tool can't be asked for.
+    """
+    functions = [_function(tool, index) for index, tool in enumerate(tools)]
+    if not functions:
+        raise InvalidArgument("tool_choice: there are no tools to choose from; give some in tools")
+    if name is not None:
+        chosen = [function for function in functions if function["name"] == name]
+        if not chosen:
+            raise InvalidArgument(f"tool_choice: {name!r} is none of the tools")
+        return _parameters(chosen[0])
+    shared: dict[str, dict[str, Any]] = {}
+    variants = []
+    for function in functions:
+        parameters = _parameters(function)
+        for place in _DEFINITIONS:
+            _share(shared.setdefault(place, {}), parameters.pop(place, None))
+        properties = {"name": {"type": "string", "enum": [function["name"]]}, "parameters": parameters}
+        variants.append({"type": "object", "properties": properties, "required": ["name", "parameters"]})
+    limit = {} if most is None else {"maxItems": most}
+    items = variants[0] if len(variants) == 1 else {"type": "object", "anyOf": variants}
+    named = {place: found for place, found in shared.items() if found}
+    return {"type": "array", "minItems": 1, **limit, "items": items, **named}
+
+
+def _function(tool: Any, index: int) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidArgument(f"tools[{index}] must be an object with function.name")
+    return function
+
+
+def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
+    schema = function.get("parameters")
+    if schema is None:
+        return {"type": "object", "properties": {}}
+    if not isinstance(schema, Mapping):
+        raise InvalidArgument(f"tools: the parameters of {function['name']!r} must be a JSON schema, an object")
+    return dict(schema)
+
+
+def _share(known: dict[str, Any], found: Any) -> None:
+    """Definitions move to the root, where references look for them."""
+    for name, schema in found.items() if isinstance(found, Mapping) else ():
+        if known.setdefault(name, schema) != schema:
+            raise InvalidArgument(
+                f"tool_choice: two tools define {name!r} differently; give one of the definitions another name"
+            )
+
+
+class ForcedParser:
+    """Holds the answer until it is whole: `name`'s arguments, or, where that is None, a list of calls."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self._parts: list[str] = []
+
+    def feed(self, text: str) -> list[Event]:
+        self._parts.append(text)
+        return []
+
+    def finish(self) -> list[Event]:
+        text, self._parts = "".join(self._parts), []
+        if self._name is None:
+            calls: list[Call] | None = calls_of(text)
+        else:
+            arguments = arguments_of(text) if text.strip() else None
+            calls = None if arguments is None else [Call(self._name, arguments)]
+        if calls:
+            return [*calls]
+        return [Content(text)] if text else []

@@ -1,0 +1,46 @@
+"""Feeding a parser every way a text can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
+
+
+def joined(events: Iterable[Event]) -> list[Event]:
+    """The events with neighbours of one kind put together."""
+    found: list[Event] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, Content) and isinstance(last, Content):
+            found[-1] = Content(last.text + event.text)
+        elif isinstance(event, Thought) and isinstance(last, Thought):
+            found[-1] = Thought(last.text + event.text)
+        else:
+            found.append(event)
+    return found
+
+
+def read(make: Callable[[], Parser], pieces: Iterable[str]) -> list[Event]:
+    """What a parser says of an answer that comes in these pieces."""
+    parser, found = make(), []
+    for piece in pieces:
+        found += parser.feed(piece)
+    return joined(found + parser.finish())
+
+
+def in_every_way(make: Callable[[], Parser], text: str) -> list[Event]:
+    """What is said of the whole text, which must be the same for all cuts in two, three, and single characters."""
+    whole = read(make, [text])
+    for cut in range(1, len(text)):
+        assert read(make, [text[:cut], text[cut:]]) == whole, f"cut at {cut}: {text[:cut]!r} | {text[cut:]!r}"
+        middle = (cut + len(text)) // 2
+        assert read(make, [text[:cut], text[cut:middle], text[middle:]]) == whole, f"cut at {cut} and {middle}"
+    for size in (1, 2, 3, 5, 7):
+        assert read(make, [text[at : at + size] for at in range(0, len(text), size)]) == whole, f"pieces of {size}"
+    return whole
+
+
+def call(name: str, arguments: str = "{}", id: str | None = None) -> Call:  # noqa: A002 - the field's name
+    """A call."""
+    return Call(name, arguments, id)

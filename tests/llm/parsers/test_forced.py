@@ -1,0 +1,89 @@
+"""`tool_choice: required` and a named tool: the schema, which a validator reads as an engine does, and the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.llm.parsers.cuts import call, in_every_way
+
+from dynamo.llm.parsers.events import Content
+from dynamo.llm.parsers.forced import ForcedParser, schema_for
+from dynamo.runtime.errors import InvalidArgument
+
+
+def tool(name: str, parameters: Any = None) -> dict[str, Any]:
+    """A function as a request names it."""
+    return {
+        "type": "function",
+        "function": {"name": name, **({} if parameters is None else {"parameters": parameters})},
+    }
+
+
+POINT = {"type": "object", "properties": {"at": {"$ref": "#/$defs/Point"}}, "required": ["at"],
+         "$defs": {"Point": {"type": "object", "required": ["x"]}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ([{"name": "go", "parameters": {"at": {"x": 1}}}], True),
+        ([{"name": "go", "parameters": {"at": {"x": 1}}}, {"name": "stay", "parameters": {}}], True),
+        ([], False),
+        ([{"name": "go", "parameters": {"at": {}}}], False),
+        ([{"name": "fly", "parameters": {}}], False),
+        ({"name": "stay", "parameters": {}}, False),
+    ],
+)
+def test_the_schema_of_required(answer: Any, fits: bool) -> None:
+    """At least one of the tools, with arguments that fit; definitions are found at the root."""
+    schema = schema_for([tool("go", POINT), tool("stay")], None, None)
+    assert jsonschema.Draft202012Validator(schema).is_valid(answer) is fits
+
+
+def test_one_call_at_most() -> None:
+    """`parallel_tool_calls: false` is part of the schema."""
+    schema = schema_for([tool("stay")], None, 1)
+    one = {"name": "stay", "parameters": {}}
+    assert jsonschema.Draft202012Validator(schema).is_valid([one])
+    assert not jsonschema.Draft202012Validator(schema).is_valid([one, one])
+
+
+def test_the_schema_of_a_named_tool() -> None:
+    """It is that of the arguments."""
+    assert schema_for([tool("go", POINT), tool("stay")], "go", None) == POINT
+    assert schema_for([tool("stay")], "stay", None) == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "name", "sentence"),
+    [
+        ([], None, "there are no tools"),
+        ([tool("go")], "fly", "'fly' is none of the tools"),
+        ([{"function": {}}], None, r"tools\[0\] must be"),
+        ([tool("go", 5)], None, "must be a JSON schema"),
+        ([tool("go", POINT), tool("fly", {"$defs": {"Point": {}}})], None, "'Point' differently"),
+    ],
+)
+def test_refusals_are_sentences(tools: list[Any], name: str | None, sentence: str) -> None:
+    """What can't be asked for is said."""
+    with pytest.raises(InvalidArgument, match=sentence):
+        schema_for(tools, name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "events"),
+    [
+        ("f", ' {"a": 1}', [call("f", '{"a": 1}')]),
+        ("f", '{"a": ', [Content('{"a": ')]),
+        ("f", "", []),
+        (None, '[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]',
+         [call("f", '{"a": 1}'), call("g")]),
+        (None, "[]", [Content("[]")]),
+        (None, '[{"name": "f"', [Content('[{"name": "f"')]),
+    ],
+)  # fmt: skip
+def test_the_answer(name: str | None, text: str, events: list[Any]) -> None:
+    """Calls, or, of an answer that broke off, its text."""
+    assert in_every_way(lambda: ForcedParser(name), text) == events
