@@ -202,7 +202,7 @@ def test_the_native_module_of_2026(start: Start) -> None:
         "loaded []",
         "same True True",
         "names 7 Tokens Decode 944132403",
-        "parsers [] []",
+        "parsers True True",
         "instead dynamo._core.VirtualConnectorClient is not there: pipelines are scaled by `kubectl scale`, or by an "
         "HPA on them; no planner asks a program",
         "instead dynamo.llm.LoRADownloader: there are no adapters in this version: serve the merged model under a name "

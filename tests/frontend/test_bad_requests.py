@@ -11,6 +11,7 @@ import pytest
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 USER = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -61,7 +62,15 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, chat(guided_json=7), 400, "guided_json", "invalid_type"),
     (CHAT, chat(guided_choice=[]), 400, "guided_choice", "invalid_type"),
     (CHAT, chat(guided_json={}, nvext={"guided_regex": "x"}), 400, "guided_json", "invalid_value"),
-    (CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_value"),
+    (CHAT, chat(tool_choice="required"), 400, "tool_choice", "invalid_value"),
+    (CHAT, chat(tool_choice="any"), 400, "tool_choice", "unsupported_value"),
+    (CHAT, chat(tool_choice={"type": "function"}), 400, "tool_choice", "unsupported_value"),
+    (CHAT, chat(tool_choice={"type": "function", "function": {"name": "g"}}, tools=TOOLS), 400, "tool_choice",
+     "invalid_value"),
+    (CHAT, chat(tool_choice="required", tools=TOOLS, guided_regex="x"), 400, "tool_choice", "invalid_value"),
+    (CHAT, chat(tool_choice="required", tools=TOOLS, nvext={"guided_regex": "x"}), 400, "tool_choice", "invalid_value"),
+    (CHAT, chat(tool_choice="required", tools=TOOLS, response_format={"type": "json_object"}), 400, "tool_choice",
+     "invalid_value"),
     (CHAT, chat(messages=[{"role": "user", "content": "x" * 2000}]), 400, "messages", "context_length_exceeded"),
     (TEXT, {"model": "m"}, 400, "prompt", "missing_required_parameter"),
     (TEXT, text(prompt=[]), 400, "prompt", "invalid_value"),

@@ -55,12 +55,14 @@ def test_fourteen_positions_of_0_8(endpoint: Endpoint) -> None:
     """In the order that 0.8.1 had."""
     config = ModelRuntimeConfig()
     config.total_kv_blocks, config.context_length = 100, 512
+    config.tool_call_parser, config.reasoning_parser = "hermes", "qwen3"
     found = wanted(
         ModelInput.Tokens, BOTH, endpoint, "a/model", "name", None, 8, RouterMode.Random, 1, config, {"x": 1}, "t.jinja"
     )
     assert (found["kv_cache_block_size"], found["router_mode"], found["template"]) == (8, "random", "t.jinja")
     assert found["context_length"] == 512
     assert found["figures"]["total_kv_blocks"] == 100
+    assert (found["tool_call_parser"], found["reasoning_parser"]) == ("hermes", "qwen3")
 
 
 def test_words_of_1_x(endpoint: Endpoint) -> None:
@@ -127,10 +129,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"router_config": "nearest"}, "none of kv, least-loaded"),
     ({"user_data": [1]}, "a dict is meant"),
     ({"user_data": {"x": object()}}, "must be plain data"),
-    (
-        {"runtime_config": config_with(tool_call_parser="hermes")},
-        "tool_call_parser = 'hermes': no parser",
-    ),
+    ({"runtime_config": config_with(tool_call_parser="hermis")}, "no tool call parser 'hermis': did you mean 'hermes'"),
+    ({"runtime_config": config_with(reasoning_parser="none")}, "no reasoning parser 'none'"),
+    ({"runtime_config": config_with(reasoning_parser=True)}, "reasoning_parser is True, not the name"),
+    ({"runtime_config": config_with(structural_tag={"x": 1})}, "structural_tag = .*: answers are held to a schema"),
     ({"runtime_config": config_with(taints={"gpu"})}, "a namespace of their own"),
     ({"runtime_config": config_with(total_kv_blocks="many")}, "total_kv_blocks must be a whole number"),
     ({"runtime_config": config_with(data_parallel_size=0)}, "not 1 or more"),

@@ -62,6 +62,33 @@ def test_tool_calls_have_objects_as_arguments() -> None:
     assert template.render([{"role": "assistant", "tool_calls": calls}]) == f'{{"x": 1}};"nonsense";{deep};'
 
 
+ASKED = {"type": "function", "id": "1", "function": {"name": "f", "arguments": '{"x": [1, "é"]}'}}
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("{% for k, v in a.items() %}{{ k }}={{ v | tojson }}{% endfor %}", 'x=[1, "é"]'),
+        ("{{ a | tojson }}{{ a is mapping }}{{ a is string }}", '{"x": [1, "é"]}TrueFalse'),
+        ("{{ '```' + a + '```' }}", '```{"x": [1, "é"]}```'),
+        ("{{ '```' ~ a }}{{ a }}", '```{"x": [1, "é"]}{"x": [1, "é"]}'),
+        ("{{ a.x[1] }}", "é"),
+    ],
+)
+def test_arguments_in_the_ways_of_templates(source: str, shown: str) -> None:
+    """As an object where a template iterates it, as JSON where it is put between texts."""
+    template = ChatTemplate("{% set a = messages[0].tool_calls[0].function.arguments %}" + source)
+    assert template.render([{"role": "assistant", "tool_calls": [ASKED]}]) == shown
+
+
+def test_content_of_a_message_with_calls() -> None:
+    """Null where the template asks for that, as `transformers` gives it; else a text, which most take for granted."""
+    messages = [{"role": "assistant", "content": None, "tool_calls": [ASKED]}, {"role": "assistant", "content": None}]
+    deepseek = "{% for m in messages %}{{ 'calls' if m['content'] is none else '[' + m['content'] + ']' }}{% endfor %}"
+    assert ChatTemplate(deepseek).render(messages) == "calls[]"
+    assert ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}").render(messages) == "[][]"
+
+
 def test_the_tool_template_is_taken_with_tools() -> None:
     """Models with several templates have one for requests with tools."""
     template = ChatTemplate("plain", named={"tool_use": "with tools"})

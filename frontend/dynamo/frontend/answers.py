@@ -22,6 +22,7 @@ from dynamo.frontend.logprobs import chat_logprobs, completion_logprobs, entries
 from dynamo.frontend.metrics import ModelMeter
 from dynamo.frontend.openai import name_field
 from dynamo.frontend.stream import BatchWriter, Headers, Output
+from dynamo.frontend.tool_choice import Parsing
 from dynamo.llm.protocols import PROMPT_LOGPROBS
 from dynamo.llm.tokenizer import Tokenizer
 from dynamo.runtime.errors import DeadlineExceeded, InvalidArgument
@@ -51,6 +52,8 @@ class Shape(msgspec.Struct):
     prompts: int = 1
     explanation: Explanation | None = None
     """What the answer says of itself, where that was asked for."""
+    parsing: Parsing | None = None
+    """How its text is parsed (`parsed.py`); None: it is told as it comes."""
 
 
 class Logprobs:

@@ -52,6 +52,10 @@ class ChatChunks:
         delta = b'[{"index":%d,"delta":{"role":"assistant","content":' % index
         return self._envelope + delta + _encode(text) + self.tail
 
+    def delta(self, index: int, delta: dict[str, Any]) -> bytes:
+        """A chunk with anything but text."""
+        return self._envelope + b'[{"index":%d,"delta":' % index + _encode(delta)[:-1] + self.tail
+
     def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
         delta = {"role": "assistant", "content": text} if first else {"content": text}
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

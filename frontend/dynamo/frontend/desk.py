@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -50,6 +50,8 @@ class Desk(msgspec.Struct):
     explanation: Explanation | None = None
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
+    shown: Mapping[int, str] | None = None
+    """Special tokens that the answers' texts show, by their ids."""
     trace: RequestTrace | None = None
     """There where traces are asked for."""
     again: Callable[[ModelSet], ModelSet | None] | None = None

@@ -49,8 +49,9 @@ _TALKING: Final = (
 _MODELS: Final = (
     needless("--model-name --model-path", _WITH_WORKERS),
     needless("--kv-cache-block-size", "each worker says its own", env="DYN_KV_CACHE_BLOCK_SIZE"),
-    refused("--chat-template --reasoning-parser --tool-call-parser", "the template is the model's, or its worker's "
-            "--chat-template; answers come as the model writes them"),
+    refused("--chat-template", "the template is the model's, or its worker's --chat-template"),
+    refused("--reasoning-parser --tool-call-parser", "the worker says it, for all frontends: its "
+            "--dyn-reasoning-parser and --dyn-tool-call-parser"),
     refused("--dyn-chat-processor", "templates are rendered here", plain=["dynamo"], env="DYN_CHAT_PROCESSOR"),
     needless("--dyn-preprocess-workers", "--workers N serves with N processes", plain=["0"],
              env="DYN_PREPROCESS_WORKERS"),

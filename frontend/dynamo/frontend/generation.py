@@ -93,7 +93,7 @@ class Choice:
             model = desk.models.model
             assert model is not None
             assert model.preprocessor is not None
-            self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request)
+            self._detokenizer = Detokenizer.for_request(model.preprocessor.tokenizer, request, desk.shown)
             self._logprobs = request.output_options.logprobs is not None
             self.prompt_tokens = len(request.token_ids)
         elif isinstance(request, TextRequest):

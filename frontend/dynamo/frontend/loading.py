@@ -14,6 +14,7 @@ import msgspec
 
 from dynamo.llm.card import ModelCard
 from dynamo.llm.files import FileCache, fetch_files
+from dynamo.llm.parsers.reading import Reading
 from dynamo.llm.preprocess import Preprocessor, load_preprocessor
 from dynamo.runtime.errors import DynamoException, NoInstances
 from dynamo.runtime.names import InstanceKey
@@ -36,6 +37,8 @@ class LoadedModel(msgspec.Struct):
     """`system_fingerprint` of its answers: changes when the card does."""
     preprocessor: Preprocessor | None
     """None: the engine takes text."""
+    reading: Reading | None = None
+    """How its answers are parsed; None: not at all."""
 
 
 class Loader:
@@ -52,11 +55,12 @@ class Loader:
         """Fetch and open what `card` names; raises the last instance's error where none could give it."""
         fingerprint = "fp_" + hashlib.blake2b(card.digest.encode(), digest_size=6).hexdigest()
         if card.model_input == "text":
-            return LoadedModel(fingerprint, None)
+            return LoadedModel(fingerprint, None, Reading.of(card, None))
         error: DynamoException = NoInstances(f"no worker of model '{card.name}' is there to ask for its files")
         for instance in instances:
             try:
-                return LoadedModel(fingerprint, await self._from(card, instance))
+                preprocessor = await self._from(card, instance)
+                return LoadedModel(fingerprint, preprocessor, Reading.of(card, preprocessor.tokenizer))
             except DynamoException as failure:
                 error = failure
         raise error

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.guided import check_guided
 from dynamo.frontend.nvext import Nvext
+from dynamo.frontend.tool_choice import check_tool_choice
 from dynamo.llm.embeddings import MOST_DIMENSIONS, Input, read_inputs
 from dynamo.runtime.errors import InvalidArgument
 
@@ -291,9 +292,7 @@ def _check_chat(request: ChatRequest) -> None:
     for index, message in enumerate(request.messages):
         if isinstance(message.content, list):
             _check_parts(message.content, f"messages[{index}].content")
-    if request.tool_choice not in (None, "auto", "none"):
-        text = "tool_choice: only auto and none are supported yet."
-        raise bad_request(text, "tool_choice", "unsupported_value")
+    check_tool_choice(request.tool_choice)
     if request.functions:
         raise bad_request("functions: replaced by tools.", "functions", "unsupported_parameter")
     if request.modalities and request.modalities != ["text"]:

@@ -9,13 +9,17 @@ _LEVELS: Final = {"trace": logging.DEBUG, "warn": logging.WARNING}
 
 
 def get_tool_parser_names() -> list[str]:
-    """Names for `--dyn-tool-call-parser`: none, no parser runs here."""
-    return []
+    """Names for `--dyn-tool-call-parser`."""
+    from dynamo.llm.parsers.names import tool_parser_names
+
+    return tool_parser_names()
 
 
 def get_reasoning_parser_names() -> list[str]:
-    """Names for `--dyn-reasoning-parser`: none, likewise."""
-    return []
+    """Names for `--dyn-reasoning-parser`."""
+    from dynamo.llm.parsers.names import reasoning_parser_names
+
+    return reasoning_parser_names()
 
 
 def log_message(level: str, message: str, module: str, file: str, line: int) -> None:

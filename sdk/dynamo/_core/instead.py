@@ -13,7 +13,7 @@ _FIGURES: Final = "keep figures with prometheus_client: DYN_SYSTEM_PORT shows th
 _LOAD: Final = "each instance's figures are in Client.instances(); workers answer the endpoint load_metrics, too"
 _SCALING: Final = "pipelines are scaled by `kubectl scale`, or by an HPA on them; no planner asks a program"
 _MOCKER: Final = "`dynamo simulate` replays traces and workloads; the mocker is `dynamo-run out=mocker`"
-_PARSERS: Final = "no parser runs here: answers come as the model writes them"
+_PARSERS: Final = "frontends parse answers as `--dyn-reasoning-parser` of the worker says; programs don't"
 
 INSTEAD: Final = {
     "AggregatedMetrics": _LOAD,

@@ -7,7 +7,7 @@ stream, so this is the hottest code of the process: no objects are made per toke
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dynamo.llm.protocols import CANCELLED, EOS, ERROR, LENGTH, STOP, PreprocessedRequest
@@ -21,6 +21,19 @@ _NO_IDS: Final[frozenset[int]] = frozenset()
 def openai_finish_reason(finish: str) -> str:
     """Return OpenAI's name for an engine's finish reason (`error` stays: the caller answers with an error)."""
     return _OPENAI.get(finish, "stop")
+
+
+class _Showing:
+    """Some special tokens become text: a parser looks for them."""
+
+    __slots__ = ("_shown", "_step")
+
+    def __init__(self, step: Callable[[int], str], shown: Mapping[int, str]) -> None:
+        self._step, self._shown = step, shown
+
+    def step(self, token_id: int) -> str:
+        marker = self._shown.get(token_id)
+        return self._step(token_id) if marker is None else self._step(token_id) + marker
 
 
 class Detokenizer:
@@ -48,8 +61,11 @@ class Detokenizer:
         max_tokens: int | None = None,
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
+        shown: Mapping[int, str] | None = None,
     ) -> None:
         self._step = tokenizer.text_stream(prompt_ids, skip_special_tokens).step
+        if shown and skip_special_tokens:
+            self._step = _Showing(self._step, shown).step
         self._visible_stops = frozenset(stop_token_ids)
         self._stop_ids = self._visible_stops | (_NO_IDS if ignore_eos else frozenset(eos_token_ids))
         self._matcher = StopMatcher(stop, include_stop_str_in_output) if stop else None
@@ -62,8 +78,10 @@ class Detokenizer:
         self.stop_reason: str | int | None = None
 
     @classmethod
-    def for_request(cls, tokenizer: Tokenizer, request: PreprocessedRequest) -> Detokenizer:
-        """Start on the answer to `request`."""
+    def for_request(
+        cls, tokenizer: Tokenizer, request: PreprocessedRequest, shown: Mapping[int, str] | None = None
+    ) -> Detokenizer:
+        """Start on the answer to `request`; the special tokens in `shown` become text though others don't."""
         ends = request.stop_conditions
         return cls(
             tokenizer,
@@ -76,6 +94,7 @@ class Detokenizer:
             max_tokens=ends.max_tokens,
             include_stop_str_in_output=request.sampling_options.include_stop_str_in_output,
             skip_special_tokens=request.output_options.skip_special_tokens,
+            shown=shown,
         )
 
     def push(self, token_ids: Sequence[int], finish: str | None = None) -> tuple[str, str | None, str | int | None]:

@@ -39,8 +39,8 @@ _REFUSED: Final = {
     "ais_perf_config": "there is no such model of performance here: leave it out",
     "enable_anthropic_api": "this version serves OpenAI's routes: leave it out",
     "strip_anthropic_preamble": "this version serves OpenAI's routes: leave it out",
-    "enable_streaming_tool_dispatch": "no parser runs in our frontends: leave it out",
-    "enable_streaming_reasoning_dispatch": "no parser runs in our frontends: leave it out",
+    "enable_streaming_tool_dispatch": "streams carry OpenAI's chunks only: leave it out",
+    "enable_streaming_reasoning_dispatch": "streams carry OpenAI's chunks only: leave it out",
 }
 
 

@@ -11,15 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dynamo.llm.parsers.names import check_parsers
 from dynamo.runtime.errors import InvalidArgument
 
-_NO_PARSER: Final = (
-    "no parser runs in our frontends: leave it out, and have the program yield what its clients are to get"
-)
 _REFUSED: Final = {
-    "tool_call_parser": _NO_PARSER,
-    "reasoning_parser": _NO_PARSER,
-    "structural_tag": _NO_PARSER,
+    "structural_tag": "answers are held to a schema only by tool_choice and requests' guided_* fields: leave it out",
     "kv_state_endpoint": "routers ask workers for snapshots over their own connection: leave it out",
     "kv_transfer_enforcement": "transfers are kept to no domain here: leave it out",
     "taints": "no router here reads them: leave them out, and give workers that aren't for everybody a namespace of "
@@ -34,6 +30,7 @@ class ModelRuntimeConfig:
     """The original's fields, all of them settable; None is "not said".
 
     `context_length`, `total_kv_blocks`, `max_num_seqs` and `max_num_batched_tokens` are of one data-parallel rank.
+    `tool_call_parser` and `reasoning_parser` are names of docs/tools.md: frontends parse the model's chats with them.
     """
 
     def __init__(self) -> None:
@@ -78,6 +75,14 @@ class ModelRuntimeConfig:
     def set_structural_tag(self, tag: Any) -> None:
         """Refused when the model is registered."""
         self.structural_tag = tag
+
+    def parsers(self) -> tuple[str | None, str | None]:
+        """For tool calls and for reasoning; `InvalidArgument` where there is none of that name."""
+        for field in ("tool_call_parser", "reasoning_parser"):
+            if not isinstance(name := getattr(self, field), str | None):
+                raise InvalidArgument(f"runtime_config.{field} is {name!r}, not the name of a parser")
+        check_parsers(self.tool_call_parser, self.reasoning_parser)
+        return self.tool_call_parser or None, self.reasoning_parser or None
 
     def figures(self) -> dict[str, Any]:
         """What the instance's record gets; `InvalidArgument` names the first field that can't be."""

@@ -91,7 +91,7 @@ class Preprocessor:
         return self._template.render(
             messages,
             add_generation_prompt=True if generate is None else bool(generate),
-            tools=body.get("tools"),
+            tools=None if body.get("tool_choice") == "none" else body.get("tools"),
             variables=variables,
         )
 

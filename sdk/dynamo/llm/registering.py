@@ -56,6 +56,8 @@ class Wanted:
     template: str | None
     ignore_weights: bool
     figures: dict[str, Any]
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
 
 
 def read(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wanted:
@@ -78,6 +80,7 @@ def read(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wanted:
 def _wanted(given: dict[str, Any]) -> Wanted:
     runtime_config: ModelRuntimeConfig = given["runtime_config"] or ModelRuntimeConfig()
     types, worker = given["model_type"], given["worker_type"]
+    tool_call_parser, reasoning_parser = runtime_config.parsers()
     if given["skip_model_assets"] and given["model_input"] is ModelInput.Tokens:
         raise InvalidArgument(
             "register_model(skip_model_assets=True): frontends need a tokenizer for ModelInput.Tokens"
@@ -97,6 +100,8 @@ def _wanted(given: dict[str, Any]) -> Wanted:
         template=given["custom_template_path"] and str(given["custom_template_path"]),
         ignore_weights=bool(given["ignore_weights"]),
         figures=runtime_config.figures(),
+        tool_call_parser=tool_call_parser,
+        reasoning_parser=reasoning_parser,
     )
 
 

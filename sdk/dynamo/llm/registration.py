@@ -153,6 +153,7 @@ def _card(opened: ModelCard, wanted: Wanted, before: Mapping[str, Any] | None) -
     changes: dict[str, Any] = {
         "model_input": wanted.model_input, "model_types": types, "role": wanted.role, "user_data": wanted.user_data,
         "migration_limit": wanted.migration_limit, "router_mode": wanted.router_mode,
+        "tool_call_parser": wanted.tool_call_parser, "reasoning_parser": wanted.reasoning_parser,
     }  # fmt: skip
     for name in ("kv_cache_block_size", "context_length"):
         if (value := getattr(wanted, name)) is not None:

@@ -8,6 +8,7 @@ Compiled once per model; rendered once per chat request.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -27,8 +28,27 @@ DEFAULT_TEMPLATE: Final = (
 )
 """For base models, which bring none."""
 
+_NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
+"""A template that tells a message with calls from one with text by its content being null."""
 TOOL_USE: Final = "tool_use"
 """The named template that is taken where the request has tools."""
+
+
+class Arguments(dict[str, Any]):
+    """A call's arguments as templates of every family take them: an object, which is JSON where text is meant.
+
+    Most templates iterate it or print it with `tojson`; DeepSeek's V3 and R1 put it between two texts, and would print
+    Python's words for it.
+    """
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __radd__(self, before: str) -> str:
+        return before + str(self)
+
+    def __add__(self, after: str) -> str:
+        return str(self) + after
 
 
 class ChatTemplate:
@@ -45,6 +65,7 @@ class ChatTemplate:
         self._special = dict(special_tokens or {})
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
+        self._asks_for_none = any(map(_NONE.search, [source or "", *(named or {}).values()]))
 
     def render(
         self,
@@ -61,7 +82,7 @@ class ChatTemplate:
         names = {
             **self._special,
             **(variables or {}),
-            "messages": [flatten_message(message, index) for index, message in enumerate(messages)],
+            "messages": [self._message(message, index) for index, message in enumerate(messages)],
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -72,6 +93,13 @@ class ChatTemplate:
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             # What a template does to values of the wrong shape; no fault of the server.
             raise InvalidArgument(f"the model's chat template failed on the messages: {error}") from error
+
+    def _message(self, message: Any, index: int) -> dict[str, Any]:
+        """A message as templates expect it, with a missing content as nothing at all where the template looks."""
+        flat = flatten_message(message, index)
+        if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
+            flat["content"] = None
+        return flat
 
 
 def flatten_message(message: Any, index: int) -> dict[str, Any]:
@@ -117,7 +145,8 @@ def _parsed_call(call: Any) -> Any:
         arguments = json.loads(function["arguments"])
     except (ValueError, RecursionError):
         return call
-    return {**call, "function": {**function, "arguments": arguments}}
+    known = Arguments(arguments) if isinstance(arguments, dict) else arguments
+    return {**call, "function": {**function, "arguments": known}}
 
 
 def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Template:

@@ -12,7 +12,7 @@ heavy = [name for name in sys.modules if name.startswith(("grpc", "nats", "token
 print("loaded", heavy)
 print("same", _core.DistributedRuntime is DistributedRuntime, _core.RouterMode is RouterMode)
 print("names", Context(id="7").id(), ModelInput.Tokens.name, WorkerType.Decode.name, lora_name_to_id("abc"))
-print("parsers", get_tool_parser_names(), _core.get_reasoning_parser_names())
+print("parsers", "hermes" in get_tool_parser_names(), "qwen3" in _core.get_reasoning_parser_names())
 try:
     from dynamo._core import VirtualConnectorClient  # type: ignore[attr-defined]  # noqa: F401
 except ImportError as error:

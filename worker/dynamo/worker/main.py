@@ -56,7 +56,7 @@ etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When every live front
 'ready {{…}}' is printed.
 """
 _GROUPS: Final = {
-    "Engine and model": ("engine", "model_", "context_", "kv_cache", "chat_template", "python_"),
+    "Engine and model": ("engine", "model_", "context_", "kv_cache", "chat_template", "dyn_", "python_"),
     "Where it serves": ("endpoint", "role", "load_metrics", "num_workers", "migration_", "discovery_"),
     "Several GPUs and nodes": ("tensor_", "num_nodes", "node_rank", "leader_"),
     "Health and leaving": ("system_", "health_", "canary_", "grace_"),

@@ -202,6 +202,9 @@ async def _joined(runtime: DistributedRuntime, settings: WorkerSettings, undo: c
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
     """The card as this engine serves the model."""
     changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
+    if facts.embedding_dim is None:
+        changes["tool_call_parser"] = settings.dyn_tool_call_parser or None
+        changes["reasoning_parser"] = settings.dyn_reasoning_parser or None
     if settings.migration_limit is not None:
         changes["migration_limit"] = settings.migration_limit
     if facts.context_length is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dynamo.llm.parsers.names import check_parsers
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
@@ -61,6 +62,13 @@ class WorkerSettings:
         "", "Jinja file, or the template itself, that replaces the model's chat template.",
         flags=["--custom-jinja-template"],
     )  # fmt: skip
+    dyn_tool_call_parser: str = setting(
+        "", "What makes tool_calls of the model's answers; docs/tools.md has the names. Default: nothing does.",
+        env="DYN_TOOL_CALL_PARSER",
+    )  # fmt: skip
+    dyn_reasoning_parser: str = setting(
+        "", "What makes reasoning_content of its thoughts, likewise.", env="DYN_REASONING_PARSER"
+    )
     engine_args: str = setting(
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
     )
@@ -111,6 +119,7 @@ class WorkerSettings:
         if self.node_rank >= self.num_nodes:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
         self._check_group()
+        check_parsers(self.dyn_tool_call_parser, self.dyn_reasoning_parser)
         self.path()
         self.arguments()
         self.payload()

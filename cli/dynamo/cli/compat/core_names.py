@@ -56,8 +56,8 @@ NAMES: Final[dict[str, str]] = {
 _WORKS: Final = "works"
 _REMARKS: Final = {
     "AsyncResponseStream": "`dynamo.runtime.ItemStream`",
-    "get_reasoning_parser_names": "an empty list: no parser runs here",
-    "get_tool_parser_names": "an empty list, likewise",
+    "get_reasoning_parser_names": "those of docs/tools.md",
+    "get_tool_parser_names": "likewise",
     "log_message": "a line of Python's logging",
 }
 

@@ -22,11 +22,13 @@ from dynamo.frontend.gate import Visitor
 from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.model_set import ModelSet
 from dynamo.frontend.openai import ChatRequest, CompletionRequest
+from dynamo.frontend.parsed import ParsedStream, ParsedWhole
 from dynamo.frontend.prefilling import new_choice
 from dynamo.frontend.requests import Receive, Scope
 from dynamo.frontend.routes.job import CLIENT_CLOSED, SHORT_BODY, Job, Route, level_of, wire_of
 from dynamo.frontend.services import Services
 from dynamo.frontend.stream import Headers, Output, Send, respond
+from dynamo.frontend.tool_choice import constrained, forced_by, parsing_of
 from dynamo.llm.card import CHAT, COMPLETIONS
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
@@ -113,12 +115,17 @@ class _Job(Job):
             include_usage=bool(request.stream_options and request.stream_options.include_usage),
         )  # fmt: skip
         assert models.model is not None
-        preprocessor = models.model.preprocessor
+        preprocessor, reading = models.model.preprocessor, models.model.reading
         if preprocessor is None:
+            if self._chat and reading is not None:
+                shape.parsing = parsing_of(reading, body, None)
             return self._text_requests(request, body, shape), shape
         if isinstance(request, ChatRequest):
-            made = await preprocessor.chat(body)
+            forced = forced_by(request.tool_choice)
+            made = await preprocessor.chat(body if forced is None else constrained(body, forced))
             shape.logprobs = (request.top_logprobs or 0) if request.logprobs else None
+            if reading is not None or forced is not None:
+                shape.parsing = parsing_of(reading, body, forced, made[0].token_ids)
         else:
             made = await preprocessor.completion(body)
             shape.logprobs = request.logprobs
@@ -137,6 +144,9 @@ class _Job(Job):
             text = "logprobs: this model's engine takes text and gives none."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
         if isinstance(request, ChatRequest):
+            if forced_by(request.tool_choice) is not None:
+                text = "tool_choice: this model's engine takes text and can't be made to call a tool; use auto."
+                raise ApiError(400, text, code="unsupported_value", param="tool_choice")
             bodies = [body]
         else:
             prompts = openai.prompts(request.prompt)
@@ -163,7 +173,10 @@ class _Job(Job):
         assert meter is not None
         if hints.tells & FIELDS:
             shape.explanation = self._explanation(models, hints)
-        form = StreamAnswer if self._kind == "stream" else WholeAnswer
+        form: type[StreamAnswer] | type[WholeAnswer] = StreamAnswer if self._kind == "stream" else WholeAnswer
+        parsing = shape.parsing
+        if parsing is not None:
+            form = ParsedStream if self._kind == "stream" else ParsedWhole
         self.answer = form(
             self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token,
             self._too_late,
@@ -173,7 +186,7 @@ class _Job(Job):
             models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
             migration_limit=models.migration_limit, hints=hints, again=services.pool.again, trace=self.trace,
             migration_max_seq_len=services.policy.migration_max_seq_len, hold_seconds=services.policy.hold_seconds,
-            explanation=shape.explanation, watch=services.watch,
+            explanation=shape.explanation, watch=services.watch, shown=None if parsing is None else parsing.shown,
         )  # fmt: skip
         services.answers.add(self.answer)
         if self.trace is not None:

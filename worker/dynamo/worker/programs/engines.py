@@ -47,6 +47,12 @@ class EngineProgramSettings:
     node_rank: int = setting(0, "Which of them this one is.")
     leader_addr: str = setting("", "HOST:PORT of the node of rank 0.", flags=["--dist-init-addr", "--master-addr"])
     chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
+    dyn_tool_call_parser: str = setting(
+        "", "What makes tool_calls of the model's answers (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+    )
+    dyn_reasoning_parser: str = setting(
+        "", "What makes reasoning_content of its thoughts (docs/tools.md).", env="DYN_REASONING_PARSER"
+    )
     migration_limit: int | None = setting(None, "How often a request goes on elsewhere; default: as its frontend says.")
     extra_engine_args: str = setting(
         "", "File with the engine's own arguments; it wins over flags.", flags=["--engine-args"],
@@ -73,7 +79,8 @@ class EngineProgramSettings:
 
 _SAME: Final = (
     "tensor_parallel_size", "context_length", "num_nodes", "node_rank", "leader_addr", "chat_template",
-    "migration_limit", "health_check_enabled", "health_check_payload", "system_host", "system_port", "grace_seconds",
+    "dyn_tool_call_parser", "dyn_reasoning_parser", "migration_limit",
+    "health_check_enabled", "health_check_payload", "system_host", "system_port", "grace_seconds",
     "discovery_backend", "verbose",
 )  # fmt: skip
 SHORT: Final = {

@@ -24,7 +24,7 @@ TITLES: Final = {
     "trtllm": "Serve a model with TensorRT-LLM.",
 }
 GROUPS: Final = {
-    "Model": ("model", "served_", "chat_template", "context_length", "max_model_len"),
+    "Model": ("model", "served_", "chat_template", "context_length", "max_model_len", "dyn_"),
     "Where it serves": ("endpoint", "namespace", "discovery_", "num_workers", "migration_"),
     "Health and leaving": ("system_", "health_", "grace_"),
 }

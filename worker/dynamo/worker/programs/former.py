@@ -8,16 +8,14 @@ from dynamo.runtime.flags import Former, needless, refused, renamed
 from dynamo.runtime.planes import PLANES
 
 _TEXT_ONLY: Final = "this version serves text"
-_NO_PARSER: Final = "answers are not parsed for it in this version; they come as the model writes them"
+_NO_TAGS: Final = "answers are held to a schema only by tool_choice and the requests' guided_* fields"
 _BY_FRONTEND: Final = "bound requests at the frontend: --max-concurrent-requests, --max-requests-per-model"
 
 _WORKERS: Final = (
     renamed("--custom-jinja-template", "--chat-template", "{}", env="DYN_CUSTOM_JINJA_TEMPLATE"),
-    refused("--dyn-tool-call-parser --dyn-reasoning-parser", _NO_PARSER,
-            env="DYN_TOOL_CALL_PARSER, DYN_REASONING_PARSER"),
-    refused("--dyn-structural-tag --dyn-structural-tag-scope --dyn-structural-tag-schema", _NO_PARSER,
+    refused("--dyn-structural-tag --dyn-structural-tag-scope --dyn-structural-tag-schema", _NO_TAGS,
             env="DYN_STRUCTURAL_TAG, DYN_STRUCTURAL_TAG_SCOPE, DYN_STRUCTURAL_TAG_SCHEMA"),
-    refused("--dyn-enable-structural-tag", _NO_PARSER, switch=True, env="DYN_ENABLE_STRUCTURAL_TAG"),
+    refused("--dyn-enable-structural-tag", _NO_TAGS, switch=True, env="DYN_ENABLE_STRUCTURAL_TAG"),
     refused("--dyn-default-thinking-mode", "requests say chat_template_kwargs", env="DYN_DEFAULT_THINKING_MODE"),
     needless("--no-dyn-enable-structural-tag", "it is off", switch=True),
     needless("--exclude-tools-when-tool-choice-none", "it is so", switch=True,

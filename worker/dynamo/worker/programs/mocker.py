@@ -50,6 +50,12 @@ class MockerSettings:
     kv_cache_dtype: str = setting("auto", "Type of the simulated cache.")
     kv_bytes_per_token: str = setting("auto", "Bytes of KV cache per token.")
     reasoning: str = setting("", "JSON object with start_thinking_token_id, end_thinking_token_id and thinking_ratio.")
+    dyn_tool_call_parser: str = setting(
+        "", "What makes tool_calls of the model's answers (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+    )
+    dyn_reasoning_parser: str = setting(
+        "", "What makes reasoning_content of its thoughts (docs/tools.md).", env="DYN_REASONING_PARSER"
+    )
     migration_limit: int | None = setting(None, "How often a request goes on elsewhere; default: as its frontend says.")
     extra_engine_args: str = setting("", "JSON file with arguments; it wins over flags.", env="DYN_ENGINE_ARGS")
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
@@ -68,7 +74,8 @@ _ARGUMENTS: Final = (
     "kv_transfer_timing_mode", "kv_cache_dtype", "kv_bytes_per_token", "reasoning",
 )  # fmt: skip
 _SAME: Final = (
-    "model_path", "model_name", "num_workers", "migration_limit", "system_host", "system_port", "grace_seconds",
+    "model_path", "model_name", "num_workers", "dyn_tool_call_parser", "dyn_reasoning_parser",
+    "migration_limit", "system_host", "system_port", "grace_seconds",
     "discovery_backend", "verbose",
 )  # fmt: skip
 
