@@ -161,8 +161,8 @@ def test_a_prompt_that_opens_the_thought(site: Any, speaker: Any) -> None:
         extra = {"nvext": {"use_raw_prompt": True}}
         raw: Any = [{**prompt, "content": "<assistant><think>\n"}]
         opened = client.chat.completions.create(model="m", messages=raw, extra_body=extra).choices[0].message
-        plain = client.chat.completions.create(model="m", messages=[prompt]).choices[0].message  # type: ignore[list-item]
-    assert (opened.content, opened.reasoning_content) == ("Hello", "Hm.")  # type: ignore[attr-defined]
+        plain = client.chat.completions.create(model="m", messages=[prompt]).choices[0].message
+    assert (opened.content, opened.reasoning_content) == ("Hello", "Hm.")
     assert plain.content == "Hm.\n</think>\n\nHello"
 
 

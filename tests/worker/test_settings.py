@@ -29,6 +29,8 @@ from dynamo.worker.settings import WorkerSettings
         ({"num_nodes": 2, "leader_addr": "here"}, "must be HOST:PORT of the node of rank 0, got 'here'"),
         ({"num_nodes": 2, "leader_addr": "a:1", "num_workers": 2}, "a group of nodes is one worker"),
         ({"num_nodes": 2, "leader_addr": "a:1", "discovery_backend": "mem"}, "needs --discovery-backend etcd"),
+        ({"dyn_tool_call_parser": "hermis"}, "no tool call parser 'hermis': did you mean 'hermes'"),
+        ({"dyn_reasoning_parser": "nothing"}, "no reasoning parser 'nothing': there are basic, "),
         ({"endpoint": "dyn://a.b"}, "namespace.component.endpoint"),
         ({"engine_args": "{x"}, "--engine-args is no JSON"),
         ({"engine_args": '{"a": ' + "[" * 100_000}, "nested too deeply"),

@@ -21,7 +21,7 @@ FORMER: Final[tuple[Former, ...]] = (
             keeps=["round-robin", "random", "least-loaded", "power-of-two", "kv"]),
 )  # fmt: skip
 GROUPS: Final = {
-    "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template"),
+    "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template", "dyn_"),
     "in=http, in=grpc": ("http_", "grpc_", "tls_"),
     "in=batch": ("batch_",),
     "Requests": ("request_template",),

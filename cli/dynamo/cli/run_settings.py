@@ -51,6 +51,12 @@ class RunSettings:
         "", "Jinja file, or the template itself, that replaces the model's chat template (worker side).",
         flags=["--custom-jinja-template"],
     )  # fmt: skip
+    dyn_tool_call_parser: str = setting(
+        "", "What makes tool_calls of the model's answers (worker side; docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+    )
+    dyn_reasoning_parser: str = setting(
+        "", "What makes reasoning_content of its thoughts (worker side; docs/tools.md).", env="DYN_REASONING_PARSER"
+    )
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
@@ -77,7 +83,10 @@ class RunSettings:
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
 
 
-_WORKER_SIDE: Final = ("context_length", "kv_cache_block_size", "extra_engine_args", "chat_template", "model_config")
+_WORKER_SIDE: Final = (
+    "context_length", "kv_cache_block_size", "extra_engine_args", "chat_template", "model_config",
+    "dyn_tool_call_parser", "dyn_reasoning_parser",
+)  # fmt: skip
 
 
 def notices(roles: Roles, settings: RunSettings, model: str = "") -> list[str]:
@@ -201,6 +210,8 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
         "num_nodes": settings.num_nodes,
         "node_rank": settings.node_rank,
         "leader_addr": settings.leader_addr,
+        "dyn_tool_call_parser": settings.dyn_tool_call_parser,
+        "dyn_reasoning_parser": settings.dyn_reasoning_parser,
         "migration_limit": settings.migration_limit,
         "python_file": roles.python_file,
         "python_mode": roles.python_mode,

@@ -50,7 +50,7 @@ DSML = (
     '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>'
 )
 
-CASES = [
+CASES: list[tuple[str, str, list[Any]]] = [
     # One call, with and without text around it.
     ("hermes", f"<tool_call>\n{JSON}\n</tool_call>", [PARIS]),
     ("hermes", f"Let me see.\n\n<tool_call>\n{JSON}\n</tool_call>\n", [Content("Let me see."), PARIS]),
