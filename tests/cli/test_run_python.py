@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -76,6 +77,29 @@ def test_a_server_of_a_file(tmp_path: Path) -> None:
             client.completions.create(model="pystr_engine", prompt="x", extra_body={"nonsense": True})
         assert client.completions.create(model="pystr_engine", prompt="on it goes").choices[0].text == "on it goes"
         assert server.end() == 0
+
+
+def test_tools_of_a_file(tmp_path: Path) -> None:
+    """What docs/tools.md starts and asks: a call and thoughts out of the file's text, and the turn after it."""
+    parsers = ["--dyn-tool-call-parser", "hermes", "--dyn-reasoning-parser", "qwen3"]
+    argv = [*PROGRAM, "in=http", f"out=pystr:{EXAMPLES / 'tools_engine.py'}", "--model-name", "demo", *parsers]
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
+    ask: Any = [{"role": "user", "content": "Paris"}]
+    with (
+        running([*argv, "--http-port", "0"], tmp_path / "log", environment(tmp_path)) as server,
+        openai.OpenAI(base_url=f"{server.ready()['url']}/v1", api_key="none", max_retries=0) as client,
+    ):
+        message: Any = client.chat.completions.create(model="demo", messages=ask, tools=tools).choices[0].message
+        (call,) = message.tool_calls
+        assert (message.content, message.reasoning_content) == (None, "I ask get_weather.")
+        assert (call.function.name, call.function.arguments) == ("get_weather", '{"city": "Paris"}')
+        turn = [*ask, message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+        stream = client.chat.completions.create(model="demo", messages=turn, tools=tools, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "The tool says: rain"
+        assert server.end() == 0
+    done = piped(tmp_path, "hi\n", "out=dyn", "in=http", *parsers)
+    assert (done.returncode, "only be used on the worker node" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.servers

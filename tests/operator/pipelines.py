@@ -197,6 +197,8 @@ def specs(draw: st.DrawFn) -> Spec:
             {"source": st.sampled_from(["hf://org/repo", "pvc://claim/a/b", "/in/the/image", "package://x"])},
             optional={
                 "chatTemplate": st.just("{{ x }}"),
+                "toolCallParser": st.just("hermes"),
+                "reasoningParser": st.just("qwen3"),
                 "tokenSecret": st.just({"name": "hf"}),
                 "cache": st.sampled_from([{"size": "1Gi"}, {"size": 5, "accessMode": "ReadWriteOnce"}]),
             },

@@ -25,7 +25,8 @@ LOCAL = Environment(("http://127.0.0.1:1",), "nats://127.0.0.1:2", local=True, h
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
 FULL = """
   namespace: shared
-  model: {source: hf://org/repo@v1, contextLength: 4096, chatTemplate: "{{ x }}", tokenSecret: {name: hf, key: TOKEN}}
+  model: {source: hf://org/repo@v1, contextLength: 4096, chatTemplate: "{{ x }}", tokenSecret: {name: hf, key: TOKEN},
+          toolCallParser: hermes, reasoningParser: qwen3}
   frontend:
     workers: 2
     migrationLimit: 3
@@ -104,6 +105,7 @@ def test_every_field_reaches_its_process() -> None:
     assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
     assert (big.endpoint, big.role) == ("dyn://shared.big.generate", "decode")
     assert (big.context_length, big.kv_cache_block_size, big.chat_template) == (4096, 32, "/files/chat-template")
+    assert (big.dyn_tool_call_parser, big.dyn_reasoning_parser) == ("hermes", "qwen3")
     assert (big.tensor_parallel_size, big.num_nodes, big.node_rank, big.leader_addr) == (8, 2, 1, "leader:29500")
     assert json.loads(big.engine_args) == {"max-model-len": 8192, "text": 'it\'s "quoted"'}
     assert (small.role, small.num_nodes, small.system_port, small.system_host) == ("prefill", 1, 9090, "0.0.0.0")

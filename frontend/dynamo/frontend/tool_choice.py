@@ -77,10 +77,16 @@ def parsing_of(
 ) -> Parsing | None:
     """How to parse the answers; None where they come as the model writes them."""
     if forced is not None:
-        made: Callable[[], Parser] = partial(ForcedParser, forced.name)
-        if body.get("parallel_tool_calls") is False:
-            return Parsing(lambda: FirstCalls(made()), call_id if reading is None else reading.new_id, forced=True)
-        return Parsing(made, call_id if reading is None else reading.new_id, forced=True)
+        return _forced(reading, body, forced, prompt_ids)
     if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
         return None
     return Parsing(make, reading.new_id, reading.shown(body))
+
+
+def _forced(reading: Reading | None, body: Mapping[str, Any], forced: Forced, prompt_ids: Sequence[int]) -> Parsing:
+    thoughts, shown = (None, {}) if reading is None else reading.without_tools(body, prompt_ids)
+    made: Callable[[], Parser] = partial(ForcedParser, forced.name, thoughts)
+    new_id = call_id if reading is None else reading.new_id
+    if body.get("parallel_tool_calls") is False:
+        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True)
+    return Parsing(made, new_id, shown, forced=True)

@@ -184,6 +184,10 @@ def _worker_argv(
     yield from ("--kv-cache-block-size", str(component.kv_cache_block_size))
     if model.chat_template:
         yield from ("--chat-template", PathOf("chat-template"))
+    if model.tool_call_parser:
+        yield from ("--dyn-tool-call-parser", model.tool_call_parser)
+    if model.reasoning_parser:
+        yield from ("--dyn-reasoning-parser", model.reasoning_parser)
     yield from _parallelism(component)
     if component.engine_args:
         yield from ("--engine-args", _compact(component.engine_args))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from tests.llm.parsers.cuts import call, in_every_way
 
-from dynamo.llm.parsers.events import Content
+from dynamo.llm.parsers.answer import AnswerParser
+from dynamo.llm.parsers.events import Content, Thought
 from dynamo.llm.parsers.forced import ForcedParser, schema_for
+from dynamo.llm.parsers.thoughts import THOUGHTS
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -87,3 +90,18 @@ def test_refusals_are_sentences(tools: list[Any], name: str | None, sentence: st
 def test_the_answer(name: str | None, text: str, events: list[Any]) -> None:
     """Calls, or, of an answer that broke off, its text."""
     assert in_every_way(lambda: ForcedParser(name), text) == events
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ('{"a": 1}', [call("f", '{"a": 1}')]),
+        ('Hm.</think>{"a": 1}', [Thought("Hm."), call("f", '{"a": 1}')]),
+        ("Hm.</think>{", [Thought("Hm."), Content("{")]),
+        ("Hm.", [Thought("Hm.")]),
+    ],
+)
+def test_an_engine_that_lets_the_model_think_first(text: str, events: list[Any]) -> None:
+    """Thoughts that the prompt has opened stand before the schema, or are left out by it."""
+    thoughts = partial(AnswerParser, THOUGHTS["qwen3"], None, {}, in_thought=True)
+    assert in_every_way(lambda: ForcedParser("f", thoughts), text) == events

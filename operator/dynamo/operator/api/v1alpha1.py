@@ -92,6 +92,19 @@ class ModelSpec(Fields):
     chat_template: str | None = Field(
         default=None, min_length=1, max_length=65536, description="Jinja chat template instead of the model's own."
     )
+    tool_call_parser: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="What makes tool_calls of the model's answers, such as hermes or llama3_json; default: nothing. "
+        "docs/tools.md has the names; workers refuse others.",
+    )
+    reasoning_parser: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="What makes reasoning_content of its thoughts, such as qwen3 or deepseek_r1; likewise.",
+    )
 
 
 class PythonSpec(Fields):

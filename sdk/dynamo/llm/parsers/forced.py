@@ -5,10 +5,10 @@ No format of the model's own is needed for it. `schema_for` makes the schema, `F
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dynamo.llm.parsers.events import Call, Content, Event
+from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
 from dynamo.llm.parsers.json_calls import arguments_of, calls_of
 from dynamo.runtime.errors import InvalidArgument
 
@@ -69,10 +69,13 @@ def _share(known: dict[str, Any], found: Any) -> None:
 
 
 class ForcedParser:
-    """Holds the answer until it is whole: `name`'s arguments, or, where that is None, a list of calls."""
+    """Holds the answer until it is whole: `name`'s arguments, or, where that is None, a list of calls.
 
-    def __init__(self, name: str | None) -> None:
-        self._name = name
+    Where the engine lets a model think before it keeps to the schema, `thoughts` makes what tells the two apart.
+    """
+
+    def __init__(self, name: str | None, thoughts: Callable[[], Parser] | None = None) -> None:
+        self._name, self._thoughts = name, thoughts
         self._parts: list[str] = []
 
     def feed(self, text: str) -> list[Event]:
@@ -81,11 +84,20 @@ class ForcedParser:
 
     def finish(self) -> list[Event]:
         text, self._parts = "".join(self._parts), []
+        said: list[Event] = []
+        calls = self._read(text)
+        if calls is None and self._thoughts is not None:
+            parser = self._thoughts()
+            events = parser.feed(text) + parser.finish()
+            said += [event for event in events if isinstance(event, Thought)]
+            text = "".join(event.text for event in events if isinstance(event, Content))
+            calls = self._read(text)
+        if calls is not None:
+            return [*said, *calls]
+        return [*said, Content(text)] if text else said
+
+    def _read(self, text: str) -> list[Call] | None:
         if self._name is None:
-            calls: list[Call] | None = calls_of(text)
-        else:
-            arguments = arguments_of(text) if text.strip() else None
-            calls = None if arguments is None else [Call(self._name, arguments)]
-        if calls:
-            return [*calls]
-        return [Content(text)] if text else []
+            return calls_of(text)
+        arguments = arguments_of(text) if text.strip() else None
+        return None if arguments is None else [Call(self._name, arguments)]

@@ -78,6 +78,13 @@ class Reading:
             return None
         return (lambda: FirstCalls(made())) if body.get("parallel_tool_calls") is False else made
 
+    def without_tools(
+        self, body: Mapping[str, Any], prompt_ids: Sequence[int]
+    ) -> tuple[Callable[[], Parser] | None, Mapping[int, str]]:
+        """What tells thoughts from the rest, and what the text must show for it."""
+        plain = {**body, "tools": None, "parallel_tool_calls": None}
+        return self.parsers(plain, prompt_ids), self.shown(plain)
+
     def _answers(self, body: Mapping[str, Any], prompt_ids: Sequence[int], tools: bool) -> Callable[[], Parser]:
         thoughts, form = self._thoughts, self._tools if tools else None
         known = tools_of(body.get("tools")) if form is not None else {}
