@@ -28,12 +28,14 @@ def understood(line: str) -> Run:
 def test_a_worker_is_told_what_the_line_says() -> None:
     """Model, name, endpoint and engine arguments reach the worker's own settings."""
     line = "in=dyn://ns.backend.generate out=mocker --model-name m --context-length 512 --extra-engine-args a.json dir"
-    asked = understood(f"{line} --migration-limit 2 --chat-template t.jinja")
+    parsers = "--dyn-tool-call-parser hermes --dyn-reasoning-parser qwen3"
+    asked = understood(f"{line} --migration-limit 2 --chat-template t.jinja {parsers}")
     worker = worker_settings(asked.roles, asked.settings, asked.model)
     assert (worker.engine, worker.model_path, worker.model_name) == ("mocker", "dir", "m")
     assert (worker.endpoint, worker.context_length) == ("dyn://ns.backend.generate", 512)
     assert (worker.engine_args, worker.kv_cache_block_size) == ("@a.json", 16)
     assert worker.chat_template == "t.jinja"
+    assert (worker.dyn_tool_call_parser, worker.dyn_reasoning_parser) == ("hermes", "qwen3")
     assert worker.migration_limit == 2, "stands in the model's card"
     asked = understood(line)
     assert worker_settings(asked.roles, asked.settings, "").migration_limit is None

@@ -67,6 +67,13 @@ def test_lines_are_divided() -> None:
     assert divide(words, own) == (["--model", "m", "-v", "--model=n"], ["--max-model-len", "5"])
 
 
+@pytest.mark.parametrize("engine", FORMER)
+def test_parsers(engine: str) -> None:
+    """What parses a model's answers is said alike to all of them."""
+    found = told(engine, "--model-path m --dyn-tool-call-parser hermes --dyn-reasoning-parser qwen3")
+    assert (found.dyn_tool_call_parser, found.dyn_reasoning_parser) == ("hermes", "qwen3")
+
+
 @pytest.mark.parametrize("words", ["-vv", "-v -v"])
 @pytest.mark.parametrize("engine", FORMER)
 def test_more_log_lines(engine: str, words: str) -> None:
@@ -140,7 +147,7 @@ def test_the_mocker_of_2025() -> None:
 @pytest.mark.parametrize(
     ("engine", "line", "says"),
     [
-        ("vllm", "--model m --dyn-tool-call-parser hermes", "answers are not parsed"),
+        ("vllm", "--model m --dyn-structural-tag x", "held to a schema only by tool_choice"),
         ("vllm", "--model m --use-vllm-tokenizer", "made by the frontend"),
         ("vllm", "--model m --discovery-backend kubernetes", "found in etcd"),
         ("vllm", "--model m stray", "belongs to no flag"),
