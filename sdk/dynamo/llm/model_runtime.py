@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm.parsers.names import check_parsers
 from dynamo.runtime.errors import InvalidArgument
 
 _REFUSED: Final = {
@@ -81,7 +80,10 @@ class ModelRuntimeConfig:
         for field in ("tool_call_parser", "reasoning_parser"):
             if not isinstance(name := getattr(self, field), str | None):
                 raise InvalidArgument(f"runtime_config.{field} is {name!r}, not the name of a parser")
-        check_parsers(self.tool_call_parser, self.reasoning_parser)
+        if self.tool_call_parser or self.reasoning_parser:
+            from dynamo.llm.parsers.names import check_parsers  # their patterns are for those who name one
+
+            check_parsers(self.tool_call_parser, self.reasoning_parser)
         return self.tool_call_parser or None, self.reasoning_parser or None
 
     def figures(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.llm.parsers.names import check_parsers
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.settings import setting
@@ -119,10 +118,16 @@ class WorkerSettings:
         if self.node_rank >= self.num_nodes:
             raise InvalidArgument(f"--node-rank {self.node_rank} is not below --num-nodes {self.num_nodes}")
         self._check_group()
-        check_parsers(self.dyn_tool_call_parser, self.dyn_reasoning_parser)
+        self._check_parsers()
         self.path()
         self.arguments()
         self.payload()
+
+    def _check_parsers(self) -> None:
+        if self.dyn_tool_call_parser or self.dyn_reasoning_parser:
+            from dynamo.llm.parsers.names import check_parsers  # their patterns are for those who name one
+
+            check_parsers(self.dyn_tool_call_parser, self.dyn_reasoning_parser)
 
     def _check_group(self) -> None:
         if self.num_nodes == 1:

@@ -35,6 +35,8 @@ class HarmonyParser:
         self._held = self._header = ""
         self._kind: type[Content | Thought | Call] = Content
         self._first = True
+        self._seen = 0
+        """Characters of a call in which no end can begin."""
         self._state = self._in_header
         self._said: list[Event] = []
 
@@ -84,11 +86,12 @@ class HarmonyParser:
     def _in_body(self) -> bool:
         """In a message."""
         held = self._held
-        found = _BODY.find(held)
+        found = _BODY.find(held, self._seen)
         if found is None:
-            if self._kind is Call:
-                return False
             end = len(held) - _BODY.begun(held)
+            if self._kind is Call:
+                self._seen = end
+                return False
             self._say(self._kind, held[:end])
             self._held = held[end:]
             return False
@@ -97,7 +100,7 @@ class HarmonyParser:
         else:
             self._say(self._kind, held[: found.start()])
         self._held = held[found.start() if found[0] in _KEPT else found.end() :]
-        self._first, self._state = False, self._in_header
+        self._first, self._seen, self._state = False, 0, self._in_header
         return True
 
     def _call(self, body: str, end: str) -> None:
