@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,3 +145,36 @@ def test_eight_whole_streams_at_once(real: Real) -> None:
 
     with real.site.client(timeout=400) as client, ThreadPoolExecutor(8) as pool:
         assert [*pool.map(partial(used, client), COUNTING)] == [WHOLE] * 8
+
+
+CITIES = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"],
+          "additionalProperties": False}  # fmt: skip
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": CITIES}} for name in ("get_weather", "get_time")
+]
+NAMED: Any = {"type": "function", "function": {"name": "get_time"}}
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_base_model_is_made_to_call_tools(real: Real, choice: Any) -> None:
+    """It knows nothing of tools; the schema that it is held to is all that it takes, streamed and whole.
+
+    Without a pattern to go on with it fills the schema's white space without end, as base models do.
+    """
+    said = '{"city": "Rome"}' if choice is NAMED else '[{"name": "get_time", "parameters": {"city": "Rome"}}]'
+    turns = [{"role": role, "content": text} for role, text in (("user", "Time?"), ("assistant", said)) * 2]
+    asked: Any = {
+        "model": "gemma", "messages": [*turns, {"role": "user", "content": "Time?"}], "tools": TOOLS,
+        "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 100, "temperature": 0,
+    }  # fmt: skip
+    with real.site.client(timeout=200) as client:
+        whole = client.chat.completions.create(**asked).choices[0]
+        chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    (call,) = whole.message.tool_calls
+    assert (whole.finish_reason, chunks[-1].finish_reason) == ("tool_calls", "tool_calls")
+    assert call.function.name in (("get_time",) if choice is NAMED else ("get_weather", "get_time"))
+    assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
+    told = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
+    assert [part.function.name for part in told if part.function.name] == [call.function.name]
+    assert "".join(part.function.arguments for part in told) == call.function.arguments
