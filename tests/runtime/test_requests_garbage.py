@@ -11,9 +11,10 @@ import pytest
 
 from dynamo.runtime._wire import FAILED, Request, StepFrame, encoder
 from dynamo.runtime.context import Context
+from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
 from dynamo.runtime.ports import Message
-from dynamo.runtime.serving import Incoming, from_generator
+from dynamo.runtime.serving import Incoming, Typed, from_generator
 
 
 def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
@@ -91,6 +92,36 @@ def test_garbage_requests_are_refused_in_words(memory: Any, reader: Any, until: 
         assert code.encode() in answers[0].data
         assert await good.end() is None
         assert good.items == list(range(50))
+        await memory.close()
+
+    asyncio.run(main())
+
+
+class Wanted(msgspec.Struct):
+    """What an endpoint of one type takes."""
+
+    number: int
+
+
+def test_requests_of_one_type(memory: Any, reader: Any) -> None:
+    """They come as objects of it; what doesn't fit is refused before a handler sees it."""
+
+    async def main() -> None:
+        seen: list[Any] = []
+
+        def handle(incoming: Incoming) -> None:
+            seen.append(incoming.payload)
+            incoming.finish()
+
+        _, instance = await memory.worker(Typed(Wanted, handle))
+        caller = await memory.caller()
+        good, _ = start(caller, instance, {"number": 7, "more": True}, reader)
+        bad, _ = start(caller, instance, {"number": "seven"}, reader)
+        assert await good.end() is None
+        error = await bad.end()
+        assert isinstance(error, InvalidArgument)
+        assert "does not fit this endpoint" in error.message
+        assert seen == [Wanted(7)]
         await memory.close()
 
     asyncio.run(main())

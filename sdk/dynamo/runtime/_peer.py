@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
-
-import msgspec
+from typing import Any, Final, Protocol
 
 from dynamo.runtime._chunks import Assembler
 from dynamo.runtime._outbox import Outbox
-from dynamo.runtime._wire import DONE, FAILED, UNREADABLE
+from dynamo.runtime._wire import DONE, FAILED
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, EngineError
 from dynamo.runtime.names import InstanceKey, frame_subject
 
-T = TypeVar("T")
 REMEMBERED: Final = 4096
 """Requests of one client that are recognised when they come a second time."""
 
@@ -85,40 +82,17 @@ class Owner(Protocol):
 class Incoming:
     """One open stream, worker side. After its end, `send` and the others do nothing."""
 
-    __slots__ = ("_append", "_open", "_owner", "_payload", "context", "peer", "stream", "timer")
+    __slots__ = ("_append", "_open", "_owner", "context", "payload", "peer", "stream", "timer")
 
-    def __init__(self, owner: Owner, peer: Peer, stream: int, context: Context, payload: msgspec.Raw) -> None:
+    def __init__(self, owner: Owner, peer: Peer, stream: int, context: Context, payload: Any) -> None:
         self._owner = owner
         self._append = peer.outbox.items.append
         self._open = True
         self.peer = peer
         self.stream = stream
         self.context = context
-        self._payload: Any = payload
+        self.payload = payload
         self.timer: asyncio.TimerHandle | None = None
-
-    @property
-    def payload(self) -> Any:
-        """The request, as plain objects; `InvalidArgument` where it can't be read."""
-        if type(self._payload) is msgspec.Raw:
-            try:
-                self._payload = msgspec.msgpack.decode(self._payload)
-            except UNREADABLE as error:
-                raise InvalidArgument(f"the worker could not read the request: {error}") from error
-        return self._payload
-
-    def take(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
-        """The request, read in one pass by a decoder of its type; it isn't kept.
-
-        `InvalidArgument` where it doesn't fit.
-        """
-        raw, self._payload = self._payload, None
-        try:
-            return decoder.decode(raw)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the request does not fit this engine: {error}") from error
-        except UNREADABLE as error:
-            raise InvalidArgument(f"the worker could not read the request: {error}") from error
 
     @property
     def open(self) -> bool:

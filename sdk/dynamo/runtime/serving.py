@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -56,6 +56,19 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[[Incoming], None]
 
+
+class Typed:
+    """A handler of requests of one type, which come to it decoded as that; what doesn't fit is refused."""
+
+    def __init__(self, kind: type[Any], handle: Handler) -> None:
+        self.decode = msgspec.msgpack.Decoder(kind).decode
+        self.handle = handle
+
+    def __call__(self, incoming: Incoming) -> None:
+        """Take a request that is decoded."""
+        self.handle(incoming)
+
+
 ACCEPT_WITHIN: Final = 0.01
 """Seconds that an acceptance waits for a step's frame to ride in."""
 MAX_STREAMS: Final = 8192
@@ -73,10 +86,15 @@ class _Served:
 
     def __init__(self, key: InstanceKey, handler: Handler) -> None:
         self.key = key
-        self.handler = handler
         self.draining = False
+        self.answer_with(handler)
         self.requests: Subscription | None = None
         self.others: list[Subscription] = []
+
+    def answer_with(self, handler: Handler) -> None:
+        """Requests are its from now on."""
+        self.handler = handler.handle if isinstance(handler, Typed) else handler
+        self.decode: Callable[[Any], Any] = handler.decode if isinstance(handler, Typed) else msgspec.msgpack.decode
 
 
 class RequestServer:
@@ -123,7 +141,8 @@ class RequestServer:
             await self._listen_beside(served)
         elif not served.draining:
             raise InvalidArgument(f"{path} is already served by this process")
-        served.handler, served.draining = handler, False
+        served.answer_with(handler)
+        served.draining = False
         served.requests = await self._listen(served, request_subject(served.key), self._on_request)
         await self._bus.flush()
 
@@ -232,7 +251,13 @@ class RequestServer:
             raise WorkerUnavailable
         if self.active >= self._max_streams:
             raise CapacityExceeded(f"this worker has {self.active} streams open and takes no more")
-        incoming = Incoming(self, peer, request.stream, self._context(request), request.payload)
+        try:
+            payload = served.decode(request.payload)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the request does not fit this endpoint: {error}") from error
+        except UNREADABLE as error:
+            raise InvalidArgument(f"the worker could not read the request: {error}") from error
+        incoming = Incoming(self, peer, request.stream, self._context(request), payload)
         self._begin(incoming, request.deadline_ms)
         try:
             served.handler(incoming)

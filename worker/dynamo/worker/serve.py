@@ -26,7 +26,7 @@ from dynamo.runtime.engine_routes import PREFIX
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.serving import Incoming, Typed
 from dynamo.runtime.system import SystemServer, runtime_health
 from dynamo.worker.canary import EngineWatch, watch_engine
 from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
@@ -239,11 +239,11 @@ def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind
 
 def _handler(
     kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None
-) -> Callable[[Incoming], None]:
-    submit, decoder = kind.submit, msgspec.msgpack.Decoder(kind.request)
+) -> Typed:
+    submit = kind.submit
 
     def handle(incoming: Incoming) -> None:
-        request = incoming.take(decoder)
+        request = incoming.payload
         trace = None if traces is None else traces(incoming.context)
         sink = kind.sink(incoming, metrics, watch, trace)
         try:
@@ -262,7 +262,7 @@ def _handler(
 
         incoming.on_cancel(leave)
 
-    return handle
+    return Typed(kind.request, handle)
 
 
 def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> Submit:
