@@ -163,14 +163,14 @@ class Slots:
     def finish(self, job: Job, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
         """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
         job.wanted = False
-        self._line.leaves(job)
         self._loop.tell(self._finish, job, produced, ending)
+        self._line.leaves(job)
 
     def fail(self, job: Job, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
-        self._line.leaves(job)
         self._loop.tell(self._open.fail, job, error)
+        self._line.leaves(job)
 
     def _work(self, number: int) -> None:
         gate, job = threading.Lock(), None
