@@ -70,7 +70,6 @@ class MistralRs:
         self._given = checked_arguments("mistralrs", settings.arguments(), _ARGUMENTS, _LOWEST)
         self._context = settings.context_length or model.card.context_length or _CONTEXT
         self._slots = Slots("mistral.rs", self._given["max_seqs"], self._given["max_waiting"], self._answer)
-        self._submitting = threading.Lock()
         self._entrance = threading.Lock()
 
     async def start(self) -> EngineFacts:
@@ -153,32 +152,34 @@ class MistralRs:
 
     def _stream(self, job: Job, banned: list[int], floor: int | None = None) -> None:
         """Until the end, or until there are `floor` tokens and no character is half made."""
-        state = job.state
-        # Trap 4: on a CPU, two prompts in one step fail; one at a time comes in, until its first token is there.
-        with _Once(self._entrance) as entrance:
+        state, asked = job.state, self._asked(job, banned)
+        # Trap 2: a second thread that submits meets "Already borrowed". Trap 4: on a CPU, two prompts in one step fail;
+        # so one at a time comes in, until its first token is there.
+        with self._entrance:
             if not job.wanted:
                 return
-            stream = self._begin(job, banned)
-            entrance.leave()
-            for chunk in stream:
-                if not job.wanted or self._hear(job, chunk):
-                    # Left to the garbage, the stream is cancelled: mistral.rs ends a sequence that nobody hears
-                    # at its next token. A prompt that is being computed can't be broken off.
-                    return
-                if floor is not None and state.made >= floor and state.whole(self._tokenizer):
-                    return
+            stream = self._begin(asked)
+        for chunk in stream:
+            if not job.wanted or self._hear(job, chunk):
+                # Left to the garbage, the stream is cancelled: mistral.rs ends a sequence that nobody hears
+                # at its next token. A prompt that is being computed can't be broken off.
+                return
+            if floor is not None and state.made >= floor and state.whole(self._tokenizer):
+                return
 
-    def _begin(self, job: Job, banned: list[int]) -> Iterator[Any]:
-        """The chunks of a request that goes on where it is; returns with the first of them."""
+    def _asked(self, job: Job, banned: list[int]) -> Any:
+        """A request that goes on where it is, in mistral.rs' words."""
         state = job.state
         text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
         most = left(job.request, self._context - len(state.ids) + state.made) - state.made
-        asked = options(state.wishes, most, banned)
         # Trap 3: completion requests can't stream, so each prompt is one user's message, through a template that
         # leaves it as it is.
         message = [{"role": "user", "content": text}]
-        with self._submitting:  # trap 2: a second thread in there meets "Already borrowed"
-            stream = self._runner.send_chat_completion_request(self._request(message, "default", **asked))
+        return self._request(message, "default", **options(state.wishes, most, banned))
+
+    def _begin(self, asked: Any) -> Iterator[Any]:
+        """The chunks of a request; returns with the first of them."""
+        stream = self._runner.send_chat_completion_request(asked)
         try:
             first = next(stream)
         except ValueError as error:  # a schema, say, that it can't read: the caller's, before any output
@@ -237,27 +238,6 @@ class _Progress:
         except UnicodeDecodeError:
             return False
         return True
-
-
-class _Once:
-    """Holds a lock until `leave`, or the end of the block."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self._held = False
-
-    def __enter__(self) -> _Once:
-        self._lock.acquire()
-        self._held = True
-        return self
-
-    def leave(self) -> None:
-        if self._held:
-            self._held = False
-            self._lock.release()
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
 
 def _runner(mistralrs: Any, path: Path, given: dict[str, Any], tokenizer: Path, template: Path) -> Any:
