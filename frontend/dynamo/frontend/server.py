@@ -35,7 +35,7 @@ from dynamo.frontend.metrics import Metrics
 from dynamo.frontend.models import ModelPool
 from dynamo.frontend.services import Lifecycle, Policy, Services
 from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
-from dynamo.frontend.sockets import bind, most_connections, url_of
+from dynamo.frontend.sockets import bind, connections_of_each, most_connections, url_of
 from dynamo.frontend.stream import BatchWriter
 from dynamo.frontend.time_limits import TokenLimits, TokenWatch
 from dynamo.frontend.tls import context as tls_context
@@ -222,7 +222,7 @@ async def _serve(
         settings.body_timeout,
         settings.keep_alive_timeout,
         settings.stall_seconds,
-        settings.max_connections or most_connections(),
+        connections_of_each(settings.max_connections, most_connections(), settings.ports),
         whole=2 * settings.body_limit + LARGEST_HEAD,
     )
     server = HttpServer(Application(services), limits, services.metrics, tls)

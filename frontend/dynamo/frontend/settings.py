@@ -243,6 +243,11 @@ class FrontendSettings:
         return int(self.body_limit_mb * 1024 * 1024)
 
     @property
+    def ports(self) -> int:
+        """Of clients: HTTP's, and gRPC's where there is one."""
+        return 2 if self.kserve_grpc_server else 1
+
+    @property
     def web_port(self) -> tuple[int, str]:
         """The port of HTTP, and the flag that says it: beside gRPC it has another one, as in the original."""
         if self.kserve_grpc_server:

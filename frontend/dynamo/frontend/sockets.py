@@ -9,6 +9,16 @@ _PROBES: Final = 3
 _OTHER_FILES: Final = 256
 
 
+def connections_of_each(wanted: int | None, files: int | None, ports: int) -> int | None:
+    """How many connections each of `ports` may have, where the process has `files` for all of them. Pure.
+
+    What is wanted counts, but two ports share the files, so that a flood of one leaves the other its own.
+    """
+    if ports == 1 or files is None:
+        return wanted or files
+    return min(wanted or files, files // ports)
+
+
 def most_connections() -> int | None:
     """As many as this process may open files for, less what else it opens; None where nobody says."""
     try:

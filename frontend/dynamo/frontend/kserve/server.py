@@ -17,22 +17,30 @@ import grpc  # type: ignore[import-untyped]
 from dynamo.frontend.kserve.service import InferenceService
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
-from dynamo.frontend.sockets import most_connections
+from dynamo.frontend.sockets import connections_of_each, most_connections
 from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 _LAST_WORDS_SECONDS: Final = 1.0
 _MOST_PINGS_MS: Final = 10_000
 """Clients may ask this often whether we are there."""
+MOST_CALLS: Final = 1024
+"""Of one connection at once; a client waits with the next one, as HTTP/2 has it."""
+LARGEST_METADATA: Final = 16 << 10
+"""Bytes of a call's metadata, 32 more for each name, as HTTP/2 counts them."""
+_AGE_SECONDS: Final = 3600
+_OLD_AGE_SECONDS: Final = 7200
+"""A connection takes no new calls after the first, and ends after both: calls whose client never reads have no other
+end, as grpcio can't cut one. Clients dial again by themselves."""
 
 
 class GrpcServer:
     """Serves the models of a frontend on a port that is bound when this is made; `InvalidArgument` where it can't."""
 
     def __init__(self, services: Services, settings: FrontendSettings) -> None:
-        self._service = InferenceService(services)
-        most = settings.max_connections or most_connections()
-        self._server = grpc.aio.server(options=_options(settings), maximum_concurrent_rpcs=most)
+        self._service = InferenceService(services, settings)
+        most = connections_of_each(settings.max_connections, most_connections(), settings.ports)
+        self._server = grpc.aio.server(options=_options(settings, most), maximum_concurrent_rpcs=most)
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
         self._stopping: asyncio.Task[None] | None = None
         self.address = _bound(self._server, settings)
@@ -87,10 +95,17 @@ class GrpcServer:
         return not self._service.tasks
 
 
-def _options(settings: FrontendSettings) -> list[tuple[str, int]]:
-    """Bounds of messages and of idle connections, and pings that find clients which are gone without a word."""
+def _options(settings: FrontendSettings, most: int | None) -> list[tuple[str, int]]:
+    """Bounds of connections, calls and messages, and pings that find clients which are gone without a word."""
     half = max(1, round(settings.stall_seconds * 500))
+    bounds = [] if most is None else [("grpc.max_allowed_incoming_connections", most)]
     return [
+        *bounds,
+        ("grpc.max_concurrent_streams", MOST_CALLS),
+        ("grpc.max_metadata_size", LARGEST_METADATA),  # from here to the second one it would be a matter of luck
+        ("grpc.absolute_max_metadata_size", LARGEST_METADATA),
+        ("grpc.max_connection_age_ms", _AGE_SECONDS * 1000),
+        ("grpc.max_connection_age_grace_ms", _OLD_AGE_SECONDS * 1000),
         ("grpc.so_reuseport", 0),  # else a second process would get a share of the port, without a word
         ("grpc.max_receive_message_length", settings.body_limit),
         ("grpc.max_send_message_length", -1),

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import grpc  # type: ignore[import-untyped]
 import msgspec
+from google.protobuf.message import DecodeError
 
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.health import health
@@ -21,26 +22,26 @@ from dynamo.frontend.kserve import inference_pb2 as messages
 from dynamo.frontend.kserve.answered import whole
 from dynamo.frontend.kserve.asked import Asked, read
 from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import Refusal, refusal, refusal_of
-from dynamo.frontend.kserve.streaming import Streaming
+from dynamo.frontend.kserve.statuses import SLOW, Refusal, refusal, refusal_of
+from dynamo.frontend.kserve.streaming import Streaming, Waits
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.system import own_version
 from dynamo.frontend.services import Services
+from dynamo.frontend.settings import FrontendSettings
 
 log = logging.getLogger(__name__)
 NAME: Final = "inference.GRPCInferenceService"
 SERVER_NAME: Final = "dynamo"
 _TOLD: Final = ("x-request-id", "retry-after")
 """Headers of an answer that become metadata."""
-_SLOW: Final = Refusal("ABORTED", "the answer was not read in time")
 Method = Callable[[Any, Any], Awaitable[Any]]
 
 
 class InferenceService:
     """See the module."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, settings: FrontendSettings) -> None:
+        self._services, self._settings = services, settings
         self._route = GenerateRoute(services, chat=False)
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked = float("-inf")
@@ -70,8 +71,8 @@ class InferenceService:
             "ModelConfig": self.model_config, "RepositoryIndex": self.repository_index, "ModelInfer": self.model_infer,
         }  # fmt: skip
         found = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _answering(method),
+            name: grpc.stream_unary_rpc_method_handler(  # grpcio would wait for the one message without end
+                _answering(self._one(method)),
                 request_deserializer=getattr(messages, f"{name}Request").FromString,
                 response_serializer=getattr(messages, f"{name}Response").SerializeToString,
             )
@@ -83,6 +84,23 @@ class InferenceService:
             response_serializer=messages.ModelStreamInferResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(NAME, found)
+
+    def _one(self, method: Method) -> Method:
+        """The method, given the one message of its call; it has to come within --body-timeout."""
+        seconds = self._settings.body_timeout
+
+        async def answer(requests: Any, context: Any) -> Any:
+            try:
+                async with asyncio.timeout(seconds):
+                    request = await context.read()
+            except TimeoutError:
+                self._services.metrics.hit("body")
+                raise Refusal("DEADLINE_EXCEEDED", f"the request did not arrive within {seconds:g} s") from None
+            if request is grpc.aio.EOF:
+                raise Refusal("INVALID_ARGUMENT", "the call has no request: it ended without a message")
+            return await method(request, context)
+
+        return answer
 
     # Asked about.
 
@@ -123,7 +141,8 @@ class InferenceService:
 
     async def model_stream_infer(self, requests: Any, context: Any) -> None:
         """Several requests."""
-        await Streaming(self.ask, context, self.halt).run()
+        limits = Waits(self._settings.keep_alive_timeout, self._settings.stall_seconds)
+        await Streaming(self.ask, context, self.halt, limits, self._services.metrics.hit).run()
 
     async def ask(self, asked: Asked, context: Any, take: Take | None = None) -> Exchange:
         """Have a request answered; `Refusal` or `ApiError` where it isn't. Cancelled, the request is left."""
@@ -142,7 +161,7 @@ class InferenceService:
             raise
         serving.result()
         if exchange.cut:
-            raise _SLOW
+            raise SLOW
         if exchange.status != 200:
             raise refusal_of(exchange.status, bytes(exchange.content), _told(exchange))
         return exchange
@@ -163,6 +182,8 @@ def _answering(method: Method) -> Method:
             said = refusal(error)
         except Refusal as error:
             said = error
+        except DecodeError:
+            said = Refusal("INVALID_ARGUMENT", "the request can't be read: it is no message of this method")
         except (asyncio.CancelledError, grpc.RpcError, grpc.aio.AbortError):
             raise
         except Exception:  # a mistake of ours: the client learns that there was one, the log which

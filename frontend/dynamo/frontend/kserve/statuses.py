@@ -27,6 +27,9 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         self.code, self.message, self.headers = code, message, headers
 
 
+SLOW: Final = Refusal("ABORTED", "the answer was not read in time")
+
+
 def code_of(status: int, reason: str | None = None) -> str:
     """The gRPC code of an HTTP status; `reason` is the error's own code, which tells too much work from no worker."""
     if status == 503 and reason in OVERLOAD:

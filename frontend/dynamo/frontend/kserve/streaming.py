@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
 
@@ -18,7 +18,8 @@ from dynamo.frontend.errors import ApiError
 from dynamo.frontend.kserve.answered import in_stream, piece, streamed, whole
 from dynamo.frontend.kserve.asked import Asked, read
 from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import Refusal
+from dynamo.frontend.kserve.statuses import SLOW, Refusal
+from dynamo.frontend.stream import CLIENT_STALL
 
 SIDE_BY_SIDE: Final = 128
 """Requests of one call at once; the next is read when one of them has ended."""
@@ -26,15 +27,29 @@ _LEAVING: Final = Refusal("UNAVAILABLE", "This frontend leaves; ask again, anoth
 Ask = Callable[[Asked, Any, Take | None], Awaitable[Exchange]]
 
 
+class Waits(NamedTuple):
+    """Seconds that a call waits for its client."""
+
+    idle: float
+    """For the first request, and for the next one where none is being answered."""
+    stall: float
+    """Until an answer is taken."""
+
+
 class Streaming:
     """See the module."""
 
-    def __init__(self, ask: Ask, context: Any, halt: asyncio.Event) -> None:
-        self._ask, self._context, self._halt = ask, context, halt
+    def __init__(
+        self, ask: Ask, context: Any, halt: asyncio.Event, waits: Waits, hit: Callable[[str], None]
+    ) -> None:
+        """`hit` counts a time limit that ended something."""
+        self._ask, self._context, self._halt, self._waits, self._hit = ask, context, halt, waits, hit
         self._running: dict[asyncio.Task[None], str] = {}
         self._refusal: Exception | None = None
         self._writing = asyncio.Lock()
         """gRPC takes one message of a call at a time."""
+        self._written: asyncio.Future[None] | None = None
+        """The last one; gRPC goes on with it though nobody waits for it any more."""
 
     async def run(self) -> None:
         """Until the client has no more requests and all are answered; raises what refuses one."""
@@ -52,14 +67,16 @@ class Streaming:
                 task = asyncio.ensure_future(self._answer(asked))
                 self._running[task] = request.id
                 task.add_done_callback(self._ended)
-            while self._running:
-                await asyncio.wait([*self._running])
+            while self._running and self._refusal is not SLOW:  # who doesn't read one answer reads none
+                await asyncio.wait([*self._running], return_when=asyncio.FIRST_COMPLETED)
         finally:
             left: list[asyncio.Task[Any]] = [halting, *self._running]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
         if self._refusal is not None:
+            if self._written is not None and not self._written.done():  # gRPC has no status while a message waits
+                await asyncio.wait([self._written])
             raise self._refusal
 
     async def _next(self, halting: asyncio.Task[Any]) -> Any:
@@ -67,7 +84,11 @@ class Streaming:
         reading = asyncio.ensure_future(self._context.read())
         try:
             while not (reading.done() or halting.done() or self._refusal is not None):
-                await asyncio.wait([reading, halting, *self._running], return_when=asyncio.FIRST_COMPLETED)
+                idle = None if self._running else self._waits.idle
+                waited = [reading, halting, *self._running]
+                ended, _ = await asyncio.wait(waited, timeout=idle, return_when=asyncio.FIRST_COMPLETED)
+                if not ended:
+                    self._refusal = _idle(self._waits.idle)
             if reading.done():
                 request = reading.result()
                 return None if request is grpc.aio.EOF else request
@@ -94,7 +115,7 @@ class Streaming:
     async def _answer(self, asked: Asked) -> None:
         if not asked.stream:
             exchange = await self._ask(asked, self._context, None)
-            await self._write(in_stream(asked, whole(asked, bytes(exchange.content))))
+            await self._write_in_time(in_stream(asked, whole(asked, bytes(exchange.content))))
             return
 
         async def take(events: bytes) -> None:
@@ -104,6 +125,22 @@ class Streaming:
 
         await self._ask(asked, self._context, take)
 
+    async def _write_in_time(self, message: Any) -> None:
+        """Write what no route waits for."""
+        try:
+            async with asyncio.timeout(self._waits.stall):
+                await self._write(message)
+        except TimeoutError:
+            self._hit(CLIENT_STALL)
+            raise SLOW from None
+
     async def _write(self, message: Any) -> None:
         async with self._writing:
-            await self._context.write(message)
+            if self._written is not None and not self._written.done():
+                await asyncio.shield(self._written)
+            self._written = asyncio.ensure_future(self._context.write(message))
+            await asyncio.shield(self._written)
+
+
+def _idle(seconds: float) -> Refusal:
+    return Refusal("DEADLINE_EXCEEDED", f"nothing was asked on this stream for {seconds:g} s; open another one")
