@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import httpx
 import pytest
 from tests.frontend.kserve.conftest import words
 from tests.frontend.kserve.raw_client import (
-    CONTINUATION, DATA, HEADERS, MAX_CONCURRENT_STREAMS, MAX_HEADER_LIST_SIZE, PREFACE, WINDOW_UPDATE, Raw, block, frame, message,
-)  # fmt: skip
+    CONTINUATION,
+    DATA,
+    END_STREAM,
+    HEADERS,
+    MAX_CONCURRENT_STREAMS,
+    MAX_HEADER_LIST_SIZE,
+    PREFACE,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    Raw,
+    block,
+    frame,
+    message,
+)
 from tritonclient.utils import InferenceServerException
 
 from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
@@ -25,19 +35,23 @@ ABORTED = b"grpc-status\x0210"
 INVALID_ARGUMENT = b"grpc-status\x013"
 
 
-def asked(text: str, tokens: int, *, streaming: bool) -> bytes:
+def request_of(text: str, tokens: int, *, streaming: bool) -> bytes:
     """A request, serialised."""
     request = ModelInferRequest(model_name="m")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1], contents={"bytes_contents": [text.encode()]})
     if streaming:
         request.inputs.add(name="streaming", datatype="BOOL", shape=[1], contents={"bool_contents": [True]})
     request.parameters["max_tokens"].int64_param = tokens
-    return request.SerializeToString()
+    serialised: bytes = request.SerializeToString()
+    return serialised
 
 
 def status(one: Raw, stream: int = 1) -> bytes:
     """The last headers of a call, as they were sent."""
-    return next(payload for kind, flags, number, payload in one.frames() if kind == HEADERS and flags & 1 and number == stream)
+    for kind, flags, number, payload in one.frames():
+        if kind == HEADERS and flags & END_STREAM and number == stream:
+            return payload
+    raise AssertionError("the connection was closed")
 
 
 @pytest.fixture
@@ -99,8 +113,8 @@ def test_calls_of_a_connection_are_bounded(kserve: Any, raw: Any) -> None:
     for number in range(MOST_CALLS + 1):
         one.call(2 * number + 1, "ModelStreamInfer")
     last = 2 * MOST_CALLS + 1
-    ended = next((kind, number) for kind, _, number, _ in one.frames() if number and kind in (HEADERS, 3, 7))
-    assert ended == (3, last)
+    ended = next((kind, number) for kind, _, number, _ in one.frames() if number and kind in (HEADERS, RST_STREAM))
+    assert ended == (RST_STREAM, last)
     one.send(frame(DATA, 1, 1))
     assert b"grpc-status\x010" in status(one)
 
@@ -185,7 +199,7 @@ def test_a_stream_that_does_not_read(kserve: Any, raw: Any, engines: Any, within
     engine = engines()
     site.worker(engine, context_length=1 << 20)
     one = raw(site, window=0)
-    one.call(1, "ModelStreamInfer", body=asked("x" * 1000, 200_000, streaming=streaming))
+    one.call(1, "ModelStreamInfer", body=request_of("x" * 1000, 200_000, streaming=streaming))
     limits = ("client_stall", "client_buffer")
     within("it is cut", lambda: sum(site.metric("time_limits_total", limit=limit) for limit in limits) == 1, 30)
     within("the engine is free", lambda: engine.running == 0)

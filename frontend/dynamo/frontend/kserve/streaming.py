@@ -39,9 +39,7 @@ class Waits(NamedTuple):
 class Streaming:
     """See the module."""
 
-    def __init__(
-        self, ask: Ask, context: Any, halt: asyncio.Event, waits: Waits, hit: Callable[[str], None]
-    ) -> None:
+    def __init__(self, ask: Ask, context: Any, halt: asyncio.Event, waits: Waits, hit: Callable[[str], None]) -> None:
         """`hit` counts a time limit that ended something."""
         self._ask, self._context, self._halt, self._waits, self._hit = ask, context, halt, waits, hit
         self._running: dict[asyncio.Task[None], str] = {}
