@@ -22,7 +22,7 @@ from dynamo.frontend.kserve import inference_pb2 as messages
 from dynamo.frontend.kserve.answered import whole
 from dynamo.frontend.kserve.asked import Asked, read
 from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import SLOW, Refusal, refusal, refusal_of
+from dynamo.frontend.kserve.statuses import Refusal, Slow, refusal, refusal_of
 from dynamo.frontend.kserve.streaming import Streaming, Waits
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.system import own_version
@@ -161,7 +161,7 @@ class InferenceService:
             raise
         serving.result()
         if exchange.cut:
-            raise SLOW
+            raise Slow
         if exchange.status != 200:
             raise refusal_of(exchange.status, bytes(exchange.content), _told(exchange))
         return exchange

@@ -27,7 +27,11 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         self.code, self.message, self.headers = code, message, headers
 
 
-SLOW: Final = Refusal("ABORTED", "the answer was not read in time")
+class Slow(Refusal):
+    """The client doesn't read. Made anew each time: an exception that stays keeps the frames that it passed."""
+
+    def __init__(self) -> None:
+        super().__init__("ABORTED", "the answer was not read in time")
 
 
 def code_of(status: int, reason: str | None = None) -> str:

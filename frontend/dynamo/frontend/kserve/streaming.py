@@ -18,12 +18,11 @@ from dynamo.frontend.errors import ApiError
 from dynamo.frontend.kserve.answered import in_stream, piece, streamed, whole
 from dynamo.frontend.kserve.asked import Asked, read
 from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import SLOW, Refusal
+from dynamo.frontend.kserve.statuses import Refusal, Slow
 from dynamo.frontend.stream import CLIENT_STALL
 
 SIDE_BY_SIDE: Final = 128
 """Requests of one call at once; the next is read when one of them has ended."""
-_LEAVING: Final = Refusal("UNAVAILABLE", "This frontend leaves; ask again, another one answers.")
 Ask = Callable[[Asked, Any, Take | None], Awaitable[Exchange]]
 
 
@@ -65,7 +64,7 @@ class Streaming:
                 task = asyncio.ensure_future(self._answer(asked))
                 self._running[task] = request.id
                 task.add_done_callback(self._ended)
-            while self._running and self._refusal is not SLOW:  # who doesn't read one answer reads none
+            while self._running and not isinstance(self._refusal, Slow):  # who doesn't read one answer reads none
                 await asyncio.wait([*self._running], return_when=asyncio.FIRST_COMPLETED)
         finally:
             left: list[asyncio.Task[Any]] = [halting, *self._running]
@@ -93,7 +92,7 @@ class Streaming:
         finally:
             reading.cancel()
         if self._refusal is None:
-            self._refusal = _LEAVING
+            self._refusal = Refusal("UNAVAILABLE", "This frontend leaves; ask again, another one answers.")
         return None
 
     async def _room(self, request_id: str) -> None:
@@ -130,7 +129,7 @@ class Streaming:
                 await self._write(message)
         except TimeoutError:
             self._hit(CLIENT_STALL)
-            raise SLOW from None
+            raise Slow from None
 
     async def _write(self, message: Any) -> None:
         async with self._writing:
