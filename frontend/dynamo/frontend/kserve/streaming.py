@@ -97,7 +97,7 @@ class Streaming:
 
     async def _room(self, request_id: str) -> None:
         """Wait until a request with this id may begin."""
-        while self._running and not self._may_begin(request_id):
+        while self._running and self._refusal is None and not self._may_begin(request_id):
             await asyncio.wait([*self._running], return_when=asyncio.FIRST_COMPLETED)
 
     def _may_begin(self, request_id: str) -> bool:
