@@ -26,6 +26,7 @@ from tests.frontend.kserve.raw_client import (
 )
 from tritonclient.utils import InferenceServerException
 
+from dynamo.frontend.kserve import service
 from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
 from dynamo.frontend.kserve.server import LARGEST_METADATA, MOST_CALLS
 from dynamo.frontend.sockets import connections_of_each
@@ -178,12 +179,17 @@ def test_a_request_that_is_none(kserve: Any, raw: Any) -> None:
         assert INVALID_ARGUMENT in status(one)
 
 
-def test_a_stream_on_which_nothing_is_asked(kserve: Any, call: Any, engines: Any) -> None:
+def test_a_stream_on_which_nothing_is_asked(
+    kserve: Any, call: Any, engines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the first request and after the last; not while one is answered, however long that takes."""
-    site = kserve(keep_alive_timeout=0.5)
+    monkeypatch.setattr(service, "NEXT_SECONDS", 0.5)
+    site = kserve(keep_alive_timeout=0.25)
     site.worker(engines(delay=0.1))
     with call(site).stream() as never:
-        assert never.next().status() == "StatusCode.DEADLINE_EXCEEDED"
+        error = never.next()
+    assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
+    assert "0.25 s; open another one" in str(error)
     with call(site).stream() as once:
         once.ask("x" * 12, parameters={"max_tokens": 12})
         assert "".join(words(one)[0] for one in once.answer()) == "x" * 12

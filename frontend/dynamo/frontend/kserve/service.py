@@ -32,6 +32,8 @@ from dynamo.frontend.settings import FrontendSettings
 log = logging.getLogger(__name__)
 NAME: Final = "inference.GRPCInferenceService"
 SERVER_NAME: Final = "dynamo"
+NEXT_SECONDS: Final = 3600.0
+"""That a stream waits for its next request."""
 _TOLD: Final = ("x-request-id", "retry-after")
 """Headers of an answer that become metadata."""
 Method = Callable[[Any, Any], Awaitable[Any]]
@@ -141,7 +143,7 @@ class InferenceService:
 
     async def model_stream_infer(self, requests: Any, context: Any) -> None:
         """Several requests."""
-        limits = Waits(self._settings.keep_alive_timeout, self._settings.stall_seconds)
+        limits = Waits(self._settings.keep_alive_timeout, NEXT_SECONDS, self._settings.stall_seconds)
         await Streaming(self.ask, context, self.halt, limits, self._services.metrics.hit).run()
 
     async def ask(self, asked: Asked, context: Any, take: Take | None = None) -> Exchange:

@@ -29,8 +29,10 @@ Ask = Callable[[Asked, Any, Take | None], Awaitable[Exchange]]
 class Waits(NamedTuple):
     """Seconds that a call waits for its client."""
 
-    idle: float
-    """For the first request, and for the next one where none is being answered."""
+    first: float
+    """For the first request."""
+    later: float
+    """For the next one, where none is being answered: clients keep streams open for what they may ask."""
     stall: float
     """Until an answer is taken."""
 
@@ -43,6 +45,7 @@ class Streaming:
         self._ask, self._context, self._halt, self._waits, self._hit = ask, context, halt, waits, hit
         self._running: dict[asyncio.Task[None], str] = {}
         self._refusal: Exception | None = None
+        self._asked = False
         self._writing = asyncio.Lock()
         """gRPC takes one message of a call at a time."""
         self._written: asyncio.Future[None] | None = None
@@ -81,13 +84,15 @@ class Streaming:
         reading = asyncio.ensure_future(self._context.read())
         try:
             while not (reading.done() or halting.done() or self._refusal is not None):
-                idle = None if self._running else self._waits.idle
+                idle = self._waits.later if self._asked else self._waits.first
                 waited = [reading, halting, *self._running]
-                ended, _ = await asyncio.wait(waited, timeout=idle, return_when=asyncio.FIRST_COMPLETED)
+                ended, _ = await asyncio.wait(
+                    waited, timeout=None if self._running else idle, return_when=asyncio.FIRST_COMPLETED
+                )
                 if not ended:
-                    self._refusal = _idle(self._waits.idle)
+                    self._refusal = _idle(idle)
             if reading.done():
-                request = reading.result()
+                request, self._asked = reading.result(), True
                 return None if request is grpc.aio.EOF else request
         finally:
             reading.cancel()
