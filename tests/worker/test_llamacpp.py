@@ -33,6 +33,26 @@ def test_a_lora_adapter_changes_the_text(tmp_path: Path) -> None:
     alone("llamacpp")(body)
 
 
+@pytest.mark.parametrize("step", [4, 512])
+def test_prompts_of_many_steps(step: int) -> None:
+    """They are answered and counted as those of one step, though their chunks are others."""
+
+    async def body(rig: Rig) -> None:
+        await rig.engine.stop()
+        arguments = f'{{"n_parallel": 1, "n_threads": 1, "n_batch": {step}}}'
+        rig.engine = create_engine(WorkerSettings(engine="llamacpp", engine_args=arguments), rig.model)
+        await rig.start()
+        cached = []
+        for _ in range(2):
+            sink, _ = rig.submit(prompt="abcdefgh" * 4 + "abc", max_tokens=3)
+            assert (await sink.end(), sink.produced) == (LENGTH, ids("def"))
+            cached += [extras["cached_tokens"] for extras in sink.extras if extras and "cached_tokens" in extras]
+        assert cached[0] == 0
+        assert 30 < cached[1] < 36
+
+    alone("llamacpp")(body)
+
+
 @pytest.mark.parametrize("wrong", [["nowhere.gguf"], [7], [{"scale": 1}], [{"path": "x", "scale": "much"}]])
 def test_adapters_that_are_none(wrong: list[Any]) -> None:
     """The argument and what it was are in the sentence."""
