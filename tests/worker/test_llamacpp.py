@@ -11,9 +11,10 @@ from tests.worker.chain_model import ids, write_adapter
 from tests.worker.engine_rigs import Rig, alone
 
 from dynamo.llm.protocols import LENGTH
-from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines import create_engine
 from dynamo.worker.engines.llamacpp import adapters
+from dynamo.worker.engines.llamacpp_course import Course
 from dynamo.worker.settings import WorkerSettings
 
 
@@ -49,6 +50,25 @@ def test_prompts_of_many_steps(step: int) -> None:
             cached += [extras["cached_tokens"] for extras in sink.extras if extras and "cached_tokens" in extras]
         assert cached[0] == 0
         assert 30 < cached[1] < 36
+
+    alone("llamacpp")(body)
+
+
+def test_what_a_chunk_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xllamacpp keeps the exceptions of its callbacks to itself: the request would end as if all were well."""
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("choices")
+
+    async def body(rig: Rig) -> None:
+        with monkeypatch.context() as broke:
+            broke.setattr(Course, "hear", broken)
+            sink, _ = rig.submit(prompt="abc", max_tokens=3)
+            error = await sink.end()
+        assert isinstance(error, EngineError)
+        assert "KeyError" in error.message
+        sink, _ = rig.submit(prompt="abc", max_tokens=3)
+        assert (await sink.end(), sink.produced) == (LENGTH, ids("def"))
 
     alone("llamacpp")(body)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.gguf import read_header
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import DynamoException, InvalidArgument
+from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
 from dynamo.worker.engines.conditions import check_inputs, room_for
@@ -181,14 +181,16 @@ class LlamaCpp:
             self._slots.finish(job, *course.end)
 
     def _hear(self, job: Job, phase: Phase, data: bytes) -> bool:
-        """Take a chunk; True cancels at llama.cpp, which would do so silently after an exception."""
+        """Take a chunk; True cancels at llama.cpp. Its package would keep an exception to itself."""
         if not job.wanted:
             return True
         try:
             return self._take(job, job.state.course, phase, data)
         except DynamoException as error:
             self._slots.fail(job, error)
-            return True
+        except Exception as error:
+            self._slots.fail(job, EngineError(f"llama.cpp's chunk could not be taken: {type(error).__name__}: {error}"))
+        return True
 
     def _take(self, job: Job, course: Course, phase: Phase, data: bytes) -> bool:
         ids, extras = course.hear(read_chunk(data), phase)
