@@ -12,13 +12,28 @@
 {{- if not (or .Values.nats.enabled .Values.nats.external.url) -}}
 {{- fail "\n\nno NATS: set nats.enabled=true to install one, or name yours with --set nats.external.url=nats://host:4222." -}}
 {{- end -}}
+{{- if .Values.nats.perNamespace -}}
+{{- if not .Values.nats.enabled -}}
+{{- fail "\n\nnats.perNamespace and nats.external.url exclude each other: set nats.enabled=true without a url, and the operator makes a NATS for each namespace, or remove nats.perNamespace." -}}
+{{- end -}}
+{{- if not .Values.nats.auth.enabled -}}
+{{- fail "\n\nnats.perNamespace keeps tenants apart only where NATS asks who comes: set nats.auth.enabled=true, or remove nats.perNamespace." -}}
+{{- end -}}
+{{- if .Values.nats.auth.existingSecret -}}
+{{- fail "\n\nnats.perNamespace and nats.auth.existingSecret exclude each other: each namespace's NATS has keys of its own, so remove the Secret's name." -}}
+{{- end -}}
+{{- if .Values.pipelines.shareDynamoNamespaces -}}
+{{- fail "\n\nnats.perNamespace and pipelines.shareDynamoNamespaces exclude each other: pipelines of two namespaces would listen to two servers. Remove one of them." -}}
+{{- end -}}
+{{- end -}}
 {{- range $name := list "etcd" "nats" -}}
 {{- $server := index $.Values $name -}}
 {{- if and $server.auth.existingSecret (not $server.auth.enabled) -}}
 {{- fail (printf "\n\n%s.auth.existingSecret is set and %s.auth.enabled is not: set it to true to sign in, or remove the Secret's name." $name $name) -}}
 {{- end -}}
 {{- if and $server.auth.enabled (not $server.enabled) (not $server.auth.existingSecret) -}}
-{{- fail (printf "\n\n%s.auth.enabled with an external server needs its credentials: name a Secret in %s.auth.existingSecret." $name $name) -}}
+{{- $users := ternary "an etcd user that may make users (username, password; etcd 3.6.14 or later)" "keys or a user of that NATS (charts/dynamo-platform/README.md)" (eq $name "etcd") -}}
+{{- fail (printf "\n\nPipelines sign in to %s, and for an external one that needs its credentials: name a Secret with %s in %s.auth.existingSecret, or set %s.auth.enabled=false where all who reach it may use it." $name $users $name $name) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (int .Values.operator.replicaCount) 1) (not .Values.operator.leaderElection.enabled) -}}

@@ -15,13 +15,26 @@ askFrontends: {{ .Values.operator.askFrontends }}
 pods:
   fsGroup: {{ if kindIs "invalid" .Values.pipelines.fsGroup }}null{{ else }}{{ .Values.pipelines.fsGroup | int64 }}{{ end }}
   networkPolicies: {{ .Values.pipelines.networkPolicies }}
+  maxPods: {{ .Values.pipelines.maxPods | int }}
+  podTemplatePolicy: {{ .Values.pipelines.podTemplatePolicy }}
+  serviceAccounts: {{ .Values.pipelines.serviceAccounts | toJson }}
+  httpRoutes: {{ .Values.pipelines.httpRoutes }}
+  deniedIngressAnnotations: {{ .Values.pipelines.deniedIngressAnnotations | toJson }}
+  metricsFrom: {{ .Values.pipelines.metricsFrom | toJson }}
+  restrictEgress: {{ .Values.pipelines.restrictEgress }}
+  egressPorts: {{ .Values.pipelines.egressPorts | toJson }}
   graceSeconds: {{ .Values.pipelines.graceSeconds | int }}
+shareDynamoNamespaces: {{ .Values.pipelines.shareDynamoNamespaces }}
 etcd:
   endpoints: {{ include "dynamo-platform.etcdEndpoints" . | splitList "," | toJson }}
   {{- include "dynamo-platform.signIn" (list . "etcd") | nindent 2 }}
 nats:
   url: {{ include "dynamo-platform.natsUrl" . | quote }}
   {{- include "dynamo-platform.signIn" (list . "nats") | nindent 2 }}
+  {{- if include "dynamo-platform.natsApart" . }}
+  perNamespace:
+    {{- include "dynamo-platform.natsPerNamespace" . | nindent 4 }}
+  {{- end }}
 leaderElection:
   enabled: {{ .Values.operator.leaderElection.enabled }}
   lease: {{ include "dynamo-platform.operator" . }}
@@ -29,8 +42,9 @@ leaderElection:
 
 {{- define "dynamo-platform.signIn" -}}
 {{- $server := index (index . 0).Values (index . 1) -}}
+{{- $apart := and (eq (index . 1) "nats") (eq "true" (include "dynamo-platform.natsApart" (index . 0))) -}}
 secret: {{ include "dynamo-platform.authSecret" . | quote }}
-makeSecret: {{ and $server.auth.enabled (not $server.auth.existingSecret) }}
-tlsSecret: {{ $server.tls.existingSecret | quote }}
-ownServer: {{ $server.enabled }}
+makeSecret: {{ and $server.auth.enabled (not $server.auth.existingSecret) (not $apart) }}
+tlsSecret: {{ ternary "" $server.tls.existingSecret $apart | quote }}
+ownServer: {{ and $server.enabled (not $apart) }}
 {{- end -}}

@@ -100,8 +100,17 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where the operator makes a NATS in each namespace: as nats.perNamespace says, or by what else is set. */}}
+{{- define "dynamo-platform.natsApart" -}}
+{{- $nats := .Values.nats -}}
+{{- $shared := or (not $nats.enabled) (not $nats.auth.enabled) $nats.auth.existingSecret $nats.tls.existingSecret .Values.pipelines.shareDynamoNamespaces -}}
+{{- if kindIs "invalid" $nats.perNamespace }}{{ if not $shared }}true{{ end }}{{ else if $nats.perNamespace }}true{{ end -}}
+{{- end -}}
+
+{{/* Empty where each namespace has its own. */}}
 {{- define "dynamo-platform.natsUrl" -}}
-{{- if .Values.nats.enabled -}}
+{{- if include "dynamo-platform.natsApart" . -}}
+{{- else if .Values.nats.enabled -}}
 {{- $scheme := ternary "tls" "nats" (ne .Values.nats.tls.existingSecret "") -}}
 {{- printf "%s://%s.%s.svc:4222" $scheme (include "dynamo-platform.nats" .) .Release.Namespace -}}
 {{- else -}}
@@ -114,7 +123,7 @@ imagePullSecrets:
 {{- $root := index . 0 -}}
 {{- $server := index . 1 -}}
 {{- $auth := (index $root.Values $server).auth -}}
-{{- if $auth.enabled -}}
+{{- if and $auth.enabled (not (and (eq $server "nats") (include "dynamo-platform.natsApart" $root))) -}}
 {{- default (printf "%s-auth" (include (printf "dynamo-platform.%s" $server) $root)) $auth.existingSecret -}}
 {{- end -}}
 {{- end -}}
@@ -123,13 +132,14 @@ imagePullSecrets:
 {{- define "dynamo-platform.secrets" -}}
 {{- $etcd := include "dynamo-platform.authSecret" (list . "etcd") -}}
 {{- $nats := include "dynamo-platform.authSecret" (list . "nats") -}}
-{{- list $etcd .Values.etcd.tls.existingSecret $nats .Values.nats.tls.existingSecret | compact | uniq | toJson -}}
+{{- $tls := ternary "" .Values.nats.tls.existingSecret (eq "true" (include "dynamo-platform.natsApart" .)) -}}
+{{- list $etcd .Values.etcd.tls.existingSecret $nats $tls | compact | uniq | toJson -}}
 {{- end -}}
 
 {{/* "true" where the operator makes a Secret that nobody named. */}}
 {{- define "dynamo-platform.makesSecrets" -}}
-{{- range list .Values.etcd.auth .Values.nats.auth -}}
-{{- if and .enabled (not .existingSecret) }}true{{ end -}}
+{{- range list .Values.etcd (ternary dict .Values.nats (eq "true" (include "dynamo-platform.natsApart" .))) -}}
+{{- with .auth }}{{ if and .enabled (not .existingSecret) }}true{{ end }}{{ end -}}
 {{- end -}}
 {{- end -}}
 

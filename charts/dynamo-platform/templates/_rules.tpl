@@ -42,10 +42,17 @@
   resources: [leases]
   verbs: [get]
 {{- end }}
-{{- if include "dynamo-platform.secrets" . | fromJsonArray }}
-# Credentials for etcd and NATS, one Secret per pipeline; a name that is not known yet can't be listed here. No list, no watch.
+{{- if or (include "dynamo-platform.natsApart" .) (include "dynamo-platform.secrets" . | fromJsonArray) }}
+# Credentials for etcd and NATS, one Secret per pipeline, and what a NATS of a namespace trusts; a name that is not known yet can't be listed here. No list, no watch.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]
+{{- end }}
+{{- if include "dynamo-platform.natsApart" . }}
+# It is never deleted: OwnerReferencesPermissionEnforcement (OpenShift) asks it of whoever adds an owner.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [dynamo-nats]
+  verbs: [delete]
 {{- end }}
 {{- end -}}

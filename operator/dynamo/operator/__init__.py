@@ -1,4 +1,4 @@
-"""The pipeline's types, its plan, and (later) the reconciler that carries it out on Kubernetes.
+"""The pipeline's types, its plan, and the reconciler that carries it out on Kubernetes.
 
 `api` and `plan` import neither kopf nor anything else of ours, so that `dynamo up` runs
 the same plan without a cluster.

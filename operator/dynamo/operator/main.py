@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 from dynamo.operator.settings import Settings, SettingsError
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Exits with 0 after a signal, with 1 and one sentence where it can't run (any more)."""
+    """Run the operator; exit with 0 after a signal, with 1 and one sentence where it can't run (any more)."""
     given = make_parser().parse_args(argv)
     _log_to_stderr(os.environ.get("DYN_LOG") or "info")
     settings = _settings(given.config)
@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def end_within(seconds: float) -> None:
-    """Ends the process by then with 1, whatever still runs; called when it has been told to end."""
+    """End the process by then with 1, whatever still runs; called after a signal to end."""
 
     def end() -> None:
-        sys.stderr.write(f"dynamo-operator: not ended {seconds:.0f} s after the signal; leaving\n")
+        sys.stderr.write(f"dynamo-operator: not ended {seconds:.0f} s after the signal; exiting with 1\n")
         sys.stderr.flush()
         os._exit(1)
 
@@ -50,20 +50,20 @@ def end_within(seconds: float) -> None:
 
 async def _until_signalled(settings: Settings, host: str, port: int) -> None:
     try:
-        from dynamo.operator.login import Login, LoginError
+        from dynamo.operator.kube.login import Login, LoginError
+        from dynamo.operator.leadership import operate
         from dynamo.operator.probes import ProbesError
-        from dynamo.operator.run import operate
     except ImportError as error:
         _lacking(error)
     task = asyncio.create_task(operate(settings, Login(), (host, port)))
 
-    def told() -> None:
-        log.info("told to end")
+    def on_signal() -> None:
+        log.info("received a signal; shutting down")
         end_within(HARD_SECONDS)
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     try:
         await task
     except asyncio.CancelledError:
@@ -76,9 +76,9 @@ def _settings(file: Path) -> Settings:
     try:
         return Settings.of(file.read_text(encoding="utf-8"), os.environ)
     except OSError as error:
-        _fail(f"{file}: {error.strerror}: the dynamo-platform chart makes this file; give it with --config")
+        _fail(f"{file}: {error.strerror}: give the file that the dynamo-platform chart writes with --config")
     except UnicodeDecodeError:
-        _fail(f"{file}: no UTF-8 text; the dynamo-platform chart makes this file")
+        _fail(f"{file}: not valid UTF-8: give the file that the dynamo-platform chart writes")
     except SettingsError as error:
         _fail(str(error))
 
@@ -86,27 +86,49 @@ def _settings(file: Path) -> Settings:
 def _log_to_stderr(level: str) -> None:
     if level.lower() not in LEVELS:
         _fail(f"DYN_LOG={level}: choose one of {', '.join(LEVELS)}")
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     if level.lower() != "debug":
-        # It tells of every event at the level info.
+        # It logs every event at the level info.
         logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_worth_saying)
+    handler.addFilter(_worth_saying)
+
+
+_ESCAPES: Final = {
+    number: f"\\x{number:02x}" if number <= 0xFF else f"\\u{number:04x}"
+    for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+}
+
+
+class OneLineFormatter(logging.Formatter):
+    """Escapes control characters: a tenant's text makes no line of its own, and speaks to no terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the message on one line."""
+        return super().formatMessage(record).translate(_ESCAPES)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the traceback with each line indented, so that none looks like a message."""
+        return "\n".join(f"  {line.translate(_ESCAPES)}" for line in super().formatException(ei).split("\n"))
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
-    """kopf warns that it doesn't handle signals; we do."""
+    """Drop kopf's warning that it doesn't handle signals; we do."""
     return "OS signals are ignored" not in str(record.msg)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Its flags, also for docs/reference/cli.md."""
+    """Return the command's parser, also for docs/reference/cli.md."""
     parser = argparse.ArgumentParser(prog="dynamo-operator", description="Serves DynamoPipelines on Kubernetes.")
-    parser.add_argument("--config", type=Path, default=Path("/etc/dynamo-operator/config.yaml"), help="settings (YAML)")
-    parser.add_argument("--host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics")
-    parser.add_argument("--port", type=int, default=8080, help="their port")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("/etc/dynamo-operator/config.yaml"),
+        help="Settings file (YAML) that the chart writes.",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="Address to serve /healthz, /readyz and /metrics on.")
+    parser.add_argument("--port", type=int, default=8080, help="Port to serve them on.")
     return parser
 
 

@@ -12,7 +12,7 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 
 
 class Backlog(NamedTuple):
-    """What waits to be looked at."""
+    """Pipelines that wait to be reconciled."""
 
     depth: int = 0
     oldest: float = 0.0
@@ -22,7 +22,7 @@ class Backlog(NamedTuple):
 
 
 class Metrics:
-    """Counts; `render` makes the text that Prometheus reads."""
+    """Counts what happens; `render` makes the text that Prometheus reads."""
 
     def __init__(self) -> None:
         self.results: Counter[str] = Counter()
@@ -35,17 +35,17 @@ class Metrics:
         self._seconds = 0.0
 
     def reconciled(self, result: str, seconds: float) -> None:
-        """One look ended as success, error or requeue_after."""
+        """Count a reconcile that ended as success, error or requeue_after."""
         self.results[result] += 1
         self._buckets[bisect_left(BOUNDS, seconds)] += 1
         self._seconds += seconds
 
     def requested(self, method: str, code: int) -> None:
-        """One request was answered; 0 says that it wasn't."""
+        """Count a request by the code of its answer; 0 where there was none."""
         self.requests[method, code] += 1
 
     def render(self) -> str:
-        """In the text format 0.0.4."""
+        """Return the metrics in Prometheus' text format 0.0.4."""
         return "\n".join([*self._lines(self.backlog()), ""])
 
     def _lines(self, backlog: Backlog) -> Iterator[str]:

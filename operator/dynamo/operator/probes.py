@@ -2,7 +2,7 @@
 
 kopf's own probe stays green while its watches are dead, and bookmarks never reach handlers;
 so health is judged by our own periodic list of the pipelines, by what of it the watches
-haven't told, by when our own watches were heard of, and by how long work waits.
+haven't delivered, by the last sign of life of our own watches, and by how long work waits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SILENT_SECONDS = 180.0
 
 
 class ProbesError(Exception):
-    """Nobody could ask us there."""
+    """Raised when the probes' address can't be listened on."""
 
 
 class Health:
-    """When the API server was last read, and what else must hold."""
+    """Knows when the API server was last read, and what else must hold."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,30 +33,34 @@ class Health:
         self.rest()
 
     def rest(self) -> None:
-        """Nobody works now: all that must hold is that the server answers."""
+        """Drop all conditions but that the server answers: nobody works now."""
         self.oldest: Callable[[], float] = lambda: 0.0
         self.late: Callable[[], float] = lambda: 0.0
         self.silent: Callable[[], float] = lambda: 0.0
 
     def read(self) -> None:
-        """The API server answered."""
+        """Note that the API server answered."""
         self._read = self._clock()
 
     def sick(self) -> str:
-        """What is wrong; empty if nothing is."""
+        """Return what is wrong; empty if nothing is."""
         silent = self._clock() - self._read
         if silent > STALE_SECONDS:
-            return f"the API server was last read {silent:.0f} s ago"
+            return f"the API server has not answered for {silent:.0f} s"
         return next((text.format(f"{seconds:.0f}") for text, seconds, most in self._waits() if seconds > most), "")
 
     def _waits(self) -> Iterator[tuple[str, float, float]]:
-        yield "a pipeline has been waiting for {} s", self.oldest(), STUCK_SECONDS
-        yield "the watch of pipelines is dead: what was listed {} s ago hasn't been told", self.late(), LATE_SECONDS
-        yield "a watch of children is dead: not heard of for {} s", self.silent(), SILENT_SECONDS
+        yield "a pipeline has been waiting to be reconciled for {} s", self.oldest(), STUCK_SECONDS
+        yield (
+            "the watch of pipelines is dead: it hasn't delivered a change that was listed {} s ago",
+            self.late(),
+            LATE_SECONDS,
+        )
+        yield "a watch of children is dead: silent for {} s", self.silent(), SILENT_SECONDS
 
 
 class Probes:
-    """The HTTP server; `port` 0 takes a free one, `start` says which."""
+    """Serves the probes over HTTP; `port` 0 takes a free one, `start` says which."""
 
     def __init__(self, health: Health, report: Callable[[], str], host: str = "0.0.0.0", port: int = 8080) -> None:
         self._health, self._report, self._host, self._port = health, report, host, port
@@ -67,17 +71,19 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> int:
-        """Listens; the port. Raises `ProbesError`."""
+        """Listen and return the port. Raises `ProbesError`."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()
         except OSError as error:
             where = f"{self._host}:{self._port}"
-            raise ProbesError(f"{where}: {error.strerror}: choose another place with --host and --port") from error
+            raise ProbesError(
+                f"cannot listen on {where}: {error.strerror}: choose another address with --host and --port"
+            ) from error
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Closes it."""
+        """Close the server."""
         await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What the chart tells the operator, in one YAML file: `Settings.of(text, environment)`. Pure; `main` reads the file.
+"""Settings that the chart writes, in one YAML file: `Settings.of(text, environment)`. Pure; `main` reads the file.
 
 The file's form is the chart's (`templates/_config.tpl`); where the process itself runs, the
 downward API says in variables.
@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from dynamo.operator.claims import Installation
+from dynamo.operator.api.bounds import PODS
 from dynamo.operator.intervals import Intervals
-from dynamo.operator.plan import GRACE_SECONDS, Environment
-from dynamo.operator.resources.site import Site
+from dynamo.operator.kube.lease import Installation
+from dynamo.operator.manifests import nats
+from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings
+from dynamo.operator.manifests.nats import NatsServer
+from dynamo.operator.manifests.pod_policy import PodTemplatePolicy
+from dynamo.operator.plan.plan import GRACE_SECONDS, Environment
 
 
 class SettingsError(Exception):
@@ -39,10 +43,18 @@ class _Pods(_Part):
     fs_group: int | None = 1000
     network_policies: bool = True
     grace_seconds: int = GRACE_SECONDS
+    max_pods: PositiveInt = PODS
+    pod_template_policy: PodTemplatePolicy = PodTemplatePolicy.BASELINE
+    service_accounts: list[str] = []
+    http_routes: bool = True
+    denied_ingress_annotations: list[str] = list(DENIED_ANNOTATIONS)
+    metrics_from: list[str] = []
+    restrict_egress: bool = False
+    egress_ports: list[int] = []
 
 
 class SignIn(_Part):
-    """How the platform's etcd or NATS knows who comes; Secrets are in the operator's own namespace."""
+    """Authentication of the platform's etcd or NATS; Secrets are in the operator's own namespace."""
 
     secret: str = ""
     """With what users are made; empty: nobody signs in."""
@@ -57,7 +69,7 @@ class SignIn(_Part):
         return bool(self.secret or self.tls_secret)
 
     def sign_in(self) -> SignIn:
-        """This part of it alone."""
+        """Return this part of it alone."""
         return SignIn.model_validate(self.model_dump(include=set(SignIn.model_fields)))
 
 
@@ -65,8 +77,23 @@ class _Etcd(SignIn):
     endpoints: list[str]
 
 
+class _NatsServer(_Part):
+    """NATS of each namespace that has pipelines: what the chart would install once."""
+
+    config: str
+    template: dict[str, Any]
+    tls_secret: str = ""
+    network_policy: bool = True
+
+
 class _Nats(SignIn):
     url: str
+    per_namespace: _NatsServer | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        """Return the URLs; any namespace's stands for all."""
+        return self.url.split(",") if self.per_namespace is None else [f"nats://{nats.NAME}:{nats.PORT}"]
 
 
 class _Election(_Part):
@@ -75,11 +102,11 @@ class _Election(_Part):
 
 
 class _Intervals(_Part):
-    """The chart leaves them as they are; tests don't wait for minutes."""
+    """Intervals that the chart leaves as they are; tests don't wait for minutes."""
 
     sweep_seconds: PositiveFloat = Intervals.sweep
     resync_seconds: PositiveFloat = Intervals.resync
-    rival_seconds: PositiveFloat = Intervals.rival
+    takeover_seconds: PositiveFloat = Intervals.takeover
 
 
 class _File(_Part):
@@ -89,17 +116,18 @@ class _File(_Part):
     namespaces: list[str] = []
     ask_frontends: bool = False
     pods: _Pods = _Pods()
+    share_dynamo_namespaces: bool = False
     leader_election: _Election = _Election()
     intervals: _Intervals = _Intervals()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the operator runs and what it gives to pipelines."""
+    """Settings of the operator and of what it gives to pipelines."""
 
     etcd: tuple[str, ...]
     nats: str
-    site: Site
+    cluster: ClusterSettings
     namespaces: tuple[str, ...] = ()
     """Those that are watched; all when empty."""
     grace_seconds: int = GRACE_SECONDS
@@ -111,62 +139,79 @@ class Settings:
     """Of the installation in its namespace; the lease's, held or not."""
     etcd_sign_in: SignIn = field(default_factory=SignIn)
     nats_sign_in: SignIn = field(default_factory=SignIn)
+    nats_server: NatsServer | None = None
+    """Each namespace with pipelines gets its own, like this; `nats` is unused then."""
     intervals: Intervals = field(default_factory=Intervals)
+    max_pods: int = PODS
+    """Of one pipeline."""
     ask_frontends: bool = False
     """Ask them whom they can reach; needs a network in which pods' addresses can be."""
+    share_namespaces: bool = False
+    """Pipelines may name any Dynamo namespace, those of other Kubernetes namespaces too."""
 
     @property
     def installation(self) -> Installation:
-        """What tells it from others in the same cluster."""
+        """Return what distinguishes it from others in the same cluster."""
         return Installation(self.own_namespace, self.name, elects=self.lease is not None)
 
     @property
     def platform(self) -> str:
-        """What tells this installation from others on the same etcd."""
+        """Return what distinguishes this installation from others on the same etcd."""
         return f"{self.own_namespace}.{self.lease or 'dynamo-operator'}"
 
     def environment(self, kubernetes_namespace: str) -> Environment:
-        """For the plan of a pipeline."""
-        return Environment(
-            self.etcd, self.nats, kubernetes_namespace=kubernetes_namespace, grace_seconds=self.grace_seconds
-        )
+        """Return the environment for the plan of a pipeline."""
+        url = self.nats_server.url(kubernetes_namespace) if self.nats_server else self.nats
+        return Environment(self.etcd, url, kubernetes_namespace=kubernetes_namespace, grace_seconds=self.grace_seconds)
 
     @classmethod
     def of(cls, text: str, environment: Mapping[str, str]) -> Settings:
-        """Raises `SettingsError`."""
-        found = _parsed(text)
+        """Read the settings from the chart's file; raises `SettingsError`."""
+        file = _parsed(text)
         return cls(
-            etcd=tuple(found.etcd.endpoints),
-            nats=found.nats.url,
-            site=_site(found),
-            namespaces=tuple(found.namespaces),
-            grace_seconds=found.pods.grace_seconds,
+            etcd=tuple(file.etcd.endpoints),
+            nats=file.nats.url,
+            cluster=_cluster_settings(file, environment.get("POD_NAMESPACE") or "default"),
+            namespaces=tuple(file.namespaces),
+            grace_seconds=file.pods.grace_seconds,
             own_namespace=environment.get("POD_NAMESPACE") or "default",
             identity=environment.get("POD_NAME") or "dynamo-operator",
-            lease=found.leader_election.lease if found.leader_election.enabled else None,
-            name=found.leader_election.lease,
-            etcd_sign_in=found.etcd.sign_in(),
-            nats_sign_in=found.nats.sign_in(),
-            intervals=_intervals(found.intervals),
-            ask_frontends=found.ask_frontends,
+            lease=file.leader_election.lease if file.leader_election.enabled else None,
+            name=file.leader_election.lease,
+            etcd_sign_in=file.etcd.sign_in(),
+            nats_sign_in=file.nats.sign_in(),
+            nats_server=NatsServer(**dict(file.nats.per_namespace)) if file.nats.per_namespace else None,
+            intervals=_intervals(file.intervals),
+            ask_frontends=file.ask_frontends,
+            share_namespaces=file.share_dynamo_namespaces,
+            max_pods=file.pods.max_pods,
         )
 
 
-def _intervals(found: _Intervals) -> Intervals:
-    return Intervals(found.sweep_seconds, found.resync_seconds, found.rival_seconds)
+def _intervals(file: _Intervals) -> Intervals:
+    return Intervals(file.sweep_seconds, file.resync_seconds, file.takeover_seconds)
 
 
-def _site(found: _File) -> Site:
-    names = [s if isinstance(s, str) else s.get("name", "") for s in found.images.pull_secrets]
-    return Site(
-        frontend_image=found.images.frontend,
-        worker_images=found.images.workers,
-        pull_policy=found.images.pull_policy,
+def _cluster_settings(file: _File, own_namespace: str) -> ClusterSettings:
+    names = [s if isinstance(s, str) else s.get("name", "") for s in file.images.pull_secrets]
+    pods = file.pods
+    return ClusterSettings(
+        frontend_image=file.images.frontend,
+        worker_images=file.images.workers,
+        pull_policy=file.images.pull_policy,
         pull_secrets=tuple(name for name in names if name),
-        fs_group=found.pods.fs_group,
-        network_policies=found.pods.network_policies,
-        etcd_sign_in=bool(found.etcd),
-        nats_sign_in=bool(found.nats),
+        fs_group=file.pods.fs_group,
+        network_policies=file.pods.network_policies,
+        etcd_sign_in=bool(file.etcd),
+        nats_sign_in=bool(file.nats) or file.nats.per_namespace is not None,
+        pod_template_policy=pods.pod_template_policy,
+        service_accounts=tuple(pods.service_accounts),
+        http_routes=pods.http_routes,
+        denied_annotations=tuple(pods.denied_ingress_annotations),
+        # The operator asks frontends on the same port.
+        metrics_from=(*pods.metrics_from, own_namespace) if pods.metrics_from else (),
+        egress_ports=tuple(pods.egress_ports) if pods.restrict_egress else None,
+        connections=(*file.etcd.endpoints, *file.nats.urls),
     )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 MESSAGE_LIMIT = 2048
 
 
 class Type(StrEnum):
-    """What a condition is about; `TYPES` says when each holds."""
+    """Types of conditions; `TYPES` says when each is true."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -27,9 +27,9 @@ class Type(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is: a closed set; `REASONS` says what each means."""
+    """Reasons of conditions: a closed set; `REASONS` says what each means."""
 
-    OBSERVING = "Observing"
+    PENDING = "Pending"
     SERVING = "Serving"
     AVAILABLE = "Available"
     ALL_READY = "AllReady"
@@ -42,105 +42,108 @@ class Reason(StrEnum):
     NO_FRONTEND = "NoFrontend"
     NO_WORKERS = "NoWorkers"
     UNSCHEDULABLE = "Unschedulable"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    CRASH_LOOPING = "CrashLooping"
-    OUT_OF_MEMORY = "OutOfMemory"
-    CONFIG_MISSING = "ConfigMissing"
+    IMAGE_PULL_BACK_OFF = "ImagePullBackOff"
+    CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
+    OOM_KILLED = "OOMKilled"
+    CREATE_CONTAINER_CONFIG_ERROR = "CreateContainerConfigError"
     EVICTED = "Evicted"
     NODE_LOST = "NodeLost"
     UNREACHABLE = "Unreachable"
     INVALID_SPEC = "InvalidSpec"
-    REFUSED = "Refused"
-    NAME_TAKEN = "NameTaken"
+    ADMISSION_REJECTED = "AdmissionRejected"
+    NAME_CONFLICT = "NameConflict"
     QUOTA_EXCEEDED = "QuotaExceeded"
     FORBIDDEN = "Forbidden"
     API_SERVER_FAILING = "ApiServerFailing"
 
 
 TYPES: Mapping[Type, str] = {
-    Type.READY: "this generation serves: every part has all it should, and nothing old is left",
-    Type.RECONCILING: "on the way, or waiting for what may come by itself; there only while it holds",
-    Type.STALLED: "only an edit, or of what is in the way, helps; there only while it holds",
-    Type.AVAILABLE: "a request that comes now finds a frontend, and a worker of every component",
-    Type.FRONTEND_READY: "as many frontends as wanted are ready, of this template, and no others are left",
-    Type.WORKERS_READY: "as many workers as wanted are ready, of this revision, and no others are left",
-    Type.MODEL_LOADED: "of every component, a worker of this revision has loaded the model, and can be routed to",
+    Type.READY: "True when this generation serves: all parts have their replicas, and no older revision is left",
+    Type.RECONCILING: "True while the operator works, or waits for what may pass by itself; absent otherwise",
+    Type.STALLED: "True while the operator can't continue until you change the spec or remove a conflicting object; "
+    "absent otherwise",
+    Type.AVAILABLE: "True when a request finds a frontend and a worker of every component",
+    Type.FRONTEND_READY: "True when all frontends are ready and of this template, and no others are left",
+    Type.WORKERS_READY: "True when all workers are ready and of this revision, and no others are left",
+    Type.MODEL_LOADED: "True when every component has a worker of this revision that has loaded the model and can be "
+    "routed to",
 }
 
 REASONS: Mapping[Reason, str] = {
-    Reason.SERVING: "every part is ready and the endpoint serves",
-    Reason.AVAILABLE: "requests are answered",
-    Reason.ALL_READY: "as many as wanted are ready",
+    Reason.SERVING: "all parts are ready and the endpoint serves requests",
+    Reason.AVAILABLE: "requests are served",
+    Reason.ALL_READY: "all replicas are ready",
     Reason.LOADED: "every component has a worker with the model loaded",
-    Reason.SCALED_TO_ZERO: "none are wanted",
-    Reason.OBSERVING: "the operator has seen this generation and begins",
-    Reason.STARTING: "pods are made and start; the message names one that doesn't serve yet",
+    Reason.SCALED_TO_ZERO: "the spec asks for no replicas",
+    Reason.PENDING: "the operator has seen this generation and starts to apply it",
+    Reason.STARTING: "pods are created and start; the message names a pod that isn't ready yet",
     Reason.LOADING_MODEL: "a pod loads its model before its worker starts (the init container `model`)",
     Reason.ROLLING_OUT: "pods of this revision replace those of others",
-    Reason.SCALING: "more are there than wanted, and they end",
-    Reason.NO_FRONTEND: "no frontend is ready, so nobody answers",
-    Reason.NO_WORKERS: "a component has no worker that can be reached",
-    Reason.UNSCHEDULABLE: "a pod finds no node; the message has the scheduler's words",
-    Reason.IMAGE_PULL_FAILED: "a pod's image can't be pulled",
-    Reason.CRASH_LOOPING: "a container ends again and again; the message has exit code and last line of its log",
-    Reason.OUT_OF_MEMORY: "a container was killed for taking more memory than its limit",
-    Reason.CONFIG_MISSING: "a pod names a Secret or ConfigMap that isn't there, or a container that can't be made",
-    Reason.EVICTED: "a node has thrown a pod out",
-    Reason.NODE_LOST: "a pod hangs on a node that doesn't answer; another one takes its place, unless an autoscaler "
-    "sets their number",
-    Reason.UNREACHABLE: "a worker's pod is ready, but the frontends can't reach it: its node, or the way to NATS, "
-    "may be gone",
-    Reason.INVALID_SPEC: "the spec can't become a deployment; the message names the field",
-    Reason.REFUSED: "the API server refuses a part for what the spec says; the message has its sentence",
-    Reason.NAME_TAKEN: "an object of somebody else has a name that a part needs; it is left alone",
-    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; tried again, at least every five minutes",
-    Reason.FORBIDDEN: "the operator lacks a right; tried again, at least every five minutes",
+    Reason.SCALING: "more replicas run than the spec asks for, and they end",
+    Reason.NO_FRONTEND: "no frontend is ready, so no request is served",
+    Reason.NO_WORKERS: "a component has no reachable workers",
+    Reason.UNSCHEDULABLE: "no node takes a pod; the message quotes the scheduler",
+    Reason.IMAGE_PULL_BACK_OFF: "a pod's image can't be pulled; check the image's name and the pull secrets",
+    Reason.CRASH_LOOP_BACK_OFF: "a container ends again and again; the message has exit code and last log line",
+    Reason.OOM_KILLED: "a container was killed for using more memory than its limit; raise the limit",
+    Reason.CREATE_CONTAINER_CONFIG_ERROR: "a pod needs a Secret or ConfigMap that doesn't exist or can't be made yet, "
+    "or its container can't be created; the message names it",
+    Reason.EVICTED: "a node evicted a pod",
+    Reason.NODE_LOST: "a pod is stuck on a node that isn't responding; another pod takes its place, unless an "
+    "autoscaler sets their number; if the node is gone, delete its Node object",
+    Reason.UNREACHABLE: "a worker's pod is ready, but the frontends can't reach it; check its node and its way to NATS",
+    Reason.INVALID_SPEC: "the spec can't be deployed; the message names the field to change",
+    Reason.ADMISSION_REJECTED: "the API server rejects an object that follows from the spec; the message quotes it",
+    Reason.NAME_CONFLICT: "an object that isn't the pipeline's has a name that a part needs; it is left alone: rename "
+    "the pipeline or delete that object",
+    Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; retried at least every five minutes",
+    Reason.FORBIDDEN: "the operator lacks a permission; retried at least every five minutes",
     Reason.API_SERVER_FAILING: "the API server fails again and again at something that the pipeline needs; the message "
-    "has its words; tried again, at least every five minutes",
+    "quotes it; retried at least every five minutes",
 }
 
 WORST_FIRST: tuple[Reason, ...] = (
-    Reason.CONFIG_MISSING,
-    Reason.IMAGE_PULL_FAILED,
-    Reason.OUT_OF_MEMORY,
-    Reason.CRASH_LOOPING,
+    Reason.CREATE_CONTAINER_CONFIG_ERROR,
+    Reason.IMAGE_PULL_BACK_OFF,
+    Reason.OOM_KILLED,
+    Reason.CRASH_LOOP_BACK_OFF,
     Reason.UNSCHEDULABLE,
     Reason.EVICTED,
     Reason.QUOTA_EXCEEDED,
-    Reason.REFUSED,
+    Reason.ADMISSION_REJECTED,
     Reason.LOADING_MODEL,
     Reason.NODE_LOST,
     Reason.UNREACHABLE,
     Reason.STARTING,
 )
 
-BEGINNING: frozenset[Reason] = frozenset({Reason.OBSERVING, Reason.STARTING, Reason.LOADING_MODEL})
-"""What every new worker goes through."""
+BEGINNING: frozenset[Reason] = frozenset({Reason.PENDING, Reason.STARTING, Reason.LOADING_MODEL})
+"""Reasons that every new worker goes through."""
 ON_THE_WAY: frozenset[Reason] = BEGINNING | {Reason.SCALING, Reason.ROLLING_OUT}
-"""Nothing is wrong; it only isn't done."""
+"""Reasons of a pipeline that has no problem and isn't done yet."""
 
 LOADING = "LoadingModel"
 NODE_LOST = "NodeLost"
 UNREACHABLE = "Unreachable"
-"""Kubernetes has no words for these."""
+"""Reasons for which Kubernetes has no word."""
 
 _OF_PODS: Mapping[str, Reason] = {
-    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
-    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
-    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
-    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
-    "CrashLoopBackOff": Reason.CRASH_LOOPING,
-    "RunContainerError": Reason.CRASH_LOOPING,
-    "CreateContainerError": Reason.CONFIG_MISSING,
-    "CreateContainerConfigError": Reason.CONFIG_MISSING,
-    "OOMKilled": Reason.OUT_OF_MEMORY,
+    "ErrImagePull": Reason.IMAGE_PULL_BACK_OFF,
+    "ImagePullBackOff": Reason.IMAGE_PULL_BACK_OFF,
+    "InvalidImageName": Reason.IMAGE_PULL_BACK_OFF,
+    "ErrImageNeverPull": Reason.IMAGE_PULL_BACK_OFF,
+    "CrashLoopBackOff": Reason.CRASH_LOOP_BACK_OFF,
+    "RunContainerError": Reason.CRASH_LOOP_BACK_OFF,
+    "CreateContainerError": Reason.CREATE_CONTAINER_CONFIG_ERROR,
+    "CreateContainerConfigError": Reason.CREATE_CONTAINER_CONFIG_ERROR,
+    "OOMKilled": Reason.OOM_KILLED,
     "Unschedulable": Reason.UNSCHEDULABLE,
     "SchedulingGated": Reason.UNSCHEDULABLE,
     "SchedulerError": Reason.UNSCHEDULABLE,
     "Evicted": Reason.EVICTED,
-    "Failed": Reason.CRASH_LOOPING,
+    "Failed": Reason.CRASH_LOOP_BACK_OFF,
     "QuotaExceeded": Reason.QUOTA_EXCEEDED,
-    "FailedCreate": Reason.REFUSED,
+    "FailedCreate": Reason.ADMISSION_REJECTED,
     LOADING: Reason.LOADING_MODEL,
     NODE_LOST: Reason.NODE_LOST,
     UNREACHABLE: Reason.UNREACHABLE,
@@ -158,14 +161,14 @@ class Fact:
 
 
 def reason_of(waiting: str) -> Reason:
-    """Our word for what Kubernetes says of a pod."""
+    """Return the reason for what Kubernetes reports of a pod."""
     return _OF_PODS.get(waiting, Reason.STARTING)
 
 
 def conditions(
     facts: Iterable[Fact], previous: Iterable[Mapping[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """As the status wants them; `now` is used only where a status changed."""
+    """Return the conditions for the status; `now` is used only where a condition's status changed."""
     since = {c["type"]: (c["status"], c["lastTransitionTime"]) for c in previous}
     return [_entry(fact, since.get(fact.type), generation, now) for fact in facts]
 
@@ -181,3 +184,11 @@ def _entry(fact: Fact, before: tuple[str, str] | None, generation: int, now: str
         "lastTransitionTime": kept,
         "observedGeneration": generation,
     }
+
+
+class Trouble(NamedTuple):
+    """A problem that keeps the reconciler from its work; `final` if only a change of the spec helps."""
+
+    reason: Reason
+    message: str
+    final: bool

@@ -7,14 +7,19 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-_QUANTITY = (
+QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
-    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]{1,2}))?$"
 )
-Quantity = int | Annotated[str, StringConstraints(max_length=32, pattern=_QUANTITY)]
+"""The API server takes larger exponents, too, and computes until its time is over."""
+QUANTITY_CHARACTERS = 32
+Quantity = int | Annotated[str, StringConstraints(max_length=QUANTITY_CHARACTERS, pattern=QUANTITY)]
 """A Kubernetes quantity: `4`, `500m`, `40Gi`."""
 
-Share = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, StringConstraints(pattern=r"^(100|[0-9]{1,2})%$")]
+Share = (
+    Annotated[int, Field(ge=0, le=1000)]
+    | Annotated[str, StringConstraints(max_length=4, pattern=r"^(100|[0-9]{1,2})%$")]
+)
 """A number of replicas, or a percentage of them (`25%`)."""
 
 ObjectName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
@@ -28,11 +33,12 @@ HostName = Annotated[
 ]
 """A DNS name; `*.` in front stands for any first label."""
 
-Annotations = Annotated[dict[str, str], Field(max_length=64)]
+Annotation = Annotated[str, StringConstraints(max_length=8192)]
+Annotations = Annotated[dict[str, Annotation], Field(max_length=64)]
 
 
 class Fields(BaseModel):
-    """What all types share: YAML's names are camelCase, nothing unknown, nothing converted."""
+    """Base of all types: YAML's names are camelCase, nothing is unknown, nothing is converted."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

@@ -11,7 +11,7 @@ from dynamo.operator.api.fields import Annotations, Fields, HostName, ObjectName
 
 
 class RouterMode(StrEnum):
-    """How a frontend picks a worker."""
+    """Ways in which a frontend picks a worker."""
 
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
@@ -25,10 +25,13 @@ class RouterSpec(Fields):
 
     mode: RouterMode = Field(default=RouterMode.ROUND_ROBIN, description="How a frontend picks a worker.")
     overlap_score_weight: float = Field(
-        default=2.0, ge=0, description="Mode kv: weight of cached prompt blocks against load; 0 ignores the cache."
+        default=2.0,
+        ge=0,
+        description="Mode kv: how strongly workers that cache the prompt are preferred over less loaded ones; "
+        "0 ignores caches.",
     )
     temperature: float = Field(
-        default=0.0, ge=0, description="Mode kv: randomness of the choice; 0 always takes the cheapest worker."
+        default=0.0, ge=0, description="Mode kv: softmax temperature of the choice; 0 always takes the cheapest worker."
     )
     use_kv_events: bool = Field(
         default=True,
@@ -48,6 +51,11 @@ class ServiceSpec(Fields):
     annotations: Annotations = Field(default={}, description="Annotations of the Service.")
 
 
+OPENAI = "/v1"
+Path = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^/[-._~/a-zA-Z0-9]*$")]
+Paths = tuple[Path, ...]
+
+
 class IngressSpec(Fields):
     """An Ingress in front of the Service."""
 
@@ -59,6 +67,12 @@ class IngressSpec(Fields):
     )
     tls_secret: ObjectName | None = Field(
         default=None, description="Secret in the pipeline's namespace with tls.crt and tls.key; left out: plain HTTP."
+    )
+    paths: Paths = Field(
+        default=(OPENAI,),
+        min_length=1,
+        max_length=16,
+        description="Path prefixes that are let in; / for all, metrics and health of the pipeline included.",
     )
     annotations: Annotations = Field(
         default={}, description="Annotations of the Ingress, for example the controller's time limit for streams."
@@ -75,6 +89,9 @@ class GatewayRef(Fields):
     section_name: ObjectName | None = Field(default=None, description="Name of its listener; all of them if left out.")
 
 
+Duration = Annotated[str, StringConstraints(max_length=32, pattern=r"^([0-9]{1,5}(h|m|s|ms)){1,4}$")]
+
+
 class HttpRouteSpec(Fields):
     """An HTTPRoute from a Gateway to the Service."""
 
@@ -85,12 +102,33 @@ class HttpRouteSpec(Fields):
     https: bool = Field(
         default=False, description="Whether the listener speaks TLS, so that status.url begins with https."
     )
-    request_timeout: Annotated[str, StringConstraints(pattern=r"^([0-9]{1,5}(h|m|s|ms)){1,4}$")] | None = Field(
+    request_timeout: (
+        Annotated[str, StringConstraints(max_length=32, pattern=r"^([0-9]{1,5}(h|m|s|ms)){1,4}$")] | None
+    ) = Field(
         default=None,
         description="How long a request may take, as the Gateway API writes it (10m); 0s for any time; "
         "the gateway's own limit if left out.",
     )
+    paths: Paths = Field(
+        default=(OPENAI,),
+        min_length=1,
+        max_length=16,
+        description="Path prefixes that are let in; / for all, metrics and health of the pipeline included.",
+    )
     annotations: Annotations = Field(default={}, description="Annotations of the HTTPRoute.")
+
+
+class ApiKeys(Fields):
+    """Keys without which no request is answered."""
+
+    secret: ObjectName = Field(description="Name of the Secret in the pipeline's namespace.")
+    key: str = Field(
+        default="keys",
+        min_length=1,
+        max_length=253,
+        pattern=r"^[-._a-zA-Z0-9]+$",
+        description="Key in the Secret: a file with a key on each line, which is read again when it changes.",
+    )
 
 
 class FrontendSpec(Fields):
@@ -101,10 +139,16 @@ class FrontendSpec(Fields):
     workers: int = Field(default=1, ge=1, le=256, description="Processes per frontend, which share the port.")
     router: RouterSpec = Field(default=RouterSpec(), description="How requests find their worker.")
     migration_limit: int = Field(
-        default=0, ge=0, le=100, description="How often a request may move to another worker when its worker is lost."
+        default=0,
+        ge=0,
+        le=100,
+        description="Times a request may move to another worker after its worker fails; 0 disables migration.",
     )
     hold_seconds: float = Field(
-        default=0, ge=0, le=3600, description="How long a request waits for a first worker; 0 answers 503 at once."
+        default=0,
+        ge=0,
+        le=3600,
+        description="Seconds that a request waits when its model has no worker; 0 rejects it with 503.",
     )
     service: ServiceSpec = Field(default=ServiceSpec(), description="The Service in front of the frontends.")
     ingress: IngressSpec | None = Field(
@@ -113,7 +157,12 @@ class FrontendSpec(Fields):
     http_route: HttpRouteSpec | None = Field(
         default=None, description="An HTTPRoute of the Gateway API instead of an Ingress."
     )
+    api_keys: ApiKeys | None = Field(
+        default=None, description="Keys that clients send as Authorization: Bearer; left out, everybody is answered."
+    )
     resources: ResourceSpec | None = Field(default=None, description="Compute resources of the frontend container.")
     pod_template: dict[str, Any] | None = Field(
-        default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
+        default=None,
+        max_length=4,
+        description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec: metadata and spec.",
     )

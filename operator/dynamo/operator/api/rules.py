@@ -1,4 +1,4 @@
-"""Rules of a pipeline that need more than one field; CEL in the CRD says the same sentences.
+"""Rules of a pipeline that need more than one field; CEL in the CRD has the same sentences.
 
 Each rule is a function from a pipeline to what is wrong with it. `load.py` runs them all
 and reports everything at once; the operator runs them again on what the API server let in.
@@ -12,17 +12,21 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from dynamo.engine_catalog import CATALOG
+from dynamo.operator.api import quantities
+from dynamo.operator.api.bounds import PODS
+from dynamo.operator.api.shown import shown, shown_text
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, Engine, Role
 
 NAMES_TOGETHER = 38
 """Most characters of the pipeline's and a component's name: StatefulSets are `<pipeline>-<component>-<revision>`."""
 
-CPU_ENGINES = frozenset({Engine.LLAMACPP, Engine.MISTRALRS, Engine.MOCKER, Engine.ECHO_CORE, Engine.ECHO_FULL})
+CPU_ENGINES = frozenset(engine for engine, traits in CATALOG.items() if traits.cpu_only)
 """Engines whose workers ask for no GPU unless `accelerator` says so."""
 
-NEED_NO_MODEL = frozenset({Engine.ECHO_CORE, Engine.ECHO_FULL, Engine.MOCKER, Engine.PYTHON})
-MULTI_NODE = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER})
-DISAGGREGATED = frozenset({Engine.VLLM, Engine.SGLANG, Engine.TRTLLM, Engine.MOCKER, Engine.PYTHON})
+NEED_NO_MODEL = frozenset(engine for engine, traits in CATALOG.items() if not traits.needs_model)
+MULTI_NODE = frozenset(engine for engine, traits in CATALOG.items() if traits.multi_node)
+DISAGGREGATED = frozenset(engine for engine, traits in CATALOG.items() if traits.disaggregated)
 
 SCHEMES = ("hf", "pvc", "file", "package")
 RESERVED_NAMES = frozenset({"frontend"})
@@ -44,7 +48,7 @@ OWN_VARIABLES = {
 
 
 class Problem(NamedTuple):
-    """Something wrong at `path` (`spec.components[1].engine`), with the remedy in `message`."""
+    """A problem at `path` (`spec.components[1].engine`), with the remedy in `message`."""
 
     path: str
     message: str
@@ -56,19 +60,19 @@ ComponentRule = Callable[[Component], Iterator[Problem]]
 
 
 def names_fit(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """Children are named after both, and Kubernetes limits them."""
+    """Check the names' lengths: children are named after both, and Kubernetes limits them."""
     for index, component in enumerate(pipeline.spec.components):
         together = len(pipeline.name) + len(component.name)
         if together > NAMES_TOGETHER:
             yield Problem(
                 f"spec.components[{index}].name",
-                f"{component.name!r} and the pipeline's name {pipeline.name!r} have {together} characters together, "
-                f"{NAMES_TOGETHER} at most: shorten one",
+                f"{component.name!r} and the pipeline's name {shown(pipeline.name)} have {together} characters "
+                f"together, {NAMES_TOGETHER} at most: shorten one",
             )
 
 
 def names_are_unique(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """In the CRD: `x-kubernetes-list-type: map` by name."""
+    """Check that components' names are unique; in the CRD: `x-kubernetes-list-type: map` by name."""
     first: dict[str, int] = {}
     for index, component in enumerate(pipeline.spec.components):
         other = first.setdefault(component.name, index)
@@ -80,7 +84,7 @@ def names_are_unique(pipeline: DynamoPipeline) -> Iterator[Problem]:
 
 
 def model_is_known(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """Only engines that make up their answers do without a model."""
+    """Check for a model: only engines that make up their answers do without."""
     needing = [c for c in pipeline.spec.components if c.engine not in NEED_NO_MODEL]
     if needing and pipeline.spec.model.source is None:
         yield Problem(
@@ -94,13 +98,15 @@ _HUB_NAME = re.compile(r"/*[^/@]+/+[^/@]+(/+[^@]*[.]gguf)?/*(@|\Z)")
 
 
 def source_is_readable(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """A source without a scheme is a path; one with a scheme must be ours and complete."""
+    """Check the model's source: without a scheme it is a path; with a scheme it must be ours and complete."""
     source = pipeline.spec.model.source or ""
     scheme, separator, rest = source.partition("://")
     if not separator:
         return
     if scheme not in SCHEMES:
-        yield Problem("spec.model.source", f"{scheme}:// is unknown: use hf://, pvc://, file://, package:// or a path")
+        yield Problem(
+            "spec.model.source", f"{shown_text(scheme)}:// is unknown: use hf://, pvc://, file://, package:// or a path"
+        )
     elif scheme == "file" and not rest.startswith("/"):
         yield Problem(
             "spec.model.source", "file:// needs an absolute path: file:///models/x.gguf, or leave file:// out"
@@ -117,7 +123,7 @@ def source_is_readable(pipeline: DynamoPipeline) -> Iterator[Problem]:
 
 
 def prefill_and_decode_come_together(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """Half of a disaggregated pair serves nobody."""
+    """Check for both prefill and decode: half of a disaggregated pair serves nobody."""
     roles = {c.role for c in pipeline.spec.components}
     for present, missing in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
         if present in roles and missing not in roles:
@@ -129,7 +135,7 @@ def prefill_and_decode_come_together(pipeline: DynamoPipeline) -> Iterator[Probl
 
 
 def replicas_has_effect(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """`kubectl scale` must not report success and change nothing."""
+    """Check that `spec.replicas` is used: `kubectl scale` must not report success and change nothing."""
     if pipeline.spec.replicas != 1 and all(c.replicas is not None for c in pipeline.spec.components):
         yield Problem(
             "spec.replicas",
@@ -137,14 +143,37 @@ def replicas_has_effect(pipeline: DynamoPipeline) -> Iterator[Problem]:
         )
 
 
+def pods_are_few(pipeline: DynamoPipeline, most: int = PODS) -> Iterator[Problem]:
+    """Check the number of pods: a pipeline must not take time and room from all others."""
+    counts = [
+        (pipeline.spec.replicas if c.replicas is None else c.replicas) * c.nodes for c in pipeline.spec.components
+    ]
+    if sum(counts) > most:
+        largest = counts.index(max(counts))
+        yield Problem(
+            f"spec.components[{largest}]",
+            f"replicas times nodes of all components are {sum(counts)} pods, {most} at most: "
+            "ask for fewer, or make several pipelines",
+        )
+
+
+def templates_have_amounts(pipeline: DynamoPipeline) -> Iterator[Problem]:
+    """Check amounts: the API server answers an internal error to those that it can't read."""
+    templates = [("spec.frontend.podTemplate", pipeline.spec.frontend.pod_template)]
+    templates += [(f"spec.components[{i}].podTemplate", c.pod_template) for i, c in enumerate(pipeline.spec.components)]
+    for path, template in templates:
+        for place, value in quantities.unreadable(template or {}):
+            yield Problem(f"{path}.{place}", f"{shown(value)} must be a quantity like 500m, 4 or 40Gi")
+
+
 def one_way_in(pipeline: DynamoPipeline) -> Iterator[Problem]:
-    """status.url names one."""
+    """Check that only an Ingress or an HTTPRoute is asked for: status.url names one."""
     if pipeline.spec.frontend.ingress and pipeline.spec.frontend.http_route:
         yield Problem("spec.frontend.httpRoute", "ingress is set too, and requests come in by one of them: keep one")
 
 
 def nodes_divide(component: Component) -> Iterator[Problem]:
-    """Every pod of a group gets the same number of GPUs."""
+    """Check that every pod of a group gets the same number of GPUs."""
     if component.tensor_parallel_size % component.nodes:
         yield Problem(
             "nodes",
@@ -154,7 +183,7 @@ def nodes_divide(component: Component) -> Iterator[Problem]:
 
 
 def nodes_need_an_engine_for_it(component: Component) -> Iterator[Problem]:
-    """Most engines run in one process on one machine."""
+    """Check that the engine can run on several nodes."""
     if component.nodes > 1 and component.engine not in MULTI_NODE:
         yield Problem(
             "nodes", f"engine {component.engine} runs on one node: set nodes to 1, or use {_any_of(MULTI_NODE)}"
@@ -162,7 +191,7 @@ def nodes_need_an_engine_for_it(component: Component) -> Iterator[Problem]:
 
 
 def role_needs_an_engine_for_it(component: Component) -> Iterator[Problem]:
-    """Prefill and decode apart need an engine that hands KV blocks over."""
+    """Check that the engine can hand KV blocks over, where prefill and decode are apart."""
     if component.role is not Role.AGGREGATED and component.engine not in DISAGGREGATED:
         yield Problem(
             "role",
@@ -171,7 +200,7 @@ def role_needs_an_engine_for_it(component: Component) -> Iterator[Problem]:
 
 
 def python_is_for_python(component: Component) -> Iterator[Problem]:
-    """User code goes with the engine that runs it."""
+    """Check that user code comes with the engine that runs it, and only with that."""
     if component.engine is Engine.PYTHON and component.python is None:
         yield Problem("python", "is required with engine python: set python.file to your code")
     if component.engine is not Engine.PYTHON and component.python is not None:
@@ -179,7 +208,7 @@ def python_is_for_python(component: Component) -> Iterator[Problem]:
 
 
 def arguments_are_not_ours(component: Component) -> Iterator[Problem]:
-    """One truth: what the pipeline sets isn't set a second time."""
+    """Check that engine arguments don't repeat what the pipeline sets."""
     for name in component.engine_args:
         field = OWN_ARGUMENTS.get(name.lstrip("-").replace("_", "-"))
         if field:
@@ -187,7 +216,7 @@ def arguments_are_not_ours(component: Component) -> Iterator[Problem]:
 
 
 def variables_are_sound(component: Component) -> Iterator[Problem]:
-    """A duplicate or double-sourced variable is refused by the API server with an unclear message."""
+    """Check variables: the API server refuses duplicate or double-sourced ones with an unclear message."""
     seen: set[str] = set()
     for index, variable in enumerate(component.env):
         if variable.name in OWN_VARIABLES:
@@ -195,20 +224,20 @@ def variables_are_sound(component: Component) -> Iterator[Problem]:
                 f"env[{index}].name", f"{variable.name} is set by the pipeline: use {OWN_VARIABLES[variable.name]}"
             )
         if variable.name in seen:
-            yield Problem(f"env[{index}].name", f"{variable.name} is set twice: remove one")
+            yield Problem(f"env[{index}].name", f"{shown_text(variable.name)} is set twice: remove one")
         if variable.value is not None and variable.value_from is not None:
-            yield Problem(f"env[{index}]", f"{variable.name} has both value and valueFrom: remove one")
+            yield Problem(f"env[{index}]", f"{shown_text(variable.name)} has both value and valueFrom: remove one")
         seen.add(variable.name)
 
 
 def name_is_free(component: Component) -> Iterator[Problem]:
-    """`<pipeline>-frontend` belongs to the frontends."""
+    """Check reserved names: `<pipeline>-frontend` belongs to the frontends."""
     if component.name in RESERVED_NAMES:
         yield Problem("name", f"{component.name!r} is taken by the pipeline's own parts: choose another")
 
 
 def rollout_can_move(component: Component) -> Iterator[Problem]:
-    """A rollout needs room above or below."""
+    """Check that a rollout has room above or below."""
     rollout = component.rollout
     zero = (0, "0%")
     if rollout.strategy == "Recreate" and (rollout.max_surge, rollout.max_unavailable) != (None, None):
@@ -216,7 +245,7 @@ def rollout_can_move(component: Component) -> Iterator[Problem]:
             "rollout.strategy", "Recreate takes neither maxSurge nor maxUnavailable: remove them, or use Rolling"
         )
     elif rollout.max_surge in zero and rollout.max_unavailable in zero:
-        yield Problem("rollout", "maxSurge and maxUnavailable are both 0, so nothing could ever roll: raise one")
+        yield Problem("rollout", "maxSurge and maxUnavailable are both 0, so no rollout could ever proceed: raise one")
 
 
 ROOT_RULES: tuple[Rule, ...] = (names_fit, replicas_has_effect)
@@ -225,6 +254,8 @@ SPEC_RULES: tuple[Rule, ...] = (
     model_is_known,
     source_is_readable,
     prefill_and_decode_come_together,
+    pods_are_few,
+    templates_have_amounts,
     one_way_in,
 )
 COMPONENT_RULES: tuple[ComponentRule, ...] = (
@@ -239,13 +270,15 @@ COMPONENT_RULES: tuple[ComponentRule, ...] = (
 )
 
 
-def check(pipeline: DynamoPipeline) -> list[Problem]:
-    """Everything that is wrong with a pipeline whose fields are each well-formed."""
-    found = [problem for rule in (*ROOT_RULES, *SPEC_RULES) for problem in rule(pipeline)]
+def check(pipeline: DynamoPipeline, pods: int = PODS) -> list[Problem]:
+    """Return everything that is wrong with a pipeline whose fields are each well-formed."""
+    others = [rule for rule in (*ROOT_RULES, *SPEC_RULES) if rule is not pods_are_few]
+    problems = [problem for rule in others for problem in rule(pipeline)]
+    problems += pods_are_few(pipeline, pods)
     for index, component in enumerate(pipeline.spec.components):
         for component_rule in COMPONENT_RULES:
-            found += [Problem(f"spec.components[{index}].{p.path}", p.message) for p in component_rule(component)]
-    return found
+            problems += [Problem(f"spec.components[{index}].{p.path}", p.message) for p in component_rule(component)]
+    return problems
 
 
 def _any_of(engines: frozenset[Engine]) -> str:

@@ -1,6 +1,6 @@
 """Types of `DynamoPipeline` (dynamo.dev/v1alpha1), the one source of the CRD.
 
-Everything a schema can say is said here: names, types, ranges, patterns, defaults and a
+Everything that a schema can hold is here: names, types, ranges, patterns, defaults and a
 description per field (`kubectl explain` shows it). What needs two fields at once is in
 `rules.py`. Attribute names are snake_case, the YAML's are camelCase.
 """
@@ -12,29 +12,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from dynamo.engine_catalog import EngineName
+from dynamo.operator.api.bounds import COMPONENTS, NAME_CHARACTERS, NODES, REPLICAS, WORDS_CHARACTERS
 from dynamo.operator.api.fields import Fields, ObjectName, Quantity, ResourceSpec, Share
 from dynamo.operator.api.frontend import FrontendSpec
 
 API_VERSION = "dynamo.dev/v1alpha1"
 KIND = "DynamoPipeline"
-
-
-class Engine(StrEnum):
-    """What runs the model."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-    LLAMACPP = "llamacpp"
-    MISTRALRS = "mistralrs"
-    MOCKER = "mocker"
-    ECHO_CORE = "echo_core"
-    ECHO_FULL = "echo_full"
-    PYTHON = "python"
+Engine = EngineName
 
 
 class Role(StrEnum):
-    """What the workers of a component do."""
+    """Work that the workers of a component do."""
 
     AGGREGATED = "aggregated"
     PREFILL = "prefill"
@@ -96,14 +85,15 @@ class ModelSpec(Fields):
         default=None,
         min_length=1,
         max_length=64,
-        description="What makes tool_calls of the model's answers, such as hermes or llama3_json; default: nothing. "
-        "docs/tools.md has the names; workers refuse others.",
+        description="Parser that extracts tool_calls from the output, for example llama3_json; default: none. "
+        "docs/tools.md has the names.",
     )
     reasoning_parser: str | None = Field(
         default=None,
         min_length=1,
         max_length=64,
-        description="What makes reasoning_content of its thoughts, such as qwen3 or deepseek_r1; likewise.",
+        description="Parser that extracts reasoning_content from the output, for example qwen3 or deepseek_r1; "
+        "default: none.",
     )
 
 
@@ -118,15 +108,17 @@ class PythonSpec(Fields):
 
 
 class EnvVar(Fields):
-    """One environment variable."""
+    """An environment variable."""
 
     name: str = Field(min_length=1, max_length=256, description="Name of the variable.")
     value: str | None = Field(default=None, max_length=32768, description="Value of the variable.")
-    value_from: dict[str, Any] | None = Field(default=None, description="Source of the value, as core/v1 EnvVarSource.")
+    value_from: dict[str, Any] | None = Field(
+        default=None, max_length=8, description="Source of the value, as core/v1 EnvVarSource."
+    )
 
 
 class Accelerator(Fields):
-    """What a pod asks the device plugin for."""
+    """Devices that a pod asks the device plugin for."""
 
     resource: str = Field(
         default="nvidia.com/gpu", min_length=1, max_length=316, description="Resource name of the device."
@@ -140,7 +132,7 @@ class Accelerator(Fields):
 
 
 class Rollout(Fields):
-    """How a new revision replaces the old one."""
+    """Limits while a new revision replaces the old one."""
 
     strategy: Literal["Rolling", "Recreate"] = Field(
         default="Rolling", description="Rolling replaces step by step; Recreate stops the old revision first."
@@ -156,7 +148,7 @@ class Rollout(Fields):
 
 
 class Component(Fields):
-    """One group of alike workers."""
+    """A group of alike workers."""
 
     name: str = Field(
         default="worker",
@@ -165,18 +157,20 @@ class Component(Fields):
         pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
         description="Name, unique within the pipeline; part of the names of the pods.",
     )
-    role: Role = Field(default=Role.AGGREGATED, description="What the workers do.")
+    role: Role = Field(
+        default=Role.AGGREGATED, description="Phase that the workers run: aggregated (both), prefill or decode."
+    )
     engine: Engine = Field(description="Engine that runs the model.")
     replicas: int | None = Field(
         default=None,
         ge=0,
-        le=1000,
+        le=REPLICAS,
         description="Number of workers (groups, if nodes > 1). Left out, the component follows spec.replicas, "
         "which kubectl scale and an autoscaler set.",
     )
     tensor_parallel_size: int = Field(default=1, ge=1, le=1024, description="GPUs that share one copy of the model.")
     nodes: int = Field(
-        default=1, ge=1, le=128, description="Pods of one worker; tensorParallelSize is spread over them."
+        default=1, ge=1, le=NODES, description="Pods of one worker; tensorParallelSize is spread over them."
     )
     rollout: Rollout = Field(default=Rollout(), description="How a new revision replaces the old one.")
     replicas_owner: Literal["operator", "autoscaler"] = Field(
@@ -198,7 +192,9 @@ class Component(Fields):
         default=None, description="Size of /dev/shm; default: 8Gi with devices, else what the container runtime gives."
     )
     pod_template: dict[str, Any] | None = Field(
-        default=None, description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec."
+        default=None,
+        max_length=4,
+        description="Strategic-merge override of the pod template, as core/v1 PodTemplateSpec: metadata and spec.",
     )
 
 
@@ -228,14 +224,14 @@ class NatsSpec(Fields):
 
 
 class RuntimeSpec(Fields):
-    """What the parts talk over."""
+    """Servers that the parts talk over."""
 
     etcd: EtcdSpec = Field(default=EtcdSpec(), description="The etcd to use.")
     nats: NatsSpec = Field(default=NatsSpec(), description="The NATS to use.")
 
 
 class PipelineSpec(Fields):
-    """What is wanted."""
+    """The wanted state."""
 
     namespace: str | None = Field(
         default=None,
@@ -247,19 +243,19 @@ class PipelineSpec(Fields):
     replicas: int = Field(
         default=1,
         ge=0,
-        le=1000,
+        le=REPLICAS,
         description="Workers of each component that sets no replicas of its own; kubectl scale sets it.",
     )
     model: ModelSpec = Field(default=ModelSpec(), description="The model that the pipeline serves.")
     frontend: FrontendSpec = Field(default=FrontendSpec(), description="The OpenAI-compatible HTTP servers.")
-    components: tuple[Component, ...] = Field(min_length=1, max_length=16, description="The workers.")
-    runtime: RuntimeSpec = Field(default=RuntimeSpec(), description="What the parts talk over: etcd and NATS.")
+    components: tuple[Component, ...] = Field(min_length=1, max_length=COMPONENTS, description="The workers.")
+    runtime: RuntimeSpec = Field(default=RuntimeSpec(), description="The etcd and NATS that connect the parts.")
     grace_seconds: int | None = Field(
         default=None,
         ge=0,
         le=86400,
-        description="How long running streams may go on when their pod is told to end: longer than the longest; "
-        "default: the platform's, on a laptop 30.",
+        description="Seconds that running streams may continue after their pod is asked to stop; set it above the "
+        "longest stream. Default: the platform's, on a laptop 30.",
     )
     restart: str | None = Field(
         default=None,
@@ -280,51 +276,65 @@ class Metadata(BaseModel):
 
 
 class Condition(Fields):
-    """One observed fact."""
+    """An observed fact."""
 
     type: str = Field(max_length=316, description="What the condition is about.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(max_length=1024, description="Why, in one word of a closed set.")
     message: str = Field(max_length=32768, description="Why, in a sentence.")
     last_transition_time: str = Field(
-        description="When status changed last.", json_schema_extra={"format": "date-time"}
+        max_length=64, description="When status changed last.", json_schema_extra={"format": "date-time"}
     )
-    observed_generation: int | None = Field(default=None, description="Generation of the spec that it speaks of.")
+    observed_generation: int | None = Field(default=None, description="Generation of the spec that it describes.")
 
 
 class ComponentStatus(Fields):
-    """What is there of one component."""
+    """The observed state of a component."""
 
-    name: str = Field(description="Name of the component.")
-    revision: str | None = Field(default=None, description="Revision that is wanted.")
-    desired: int = Field(default=0, description="Workers that the spec asks for.")
-    updated: int = Field(default=0, description="Workers of the wanted revision.")
-    ready: int = Field(default=0, description="Workers that are ready.")
-    routable: int = Field(default=0, description="Workers that every frontend can route to.")
+    name: str = Field(max_length=36, description="Name of the component.")
+    revision: str | None = Field(default=None, max_length=64, description="Revision that is wanted.")
+    replicas: int = Field(default=0, description="Workers that the spec asks for.")
+    updated_replicas: int = Field(default=0, description="Workers of the wanted revision that are ready.")
+    ready_replicas: int = Field(default=0, description="Workers whose pods Kubernetes calls ready.")
+    available_replicas: int = Field(default=0, description="Workers that every frontend can route to.")
 
 
 class PipelineStatus(Fields):
-    """What is."""
+    """The observed state."""
 
     observed_generation: int | None = Field(
-        default=None, description="Generation of the spec that the status speaks of."
+        default=None, description="Generation of the spec that the status describes."
     )
     conditions: tuple[Condition, ...] = Field(default=(), max_length=16, description="Ready, Reconciling, Stalled.")
-    url: str | None = Field(default=None, description="Where the OpenAI endpoint is.")
-    model: str | None = Field(default=None, description="Served model name.")
-    namespace: str | None = Field(default=None, description="Dynamo namespace.")
-    engines: str | None = Field(default=None, description="Engines, joined.")
-    tensor_parallel: str | None = Field(default=None, description="The components' tensorParallelSize, joined.")
-    workers: str | None = Field(default=None, description="Ready and desired workers, for example 2/3.")
+    url: str | None = Field(default=None, max_length=WORDS_CHARACTERS, description="Where the OpenAI endpoint is.")
+    model: str | None = Field(default=None, max_length=WORDS_CHARACTERS, description="Served model name.")
+    namespace: str | None = Field(default=None, max_length=NAME_CHARACTERS, description="Dynamo namespace.")
+    engines: str | None = Field(default=None, max_length=NAME_CHARACTERS, description="Engines, joined.")
+    tensor_parallel: str | None = Field(
+        default=None, max_length=NAME_CHARACTERS, description="The components' tensorParallelSize, joined."
+    )
+    workers: str | None = Field(default=None, max_length=64, description="Ready and desired workers, for example 2/3.")
     replicas: int | None = Field(
         default=None, description="Workers that follow spec.replicas, for the scale subresource."
     )
     selector: str | None = Field(
-        default=None, description="Label selector of those workers, for the scale subresource."
+        default=None,
+        max_length=WORDS_CHARACTERS,
+        description="Label selector of those workers, for the scale subresource.",
     )
-    components: tuple[ComponentStatus, ...] = Field(default=(), max_length=16, description="The components one by one.")
+    components: tuple[ComponentStatus, ...] = Field(
+        default=(), max_length=COMPONENTS, description="The components one by one."
+    )
     operator: str | None = Field(
-        default=None, description="Installation that serves it, by namespace and lease; others leave it alone."
+        default=None,
+        max_length=WORDS_CHARACTERS,
+        description="Operator installation that serves it, by namespace and lease; others leave it alone.",
+    )
+    term: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**31 - 1,
+        description="Term of the operator's leader that wrote it; writes of earlier terms are rejected.",
     )
 
 
@@ -334,10 +344,10 @@ class DynamoPipeline(Fields):
     api_version: Literal["dynamo.dev/v1alpha1"] = Field(description="Version of this schema.")
     kind: Literal["DynamoPipeline"] = Field(description="Kind of this object.")
     metadata: Metadata = Field(description="Name, namespace, labels and annotations.")
-    spec: PipelineSpec = Field(description="What is wanted.")
-    status: PipelineStatus | None = Field(default=None, description="What is; written by the operator.")
+    spec: PipelineSpec = Field(description="Wanted state.")
+    status: PipelineStatus | None = Field(default=None, description="Observed state; written by the operator.")
 
     @property
     def name(self) -> str:
-        """`metadata.name`."""
+        """Return `metadata.name`."""
         return self.metadata.name

@@ -14,45 +14,60 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dynamo.operator.api.rules import Problem
+from dynamo.operator.api.shown import VALUE_CHARACTERS, shown
 
 _Location = tuple[int | str, ...]
 
 
 def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Problem]:
-    """One problem per wrong field, in the order of the file's fields."""
+    """Return a problem for each wrong field, in the order of the file's fields."""
     by_place: dict[_Location, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        by_place.setdefault(_real(detail["loc"], data), []).append(detail)
+        place = _real(detail["loc"], data, missing=detail["type"] == "missing")
+        by_place.setdefault(place, []).append(detail)
     places = [p for p in by_place if not any(other != p and other[: len(p)] == p for other in by_place)]
     return [Problem(path_text(p), _sentence(by_place[p], p, data, model)) for p in places]
 
 
 def path_text(location: _Location) -> str:
-    """`('spec', 'components', 1, 'engine')` as `spec.components[1].engine`."""
+    """Return `('spec', 'components', 1, 'engine')` as `spec.components[1].engine`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return text.removeprefix(".")
 
 
 def kind_of(value: Any) -> str:
-    """What a YAML reader calls a value."""
-    names: Mapping[type, str] = {dict: "a mapping", list: "a list", bool: "a boolean", str: "a text", int: "a number"}
+    """Return what a YAML reader calls a value."""
+    names: Mapping[type, str] = {dict: "a mapping", list: "a list", bool: "a boolean", str: "a string", int: "a number"}
     return names.get(type(value), "nothing" if value is None else "a number")
 
 
-def _real(location: _Location, data: Any) -> _Location:
-    """`location` without the names of union members that pydantic appends; the last part may be missing in the data."""
+def _real(location: _Location, data: Any, *, missing: bool) -> _Location:
+    """Return `location` without what isn't in the data: pydantic names union members and keys, too.
+
+    The last part of a location of something that is missing is never in the data, and stays.
+    """
+    real: list[int | str] = []
     for depth, part in enumerate(location):
-        if not isinstance(data, dict | list):
-            return location[:depth]
-        try:
-            data = data[part]  # type: ignore[index]  # int for a list, str for a mapping
-        except (KeyError, IndexError):
-            return location[: depth + 1]
-    return location
+        if missing and depth == len(location) - 1:
+            real.append(part)
+        elif _holds(data, part):
+            data = data[part]
+            real.append(part)
+    return tuple(real)
+
+
+def _holds(data: Any, part: int | str) -> bool:
+    """Return whether `part` is a key of a mapping, or an index of a list."""
+    if isinstance(data, dict):
+        return part in data
+    return isinstance(data, list) and isinstance(part, int) and 0 <= part < len(data)
 
 
 def _value(location: _Location, data: Any) -> Any:
+    """Return what is at `location`, None where there is nothing."""
     for part in location:
+        if not _holds(data, part):
+            return None
         data = data[part]
     return data
 
@@ -72,29 +87,30 @@ def _sentence(details: list[ErrorDetails], location: _Location, data: Any, model
     for kind, say in _SENTENCES.items():
         if kind in kinds:
             return say(value, kinds[kind].get("ctx", {}))
-    return f"{details[0]['msg']}, not {value!r}"
+    return f"{details[0]['msg']}, not {shown(value)}"
 
 
 def _missing(location: _Location) -> str:
     hints = {"engine": ": for example `engine: mocker`", "components": ": list at least one, with its engine"}
-    return f"is required{hints.get(str(location[-1]), '')}"
+    return f"is required{hints.get(str(location[-1]), '') if location else ''}"
 
 
 def _unknown(location: _Location, model: type[BaseModel]) -> str:
     known = _fields_at(location[:-1], model)
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
+    name = str(location[-1])[:VALUE_CHARACTERS] if location else ""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     lower = {k.lower(): k for k in known}
-    found = lower.get(str(location[-1]).replace("_", "").replace("-", "").lower()) or (close[0] if close else None)
-    return "is no field here: " + (f"did you mean {found}?" if found else f"known are {', '.join(known)}")
+    meant = lower.get(name.replace("_", "").replace("-", "").lower()) or (close[0] if close else None)
+    return "is not a field here: " + (f"did you mean {meant}?" if meant else f"the fields are {', '.join(known)}")
 
 
 def _fields_at(location: _Location, model: type[BaseModel]) -> list[str]:
-    """Names (as in YAML) of the fields of the object at `location`."""
+    """Return the names (as in YAML) of the fields of the object at `location`."""
     for part in location:
-        if isinstance(part, int):
-            continue
-        field = next(f for f in model.model_fields.values() if f.alias == part or f.serialization_alias == part)
-        model = _model_in(field.annotation) or model
+        fields = model.model_fields.values()
+        # No field: an index of a list, or somebody's key of a mapping.
+        if field := next((f for f in fields if part in (f.alias, f.serialization_alias)), None):
+            model = _model_in(field.annotation) or model
     return [f.alias or name for name, f in model.model_fields.items()]
 
 
@@ -105,17 +121,20 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _not_one_of(value: Any, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    text = value[:VALUE_CHARACTERS] if isinstance(value, str) else shown(value)
+    close = difflib.get_close_matches(text, allowed, n=1, cutoff=0.5)
     meant = f" (did you mean {close[0]}?)" if close else ""
-    return f"{value!r} is not one of {', '.join(allowed)}{meant}"
+    return f"{shown(value)} is not one of {', '.join(allowed)}{meant}"
 
 
 def _wrong_type(wanted: str) -> Callable[[Any, Mapping[str, Any]], str]:
     def say(value: Any, _: Mapping[str, Any]) -> str:
-        if wanted == "a text" and isinstance(value, bool | int | float):
-            return f"must be a text, not {kind_of(value)}: quote it"
-        if wanted != "a text" and isinstance(value, str) and value:
-            return f"must be {wanted}, not the text {value!r}" + (": remove the quotes" if value.isdecimal() else "")
+        if wanted == "a string" and isinstance(value, bool | int | float):
+            return f"must be a string, not {kind_of(value)}: quote it"
+        if wanted != "a string" and isinstance(value, str) and value:
+            return f"must be {wanted}, not the string {shown(value)}" + (
+                ": remove the quotes" if value.isdecimal() else ""
+            )
         return f"must be {wanted}, not {value if isinstance(value, float) else kind_of(value)}"
 
     return say
@@ -131,23 +150,23 @@ def _bad_form(value: Any, context: Mapping[str, Any]) -> str:
         "[-_a-z0-9]": "lower-case letters, digits, '-' and '_', beginning and ending with a letter or digit",
     }
     form = next((text for mark, text in forms.items() if mark in context["pattern"]), f"like {context['pattern']}")
-    return f"{value!r} must be {form}"
+    return f"{shown(value)} must be {form}"
 
 
 _SENTENCES: dict[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "string_pattern_mismatch": _bad_form,
-    "greater_than_equal": lambda value, c: f"must be {c['ge']:g} or more, not {value}",
-    "less_than_equal": lambda value, c: f"must be {c['le']:g} or less, not {value}",
+    "greater_than_equal": lambda value, c: f"must be {c['ge']:g} or more, not {shown(value)}",
+    "less_than_equal": lambda value, c: f"must be {c['le']:g} or less, not {shown(value)}",
     "string_too_short": lambda _v, c: f"must have at least {c['min_length']} characters",
-    "string_too_long": lambda value, c: f"must have {c['max_length']} characters at most, not {len(value)}",
+    "string_too_long": lambda value, c: f"must have {c['max_length']} characters at most, not {len(str(value))}",
     "too_short": lambda _v, c: f"must have at least {c['min_length']} entries",
     "too_long": lambda _v, c: f"must have {c['max_length']} entries at most, not {c['actual_length']}",
-    "finite_number": lambda value, _c: f"must be a finite number, not {value}",
+    "finite_number": lambda value, _c: f"must be a finite number, not {shown(value)}",
     "int_type": _wrong_type("a whole number"),
-    "int_from_float": lambda value, _c: f"must be a whole number, not {value}",
+    "int_from_float": lambda value, _c: f"must be a whole number, not {shown(value)}",
     "float_type": _wrong_type("a number"),
     "bool_type": _wrong_type("true or false"),
-    "string_type": _wrong_type("a text"),
+    "string_type": _wrong_type("a string"),
     "dict_type": _wrong_type("a mapping"),
     "tuple_type": _wrong_type("a list"),
     "list_type": _wrong_type("a list"),

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from dynamo.operator.api.shown import shown, shown_message, shown_text
+
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 MAX_DEPTH = 64
+MAX_DOCUMENTS = 2_000
 
 
 class YamlError(Exception):
-    """The text is no YAML, or too much of it."""
+    """A text that isn't YAML, or is too much of it."""
 
     def __init__(self, message: str, line: int = 0, path: str = "") -> None:
         super().__init__(message)
@@ -35,14 +38,14 @@ class Note(NamedTuple):
 
 @dataclass
 class Document:
-    """One YAML document."""
+    """A YAML document with the line of each field."""
 
     data: Any
     lines: dict[str, int] = field(default_factory=dict)
     problems: list[Note] = field(default_factory=list)
 
     def line_of(self, path: str) -> int:
-        """The line of a field, or of what would hold it."""
+        """Return the line of a field, or of what would hold it."""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path, 0)
@@ -53,41 +56,48 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 def read_documents(text: str) -> list[Document]:
-    """Every document of a YAML text that isn't empty; raises `YamlError`."""
+    """Return every document of a YAML text that isn't empty; raises `YamlError`."""
     if len(text) > MAX_BYTES:
         raise YamlError(f"is larger than {MAX_BYTES >> 20} MB: is it the right file?")
     try:
         return _read(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise YamlError(f"is no valid YAML: {_reason(error)}", mark.line + 1 if mark else 0) from None
+        raise YamlError(f"is not valid YAML: {_reason(error)}", mark.line + 1 if mark else 0) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlError(f"is no valid YAML: character U+{ord(text[error.position]):04X} isn't allowed", line) from None
-    except ValueError as error:
-        raise YamlError(f"is no valid YAML: {error}") from None
+        raise YamlError(f"is not valid YAML: character U+{ord(text[error.position]):04X} isn't allowed", line) from None
+    except RecursionError:  # PyYAML's own, before `_Walk` could count
+        raise YamlError("is nested too deeply") from None
+    except (ValueError, KeyError) as error:  # of a number or a word that PyYAML takes for one
+        raise YamlError(f"is not valid YAML: {shown_message(str(error))}") from None
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:
     parts = [p for p in (error.context, error.problem) if p]
     hint = " (indent with spaces, not tabs)" if "'\\t'" in (error.problem or "") else ""
-    return " ".join(parts) + hint
+    return shown_message(" ".join(parts)) + hint
 
 
 def _read(text: str) -> list[Document]:
     loader = _Loader(text)
-    documents = []
+    documents: list[Document] = []
+    counted = 0
     try:
         while loader.check_node():
             node = loader.get_node()
             if node is None:
                 break
+            counted += 1
+            if counted > MAX_DOCUMENTS:
+                line = node.start_mark.line + 1
+                raise YamlError(f"has more than {MAX_DOCUMENTS} documents: split it into several files", line)
             document = Document(None)
             _Walk(document).visit(node, "", 0)
             document.data = _without_nulls(loader.construct_document(node))
@@ -111,9 +121,11 @@ class _Walk:
         if self._nodes > MAX_NODES or depth > MAX_DEPTH:
             raise YamlError("is nested too deeply or has too many values", line, path.partition("[")[0])
         if node.tag not in _TAGS:
-            raise YamlError(f"has a value with the YAML tag {node.tag}: only plain values are allowed", line, path)
+            raise YamlError(
+                f"has a value with the YAML tag {shown_text(node.tag)}: only plain values are allowed", line, path
+            )
         if isinstance(node, yaml.ScalarNode) and _UNUSABLE.search(node.value):
-            raise YamlError("has a NUL or half a surrogate pair in its text: remove it", line, path)
+            raise YamlError("has a NUL or an unpaired surrogate in its text: remove it", line, path)
         self._document.lines.setdefault(path, line)
         if isinstance(node, yaml.MappingNode):
             self._mapping(node, path, depth)
@@ -126,7 +138,7 @@ class _Walk:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
-                raise YamlError(f"key {getattr(key, 'value', '?')!r} is no text: quote it", line, path)
+                raise YamlError(f"key {_shown_key(key)} is not a string: quote it", line, path)
             child = f"{path}.{key.value}" if path else str(key.value)
             if key.value in seen:
                 note = Note(child, f"is given twice (first at line {seen[key.value]}): remove one")
@@ -134,6 +146,13 @@ class _Walk:
             seen[key.value] = line
             self._document.lines[child] = line
             self.visit(value, child, depth + 1)
+
+
+def _shown_key(key: yaml.Node) -> str:
+    """Return a key as a sentence quotes it: one that isn't a scalar holds nodes, each with the whole file."""
+    if isinstance(key, yaml.ScalarNode):
+        return shown(key.value)
+    return "that is a mapping" if isinstance(key, yaml.MappingNode) else "that is a list"
 
 
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")

@@ -1,8 +1,8 @@
-"""The writes that bring a cluster one step closer to a plan: `changes(pipeline, plan, site, live)`. Pure.
+"""The writes that bring a cluster one step closer to a plan: `changes(pipeline, plan, cluster, live)`. Pure.
 
 The reconciler carries them out in order, sees what happens, and asks again; none are left
 when everything is as wanted. It may be killed between any two of them: nothing is
-remembered, all is computed anew from the spec and the live objects. Only objects that the
+remembered, all is computed again from the spec and the live objects. Only objects that the
 pipeline controls are touched, and orphans with its labels (`kubectl delete --cascade=orphan`,
 then a new one of that name, keeps serving); a name that somebody else has is a conflict.
 """
@@ -10,17 +10,18 @@ then a new one of that name, keeps serving); a name that somebody else has is a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dynamo.operator.api.v1alpha1 import KIND, DynamoPipeline
-from dynamo.operator.converge import RevisionSet, Scale, Start, Stop, converge
-from dynamo.operator.diff import differences
-from dynamo.operator.observe import Live, Observed, deployment_facts, label
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.render import manifests
-from dynamo.operator.resources.site import Manifest, Site
-from dynamo.operator.workload import Plan, Workload
+from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.observe import Live, Observed, deployment_facts, label
+from dynamo.operator.cluster.writes import Apply, Change, Conflict, Delete, Resize, Target
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
+from dynamo.operator.manifests.render import manifests
+from dynamo.operator.plan.rollout import RevisionSet, Scale, Start, Stop, converge
+from dynamo.operator.plan.workload import Plan, Workload
 
 KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 """Never removed by an edit of the spec: downloaded models go with the pipeline."""
@@ -32,80 +33,37 @@ ADOPTED_KINDS = KEPT_KINDS | {
 """What we make. Others bear our labels without an owner too: Endpoints copy those of their Service."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """A live object; the uid makes sure that it is still the one that was looked at."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class Apply:
-    """Server-side apply; without uid the object must not exist yet."""
-
-    manifest: Manifest
-    uid: str | None = None
-    because: tuple[str, ...] = ()
-    """The fields that differ."""
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Set the replicas of an old revision's StatefulSet, and nothing else: what it was made from is gone."""
-
-    target: Target
-    replicas: int
-
-
-@dataclass(frozen=True)
-class Delete:
-    """Remove an object of ours."""
-
-    target: Target
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """A name that we need is somebody else's; nothing is written there."""
-
-    kind: str
-    name: str
-
-
-Change = Apply | Resize | Delete | Conflict
-
-
 def changes(
     pipeline: DynamoPipeline,
     plan: Plan,
-    site: Site,
+    cluster: ClusterSettings,
     live: Sequence[Live],
     sets: Sequence[RevisionSet],
     also: Sequence[Manifest] = (),
 ) -> list[Change]:
-    """What to write now, in order; `sets` is what `observe` made of `live`, `also` what else should be there.
+    """Return what to write now, in order; `sets` is from `observe`, `also` is what else should be there.
 
     `live` has every object with the pipeline's label, and those found under a wanted name;
     `plan` is the one out of `with_images` and `with_live_replicas`.
     """
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
-    wanted = [*also, *manifests(pipeline, plan, site, replicas_now(plan, sets), _lost(plan, sets))]
-    found: list[Change] = [*applied(wanted, live, pipeline.name, uid)]
+    wanted = [
+        *also,
+        *manifests(pipeline, plan=plan, cluster=cluster, replicas=replicas_now(plan, sets), lost=_lost(plan, sets)),
+    ]
+    todo: list[Change] = [*applied(wanted, live, pipeline.name, uid)]
     ours = [o for o in live if belongs(o, pipeline.name, uid) and not o["metadata"].get("deletionTimestamp")]
     for action in actions:
         if isinstance(action, Scale) and action.revision != _current(plan, action.component):
-            found += _resized(ours, action)
+            todo += _resized(ours, action)
     keys = {_key(m) for m in wanted}
     kept = _kept_revisions(plan, sets)
-    return [*found, *(Delete(_target(o)) for o in ours if _superfluous(o, keys, plan, kept))]
+    return [*todo, *(Delete(_target(o)) for o in ours if _superfluous(o, keys, plan, kept))]
 
 
 def _lost(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
-    """How many that hang have others told to take their place, by component."""
+    """Return, by component, how many lost workers have others that take their place."""
     goals = {(w.component, w.revision): w.replicas for w in plan.workers}
     return {
         s.component: max(0, min(s.replicas - s.living, s.replicas - goals[s.component, s.revision]))
@@ -115,7 +73,7 @@ def _lost(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
 
 
 def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
-    """How many workers of the wanted revision there may be at this moment, by component."""
+    """Return how many workers of the wanted revision there may be at this moment, by component."""
     current = {s.component: s.replicas for s in sets if s.revision == _current(plan, s.component)}
     for action in converge(plan, sets):
         if isinstance(action, Start):
@@ -126,7 +84,7 @@ def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
 
 
 def with_live_replicas(plan: Plan, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Plan:
-    """Where an autoscaler sets the number, the plan follows what is there.
+    """Return the plan with the live number of replicas where an autoscaler sets it.
 
     While two revisions are there, their sum says nothing: then `before` counts, the numbers
     that the status held last; at its end a rollout may leave as many fewer as might be missing,
@@ -137,7 +95,7 @@ def with_live_replicas(plan: Plan, sets: Sequence[RevisionSet], before: Mapping[
 
 
 def since(observed: Observed, todo: Sequence[Change], deployment: Live | None) -> Observed:
-    """What was observed before these writes, and still holds: the frontends' counts are of the template before.
+    """Return what still holds after these writes: the frontends' counts are of the template before.
 
     `deployment` is the frontends' as the server answered, where it was written.
     """
@@ -159,7 +117,7 @@ def _followed(workload: Workload, sets: Sequence[RevisionSet], before: Mapping[s
 
 
 def belongs(live: Live, name: str, uid: str) -> bool:
-    """Whether an object is this pipeline's, or was made by us for one of this name and has no owner now."""
+    """Return whether an object is this pipeline's, or was made for one of this name and has no owner now."""
     controller = _controller(live)
     if controller is not None:
         return bool(controller.get("uid") == uid)
@@ -173,41 +131,42 @@ def _controller(live: Live) -> Mapping[str, Any] | None:
 
 
 def _is_predecessors(live: Live, name: str) -> bool:
-    """Of a deleted pipeline of this name: about to be collected, and an event tells when it is gone."""
+    """Return whether it belongs to a deleted pipeline of this name: it is about to be collected."""
     controller = _controller(live) or {}
     return (controller.get("kind"), controller.get("name")) == (KIND, name)
 
 
 def applied(wanted: Sequence[Manifest], live: Sequence[Live], name: str, uid: str) -> Iterator[Apply | Conflict]:
-    """The writes after which `live` has what is wanted; nothing where a predecessor's object has yet to go."""
+    """Yield the writes after which `live` has what is wanted; none where a predecessor's object has yet to go."""
     there = {_key(o): o for o in live}
     for manifest in wanted:
-        found = there.get(_key(manifest))
-        if found is None:
+        existing = there.get(_key(manifest))
+        if existing is None:
             yield Apply(manifest)
-        elif not belongs(found, name, uid):
-            if not _is_predecessors(found, name):
+        elif not belongs(existing, name, uid):
+            if not _is_predecessors(existing, name):
                 yield Conflict(manifest["kind"], manifest["metadata"]["name"])
-        elif not found["metadata"].get("deletionTimestamp"):
-            paths = differences(manifest, found)
+        elif not existing["metadata"].get("deletionTimestamp"):
+            paths = differences(manifest, existing)
             if paths:
-                yield Apply(manifest, found["metadata"].get("uid"), tuple(paths))
+                metadata = existing["metadata"]
+                yield Apply(manifest, metadata.get("uid"), tuple(paths), metadata.get("resourceVersion", ""))
 
 
 def _resized(ours: Sequence[Live], action: Scale) -> Iterator[Change]:
-    """An old revision shrinks at its end: fewer pods of one StatefulSet, or fewer groups."""
-    for one in ours:
-        if (label(one, naming.COMPONENT), label(one, naming.REVISION)) != (action.component, action.revision):
+    """Yield what shrinks an old revision at its end: fewer pods of its StatefulSet, or fewer groups."""
+    for item in ours:
+        if (label(item, naming.COMPONENT), label(item, naming.REVISION)) != (action.component, action.revision):
             continue
-        group = label(one, naming.GROUP)
+        group = label(item, naming.GROUP)
         if group.isdecimal() and int(group) >= action.replicas:
-            yield Delete(_target(one))
-        elif not group and one["kind"] == "StatefulSet" and one["spec"].get("replicas", 1) != action.replicas:
-            yield Resize(_target(one), action.replicas)
+            yield Delete(_target(item))
+        elif not group and item["kind"] == "StatefulSet" and item["spec"].get("replicas", 1) != action.replicas:
+            yield Resize(_target(item), action.replicas)
 
 
 def _kept_revisions(plan: Plan, sets: Sequence[RevisionSet]) -> frozenset[tuple[str, str]]:
-    """Old revisions that still have to serve."""
+    """Return the old revisions that still have to serve."""
     stopped = {(a.component, a.revision) for a in converge(plan, sets) if isinstance(a, Stop)}
     return frozenset((s.component, s.revision) for s in sets) - stopped
 
@@ -229,26 +188,27 @@ def _key(item: Mapping[str, Any]) -> tuple[str, str]:
 
 def _target(live: Live) -> Target:
     metadata = live["metadata"]
-    return Target(live["apiVersion"], live["kind"], metadata["name"], metadata.get("uid", ""))
+    which = metadata.get("uid", ""), metadata.get("resourceVersion", "")
+    return Target(live["apiVersion"], live["kind"], metadata["name"], *which)
 
 
 def is_creation(change: Change) -> bool:
-    """The server refuses it where anything has the name; all else must not be judged by what may be old."""
+    """Return whether the server refuses it where the name exists; all else must not be judged by an old view."""
     return isinstance(change, Apply) and change.uid is None
 
 
 def batches(todo: Sequence[Change]) -> list[list[Change]]:
-    """What may be written at the same time: everything that pods need, then what makes pods; all else one by one."""
-    found: list[list[Change]] = []
+    """Yield what may be written at the same time: what pods need, then what makes pods, then the rest in turn."""
+    groups: list[list[Change]] = []
     last: object = None
     for change in todo:
         step = change.manifest["kind"] in _MAKES_PODS if isinstance(change, Apply) else None
-        if found and step is not None and step == last:
-            found[-1].append(change)
+        if groups and step is not None and step == last:
+            groups[-1].append(change)
         else:
-            found.append([change])
+            groups.append([change])
         last = step
-    return found
+    return groups
 
 
 _MAKES_PODS = ("StatefulSet", "Deployment")

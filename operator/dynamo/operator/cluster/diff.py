@@ -37,23 +37,23 @@ _NEVER_LEFT_OUT: Final = frozenset(
     {"replicas", "maxSurge", "maxUnavailable", "automountServiceAccountToken", "enableServiceLinks"}
     | {"allowPrivilegeEscalation", "terminationGracePeriodSeconds"}
 )
-"""Fields where the API server tells zero and false from nothing."""
+"""Fields where the API server distinguishes zero and false from absent."""
 _MAPS: Final = _AMOUNTS | {"annotations", "labels", "nodeSelector", "matchLabels", "data"}
 """Empty, they are left out; an empty object (`emptyDir: {}`) means something."""
 
 
 def differences(intent: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Paths of the fields that aren't as wanted; empty where nothing needs to be written."""
+    """Return the paths of fields that aren't as wanted; empty where nothing needs to be written."""
     return list(_object(intent, live, ""))
 
 
 def matches(intent: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Nothing needs to be written."""
+    """Return whether nothing needs to be written."""
     return next(_object(intent, live, ""), None) is None
 
 
 def quantity(text: str | int | float) -> Decimal | None:
-    """The number that a Kubernetes quantity stands for; None where it is none."""
+    """Return the number that a Kubernetes quantity stands for; None where it isn't a quantity."""
     raw = str(text)
     suffix = next((s for s in (raw[-2:], raw[-1:]) if s in _SUFFIXES), "")
     try:
@@ -75,25 +75,25 @@ def _object(intent: Mapping[str, Any], live: Mapping[str, Any], path: str) -> It
             yield from _value(wanted, live[name], name, place)
 
 
-def _value(wanted: Any, found: Any, name: str, path: str) -> Iterator[str]:
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        yield from _object(wanted, found, path)
-    elif isinstance(wanted, list) and isinstance(found, list):
-        yield from _list(wanted, found, name, path)
-    elif wanted != found or isinstance(wanted, bool) is not isinstance(found, bool):
+def _value(wanted: Any, live: Any, name: str, path: str) -> Iterator[str]:
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        yield from _object(wanted, live, path)
+    elif isinstance(wanted, list) and isinstance(live, list):
+        yield from _list(wanted, live, name, path)
+    elif wanted != live or isinstance(wanted, bool) is not isinstance(live, bool):
         yield path
 
 
-def _list(wanted: Sequence[Any], found: Sequence[Any], name: str, path: str) -> Iterator[str]:
-    keys = _list_keys(name, [*wanted, *found])
+def _list(wanted: Sequence[Any], live: Sequence[Any], name: str, path: str) -> Iterator[str]:
+    keys = _list_keys(name, [*wanted, *live])
     if keys is None:
-        if len(wanted) != len(found):
+        if len(wanted) != len(live):
             yield path
             return
-        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
-            yield from _value(one, other, "", f"{path}[{index}]")
+        for index, (item, other) in enumerate(zip(wanted, live, strict=True)):
+            yield from _value(item, other, "", f"{path}[{index}]")
         return
-    by_key = {tuple(item.get(k) for k in keys): item for item in found}
+    by_key = {tuple(item.get(k) for k in keys): item for item in live}
     for item in wanted:
         key = tuple(item.get(k) for k in keys)
         place = f"{path}[{','.join(map(str, key))}]"
@@ -104,7 +104,7 @@ def _list(wanted: Sequence[Any], found: Sequence[Any], name: str, path: str) -> 
 
 
 def _list_keys(name: str, items: Sequence[Any]) -> tuple[str, ...] | None:
-    """What names an item; ports are `port` in a Service, `containerPort` in a container, no map in a policy."""
+    """Return what identifies an item; ports are `port` in a Service, `containerPort` in a container."""
     if not all(isinstance(item, dict) for item in items):
         return None
     if name == "ports":
@@ -112,18 +112,18 @@ def _list_keys(name: str, items: Sequence[Any]) -> tuple[str, ...] | None:
     return _KEYS.get(name)
 
 
-def _amounts(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str) -> Iterator[str]:
+def _amounts(wanted: Mapping[str, Any], live: Mapping[str, Any], path: str) -> Iterator[str]:
     for name, amount in wanted.items():
-        if name not in found or not _same_amount(amount, found[name]):
+        if name not in live or not _same_amount(amount, live[name]):
             yield f"{path}.{name}"
 
 
-def _same_amount(one: Any, other: Any) -> bool:
-    return bool(one == other or (quantity(one) is not None and quantity(one) == quantity(other)))
+def _same_amount(amount: Any, other: Any) -> bool:
+    return bool(amount == other or (quantity(amount) is not None and quantity(amount) == quantity(other)))
 
 
 def _left_out(name: str, wanted: Any) -> bool:
-    """Whether the API server keeps such a value as an absent field."""
+    """Return whether the API server keeps such a value as an absent field."""
     if isinstance(wanted, bool | int | float):
         return not wanted and name not in _NEVER_LEFT_OUT
     if isinstance(wanted, dict):

@@ -1,7 +1,7 @@
-"""One life of kopf: `live(registry, settings, namespaces)`, in a thread and an event loop of its own.
+"""Runs kopf in a thread and an event loop of its own: `run_kopf(registry, settings, namespaces)`.
 
 kopf takes every task that was made in its loop for one of its own, and cancels it when it
-ends; in the main thread it takes the process's signals. Among our tasks it cancelled looks,
+ends; in the main thread it takes the process's signals. Among our tasks it cancelled reconciles,
 probes and whoever waited for it. In its own loop it can only end itself.
 """
 
@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import kopf
 import uvloop
 
-from dynamo.operator.dirty import Key
+from dynamo.operator.kube.resources import Key
 
 log = logging.getLogger(__name__)
 
@@ -26,29 +29,57 @@ STOP_SECONDS = 5.0
 
 # kopf would ask for the user's name, and images have a user without one (platforms choose any number).
 _IDENTITY: Any = "dynamo-operator"
+DEEPEST: Final = 50_000
+"""Calls within each other. The API server lets 10,000 mappings within each other pass, and kopf reads every pipeline by
+recursion: at Python's own limit of 1,000, one pipeline would end the watch of all."""
+STACK_BYTES: Final = 256 << 20
+"""Of kopf's thread, for as many calls in C; only what is used of it takes memory."""
+MAIN_STACK_BYTES: Final = 64 << 20
+"""Of the main thread: the limit holds for all threads, and 8 MB hold fewer lists within each other than it allows."""
 
 Mark = Callable[[Key, bool], None]
 
 
-async def live(
+async def run_kopf(
     registry: kopf.OperatorRegistry,
     settings: kopf.OperatorSettings,
     namespaces: tuple[str, ...],
     enough: asyncio.Event,
 ) -> None:
-    """Until cancelled, until `enough` is set or until kopf ends; raises what ended it."""
-    life = _Life(asyncio.get_running_loop())
-    threading.Thread(target=life.main, args=(registry, settings, namespaces), name="kopf", daemon=True).start()
+    """Run kopf until cancelled, until `enough` is set or until kopf ends; raises what ended it."""
+    run, limit = _KopfRun(asyncio.get_running_loop()), sys.getrecursionlimit()
+    _start(partial(run.main, registry, settings, namespaces))
     waiting = asyncio.create_task(enough.wait())
     try:
-        first: tuple[asyncio.Future[Any], ...] = (life.ended, waiting)
+        first: tuple[asyncio.Future[Any], ...] = (run.ended, waiting)
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if life.ended.done():
-            life.ended.result()
+        if run.ended.done():
+            run.ended.result()
     finally:
         waiting.cancel()
-        if not life.ended.done():
-            await life.stop()
+        if not run.ended.done():
+            await run.stop()
+        if run.ended.done():
+            sys.setrecursionlimit(limit)
+
+
+def _start(what: Callable[[], None]) -> None:
+    """Start a thread whose stack is as large as `DEEPEST` asks for."""
+    _let_the_main_stack_grow()
+    sys.setrecursionlimit(max(DEEPEST, sys.getrecursionlimit()))
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        threading.Thread(target=what, name="kopf", daemon=True).start()
+    finally:
+        threading.stack_size(before)
+
+
+def _let_the_main_stack_grow() -> None:
+    """Raise the soft limit of the main thread's stack, which Linux reads whenever it grows; as far as one may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = MAIN_STACK_BYTES if hard == resource.RLIM_INFINITY else min(MAIN_STACK_BYTES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
 
 
 class Relay:
@@ -61,7 +92,7 @@ class Relay:
         self._waiting: dict[Key, bool] = {}
 
     def __call__(self, key: Key, urgent: bool) -> None:
-        """From any thread."""
+        """Mark a pipeline, from any thread."""
         with self._lock:
             alone = not self._waiting
             self._waiting[key] = self._waiting.get(key, False) or urgent
@@ -70,21 +101,21 @@ class Relay:
 
     def _deliver(self) -> None:
         with self._lock:
-            found, self._waiting = self._waiting, {}
-        for key, urgent in found.items():
+            marks, self._waiting = self._waiting, {}
+        for key, urgent in marks.items():
             self._mark(key, urgent)
 
 
-class _Life:
+class _KopfRun:
     def __init__(self, home: asyncio.AbstractEventLoop) -> None:
         self._home, self._loop = home, uvloop.new_event_loop()
         self._task: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = home.create_future()
 
     def main(self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, where: tuple[str, ...]) -> None:
-        """The thread's body. `ended` is told before the loop is tidied up, which may wait for a name server."""
+        """Run the thread's body. `ended` is set before the loop is tidied up, which may wait for a name server."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._told(registry, settings, where))
+            runner.run(self._run(registry, settings, where))
 
     async def stop(self) -> None:
         """Asks, then insists; what then still runs is left alone, since it holds nothing that the process needs."""
@@ -94,9 +125,9 @@ class _Life:
             if self.ended.done():
                 self.ended.exception()
                 return
-        log.error("kopf has not ended after %.0f s; going on without it", 2 * STOP_SECONDS)
+        log.error("kopf has not stopped within %.0f s; abandoning its thread", 2 * STOP_SECONDS)
 
-    async def _told(
+    async def _run(
         self, registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, where: tuple[str, ...]
     ) -> None:
         error: BaseException | None = None
@@ -112,8 +143,8 @@ class _Life:
             )
         except asyncio.CancelledError:
             pass
-        except BaseException as found:
-            error = found
+        except BaseException as failure:
+            error = failure
         _call(self._home, lambda: self._end(error))
 
     def _end(self, error: BaseException | None) -> None:
@@ -128,6 +159,6 @@ class _Life:
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], object]) -> None:
-    """In the loop's thread; nothing where the loop has been closed, since then nobody waits."""
+    """Call in the loop's thread; do nothing where the loop has been closed, since then nobody waits."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(what)

@@ -1,24 +1,25 @@
-"""What the cluster has of every pipeline, as the watches told it: `Mirror`. Pure; `mirroring.py` feeds it.
+"""Objects of every pipeline, as the watches delivered them: `ObjectStore`. Pure; `informer.py` feeds it.
 
 Kept as text without what no decision reads, since a thousand pipelines have more than ten
-thousand objects. An object's `resourceVersion` orders what is heard of it: an older one says
-nothing, so the answers to our own writes can be taken in at once.
+thousand objects; of the largest pipelines only marks are kept once all texts together are too much. An
+object's `resourceVersion` orders its events: an older one is ignored, so the answers to our own
+writes can be taken in at once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import Resource
-from dynamo.operator.observe import MERELY_STARTING, is_ready, label
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.loading import CONTAINER as LOADER
+from dynamo.operator.cluster.observe import MERELY_STARTING, is_ready, label
+from dynamo.operator.kube.resources import Key, Resource
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.model_download import CONTAINER as LOADER
 
 Object = Mapping[str, Any]
 
@@ -28,56 +29,71 @@ class _Entry:
     key: Key
     version: int
     text: bytes
+    """Empty: not kept, and asked for when it is needed."""
+    mark: int
+    """Of the text: another one is news."""
 
 
-class Mirror:
-    """Objects by kind, namespace and name; those of a kind count once its watch is live."""
+KEPT_BYTES: Final = 160 << 20
+"""Of all texts. Beyond it nothing more is kept of a pipeline that has more than `SMALL_BYTES` of one kind."""
+SMALL_BYTES: Final = 128 << 10
+
+
+class ObjectStore:
+    """Keeps objects by kind, namespace and name; those of a kind count once its watch is live."""
 
     def __init__(self) -> None:
         self._entries: dict[Resource, dict[tuple[str, str], _Entry]] = {}
         self._names: dict[tuple[Resource, Key], set[str]] = {}
         self._live: set[tuple[Resource, str | None]] = set()
+        self._bytes: Counter[tuple[Resource, Key]] = Counter()
+        self._unkept: Counter[tuple[Resource, Key]] = Counter()
+        """How many objects of a pipeline and kind have no text."""
+        self._total = 0
 
     def size(self) -> int:
-        """How many objects."""
+        """Return the number of objects."""
         return sum(len(entries) for entries in self._entries.values())
 
     def live(self, resource: Resource, scope: str | None, alive: bool) -> None:
-        """Whether a watch (of one namespace, or of all) now tells everything."""
+        """Note whether a watch (of one namespace, or of all) is live."""
         (self._live.add if alive else self._live.discard)((resource, scope))
 
     def of(self, resource: Resource, key: Key) -> list[dict[str, Any]] | None:
-        """A pipeline's objects of one kind; None where only the server knows."""
+        """Return a pipeline's objects of one kind; None where only the server knows."""
         if not self._live & {(resource, None), (resource, key.namespace)}:
+            return None
+        if self._unkept[resource, key]:
             return None
         entries = self._entries.get(resource, {})
         names = sorted(self._names.get((resource, key), ()))
         return [msgspec.json.decode(entries[key.namespace, name].text) for name in names]
 
-    def take(self, resource: Resource, found: Object) -> frozenset[Key]:
-        """An object as it is now; the pipelines for which that is news."""
-        metadata = found["metadata"]
-        place, version = (metadata["namespace"], metadata["name"]), _version(found)
+    def take(self, resource: Resource, body: Object) -> frozenset[Key]:
+        """Store an object as it is now; return the pipelines for which that is news."""
+        metadata = body["metadata"]
+        place, version = (metadata["namespace"], metadata["name"]), _version(body)
         before = self._entries.get(resource, {}).get(place)
         if before is not None and before.version >= version:
             return frozenset()
         label = metadata.get("labels", {}).get(naming.PIPELINE)
         if not label:
             return self._remove(resource, place)
-        entry = _Entry(Key(intern(place[0]), intern(label)), version, _text(resource, found))
+        text = _text(resource, body)
+        entry = _Entry(Key(intern(place[0]), intern(label)), version, text, hash(text))
         self._put(resource, place, entry, before)
         if before is None:
             return frozenset({entry.key})
-        return frozenset({before.key, entry.key}) if (before.key, before.text) != (entry.key, entry.text) else _NOBODY
+        return frozenset({before.key, entry.key}) if (before.key, before.mark) != (entry.key, entry.mark) else _NOBODY
 
-    def drop(self, resource: Resource, found: Object) -> frozenset[Key]:
-        """An object that is gone, as it was last."""
-        place = found["metadata"]["namespace"], found["metadata"]["name"]
+    def drop(self, resource: Resource, body: Object) -> frozenset[Key]:
+        """Drop an object that is gone, given as it was last; return the pipelines for which that is news."""
+        place = body["metadata"]["namespace"], body["metadata"]["name"]
         before = self._entries.get(resource, {}).get(place)
-        return self._remove(resource, place) if before is not None and before.version <= _version(found) else _NOBODY
+        return self._remove(resource, place) if before is not None and before.version <= _version(body) else _NOBODY
 
     def forget(self, resource: Resource, namespace: str, name: str) -> None:
-        """We have deleted it; what is left of it, if anything, is heard of later."""
+        """Forget an object that we have deleted; events report later what is left of it, if anything."""
         self._remove(resource, (namespace, name))
 
     def listed(
@@ -88,8 +104,10 @@ class Mirror:
         version: str,
         of: Key | None = None,
     ) -> set[Key]:
-        """After a LIST (of one pipeline's, or of all) whose objects were all taken in: what it didn't have is gone,
-        unless it is newer."""
+        """Forget what a LIST (of one pipeline's objects, or of all) didn't have, unless it is newer than the LIST.
+
+        The objects that it had must all have been stored.
+        """
         there, news = set(names), set[Key]()
         for place in self._places(resource, scope, of):
             if place not in there and self._entries[resource][place].version <= int(version):
@@ -104,6 +122,11 @@ class Mirror:
     def _put(self, resource: Resource, place: tuple[str, str], entry: _Entry, before: _Entry | None) -> None:
         if before is not None and before.key != entry.key:
             self._remove(resource, place)
+        elif before is not None:
+            self._count(resource, before, -1)
+        if self._total > KEPT_BYTES and self._bytes[resource, entry.key] > SMALL_BYTES:
+            entry = replace(entry, text=b"")
+        self._count(resource, entry, 1)
         self._entries.setdefault(resource, {})[place] = entry
         self._names.setdefault((resource, entry.key), set()).add(place[1])
 
@@ -111,11 +134,20 @@ class Mirror:
         before = self._entries.get(resource, {}).pop(place, None)
         if before is None:
             return _NOBODY
+        self._count(resource, before, -1)
         names = self._names[resource, before.key]
         names.discard(place[1])
         if not names:
             del self._names[resource, before.key]
         return frozenset({before.key})
+
+    def _count(self, resource: Resource, entry: _Entry, sign: int) -> None:
+        self._total += sign * len(entry.text)
+        of = resource, entry.key
+        for counter, by in ((self._bytes, len(entry.text)), (self._unkept, int(not entry.text))):
+            counter[of] += sign * by
+            if not counter[of]:
+                del counter[of]
 
 
 _NOBODY: frozenset[Key] = frozenset()
@@ -126,21 +158,23 @@ _STATUS: Mapping[str, tuple[str, ...]] = {
     "Ingress": ("loadBalancer",),
     "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
 }
-"""What `observe` and `entrance.url` read; the other kinds' statuses tell nothing."""
+"""What `observe` and `ingress.url` read; the other kinds' statuses aren't read."""
 _CONTAINER = ("name", "ready", "state", "lastState")
 
 
-def trimmed(resource: Resource, found: Object) -> dict[str, Any]:
-    """Without what no decision reads, so that a change of that is no news either."""
-    metadata = {name: found["metadata"][name] for name in _METADATA if name in found["metadata"]}
+def trimmed(resource: Resource, body: Object) -> dict[str, Any]:
+    """Return an object without what no decision reads, so that a change of that is no news either."""
+    metadata = {name: body["metadata"][name] for name in _METADATA if name in body["metadata"]}
     kept: dict[str, Any] = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
     if resource.kind == "Pod":
         metadata.pop("annotations", None)
+        if "deletionTimestamp" in metadata and (node := (body.get("spec") or {}).get("nodeName")):
+            kept["spec"] = {"nodeName": node}  # a pod that hangs is reported with its node
     else:
-        kept |= {k: v for k, v in found.items() if k not in ("apiVersion", "kind", "metadata", "status")}
-    status = dict(_status(resource, found.get("status") or {}))
-    if resource.kind == "Pod" and label(found, naming.COMPONENT) == naming.FRONTEND and is_ready(found):
-        status["podIP"] = found["status"].get("podIP", "")  # one that isn't ready isn't asked, and its address no news
+        kept |= {k: v for k, v in body.items() if k not in ("apiVersion", "kind", "metadata", "status")}
+    status = dict(_status(resource, body.get("status") or {}))
+    if resource.kind == "Pod" and label(body, naming.COMPONENT) == naming.FRONTEND and is_ready(body):
+        status["podIP"] = body["status"].get("podIP", "")  # one that isn't ready isn't asked, and its address no news
     return {**kept, "status": status} if status else kept
 
 
@@ -160,7 +194,7 @@ def _status(resource: Resource, status: Object) -> Iterator[tuple[str, Any]]:
 
 
 def _counts(condition: Object) -> bool:
-    """A pod has a dozen changes of its conditions on its way, and serves or not; of a Deployment, what keeps it."""
+    """Return whether a condition matters: of a pod, that it serves or not; of a Deployment, what keeps it."""
     return (condition["type"], condition["status"]) in _COUNTING
 
 
@@ -168,8 +202,10 @@ _COUNTING = (("Ready", "True"), ("PodScheduled", "False"), ("ReplicaFailure", "T
 
 
 def _says_why(container: Object) -> bool:
-    """Whether its state tells why the pod doesn't serve: one that merely starts says nothing, and one that runs
-    only if it loads the model."""
+    """Return whether a container's state tells why its pod doesn't serve.
+
+    One that merely starts doesn't, and one that runs does only if it loads the model.
+    """
     state, last = container.get("state") or {}, container.get("lastState") or {}
     waiting = (state.get("waiting") or {}).get("reason", MERELY_STARTING[0])
     if "running" in state and container.get("name") == LOADER:
@@ -177,9 +213,9 @@ def _says_why(container: Object) -> bool:
     return "terminated" in state or "terminated" in last or waiting not in MERELY_STARTING
 
 
-def _text(resource: Resource, found: Object) -> bytes:
-    return msgspec.json.encode(trimmed(resource, found))
+def _text(resource: Resource, body: Object) -> bytes:
+    return msgspec.json.encode(trimmed(resource, body))
 
 
-def _version(found: Object) -> int:
-    return int(found["metadata"]["resourceVersion"])
+def _version(body: Object) -> int:
+    return int(body["metadata"]["resourceVersion"])

@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
-from dynamo.operator.conditions import LOADING, NODE_LOST, UNREACHABLE
-from dynamo.operator.converge import RevisionSet
-from dynamo.operator.last_words import chosen, gist
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.loading import CONTAINER as LOADER
+from dynamo.operator.api.conditions import LOADING, NODE_LOST, UNREACHABLE
+from dynamo.operator.cluster.termination_message import chosen, gist
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.model_download import CONTAINER as LOADER
+from dynamo.operator.plan.rollout import RevisionSet
 
 Live = Mapping[str, Any]
 OVERDUE_SECONDS = 60
@@ -33,7 +32,7 @@ _STARTING = "Starting"
 
 
 class Waiting(NamedTuple):
-    """Why a pod doesn't serve."""
+    """A pod that doesn't serve, and why."""
 
     pod: str
     reason: str
@@ -54,7 +53,7 @@ class DeploymentFacts:
 
     @property
     def done(self) -> bool:
-        """All pods are of the current template and ready, and no others are left."""
+        """Return whether all pods are of the current template and ready, and no others are left."""
         return self.seen and self.updated == self.ready == self.total == self.wanted
 
 
@@ -68,33 +67,48 @@ class Observed:
     """By component, in the order of the pods' names."""
     unreachable: Mapping[str, int] = field(default_factory=dict)
     """By component: pods that Kubernetes calls ready, and the frontends can't reach; not among the sets' ready ones."""
+    nats: Waiting | None = None
+    """Why the NATS of the namespace doesn't serve, where it has its own."""
 
     def waiting_for(self, component: str) -> tuple[Waiting, ...]:
-        """Why pods of a component don't serve."""
+        """Return why pods of a component don't serve."""
         return (self.waiting or {}).get(component, ())
 
 
 def observe(objects: Iterable[Live], now: datetime, lost: Collection[str] = ()) -> Observed:
-    """From all live objects that bear the pipeline's label; `lost`: pods that the frontends can't reach."""
-    live = [_unreached(one) if one["kind"] == "Pod" and one["metadata"]["name"] in lost else one for one in objects]
+    """Return what live objects with the pipeline's label show; `lost`: pods that the frontends can't reach."""
+    live = [
+        _unreached(item) if item["kind"] == "Pod" and item["metadata"]["name"] in lost else item for item in objects
+    ]
     pods = [o for o in live if o["kind"] == "Pod" and not _overdue(o, now)]
     hanging = [o for o in live if o["kind"] == "Pod" and _overdue(o, now)]
     sets = [o for o in live if o["kind"] == "StatefulSet"]
     deployment = next((o for o in live if o["kind"] == "Deployment"), None)
     waiting: dict[str, list[Waiting]] = {}
-    told = (_refused(deployment), _waiting(pods), _hanging(hanging), _missing(sets, pods + hanging))
-    for component, found in chain.from_iterable(told):
-        waiting.setdefault(component, []).append(found)
+    sources = (_refused(deployment), _waiting(pods), _hanging(hanging), _missing(sets, pods + hanging))
+    for component, reason in chain.from_iterable(sources):
+        waiting.setdefault(component, []).append(reason)
     return Observed(
         frontend=deployment_facts(deployment) if deployment else None,
         sets=tuple(revision_sets(sets, pods, hanging)),
-        waiting={component: tuple(sorted(each)) for component, each in waiting.items()},
+        waiting={component: tuple(sorted(reasons)) for component, reasons in waiting.items()},
         unreachable=Counter(label(pod, naming.COMPONENT) for pod in pods if _is_unreached(pod)),
     )
 
 
+def why_not(objects: Iterable[Live], name: str) -> Waiting | None:
+    """Return why a Deployment of one pod doesn't serve, out of both; None where it does."""
+    live = list(objects)
+    pods = [item for item in live if item["kind"] == "Pod"]
+    if any(map(is_ready, pods)):
+        return None
+    deployment = next((item for item in live if item["kind"] == "Deployment"), None)
+    reasons = (*(reason for _, reason in _refused(deployment)), *filter(None, map(why, pods)))
+    return next(iter(reasons), Waiting(f"of {name}", _STARTING, "is not created yet"))
+
+
 def _unreached(pod: Live) -> Live:
-    """A ready pod that isn't ready to those who matter."""
+    """Return a ready pod as one that isn't: the frontends can't reach it."""
     if not is_ready(pod):
         return pod
     others = [c for c in pod["status"]["conditions"] if c["type"] != "Ready"]
@@ -107,33 +121,35 @@ def _is_unreached(pod: Live) -> bool:
 
 
 def _waiting(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
-    """By component: pods that don't serve."""
+    """Yield pods that don't serve, by component."""
     for pod in pods:
-        if found := why(pod):
-            yield label(pod, naming.COMPONENT), found
+        if reason := why(pod):
+            yield label(pod, naming.COMPONENT), reason
 
 
 def _hanging(pods: Iterable[Live]) -> Iterator[tuple[str, Waiting]]:
-    """Pods that should be gone: only a node that answers again, or whoever deletes it, ends them."""
+    """Yield pods that should be gone: they end only when their node answers again, or is deleted."""
     for pod in pods:
-        message = "should have ended long ago: its node doesn't answer"
+        node = pod.get("spec", {}).get("nodeName")
+        remedy = f"kubectl delete node {node}" if node else "delete its Node object"
+        message = f"is stuck terminating: node {node or 'unknown'} is not responding; if the node is gone: {remedy}"
         yield label(pod, naming.COMPONENT), Waiting(str(pod["metadata"]["name"]), NODE_LOST, message)
 
 
 def _missing(sets: Iterable[Live], pods: Sequence[Live]) -> Iterator[tuple[str, Waiting]]:
-    """The first pod of each set that nobody has made: a set's own status never says why (a quota, an admission)."""
+    """Yield each set's first pod that wasn't created: a set's status never says why (a quota, an admission)."""
     there = {str(pod["metadata"]["name"]) for pod in pods}
-    for one in sets:
-        name = str(one["metadata"]["name"])
-        wanted = (f"{name}-{number}" for number in range(one.get("spec", {}).get("replicas", 1)))
+    for stateful_set in sets:
+        name = str(stateful_set["metadata"]["name"])
+        wanted = (f"{name}-{number}" for number in range(stateful_set.get("spec", {}).get("replicas", 1)))
         lacking = next((pod for pod in wanted if pod not in there), None)
-        if lacking is not None and not one["metadata"].get("deletionTimestamp"):
-            message = f"is not made yet (if it stays so, the Events of StatefulSet {name} tell why)"
-            yield label(one, naming.COMPONENT), Waiting(lacking, _STARTING, message)
+        if lacking is not None and not stateful_set["metadata"].get("deletionTimestamp"):
+            message = f"is not created yet (if this persists, see: kubectl describe statefulset {name})"
+            yield label(stateful_set, naming.COMPONENT), Waiting(lacking, _STARTING, message)
 
 
 def _refused(deployment: Live | None) -> Iterator[tuple[str, Waiting]]:
-    """Where the Deployment's controller may not make pods, it says why."""
+    """Yield why the Deployment's controller may not create pods."""
     for condition in (deployment or {}).get("status", {}).get("conditions", []):
         if deployment and (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
             message = str(condition.get("message", ""))
@@ -142,7 +158,7 @@ def _refused(deployment: Live | None) -> Iterator[tuple[str, Waiting]]:
 
 
 def deployment_facts(deployment: Live) -> DeploymentFacts:
-    """The counts, and whether they speak of the current spec."""
+    """Return the counts, and whether they are of the current spec."""
     spec, status = deployment.get("spec", {}), deployment.get("status", {})
     return DeploymentFacts(
         wanted=spec.get("replicas", 1),
@@ -154,20 +170,21 @@ def deployment_facts(deployment: Live) -> DeploymentFacts:
 
 
 def revision_sets(sets: Iterable[Live], pods: Iterable[Live], hanging: Iterable[Live] = ()) -> list[RevisionSet]:
-    """One per component and revision, in a fixed order; a group serves when all of its pods do.
+    """Return a set per component and revision, in a fixed order; a group serves when all of its pods do.
 
     `hanging` are pods that aren't among `pods`: they count as gone. A group with one of them is lost.
     """
     by_revision: dict[tuple[str, str], list[Live]] = {}
-    for one in sets:
-        if not one["metadata"].get("deletionTimestamp"):
-            by_revision.setdefault((label(one, naming.COMPONENT), label(one, naming.REVISION)), []).append(one)
+    for stateful_set in sets:
+        if not stateful_set["metadata"].get("deletionTimestamp"):
+            by_revision.setdefault(
+                (label(stateful_set, naming.COMPONENT), label(stateful_set, naming.REVISION)), []
+            ).append(stateful_set)
     all_pods, all_hanging = list(pods), list(hanging)
     return [
-        _revision_set(component, revision, each, _of(component, revision, all_pods),
-                      _of(component, revision, all_hanging))
-        for (component, revision), each in sorted(by_revision.items(), key=itemgetter(0))
-    ]  # fmt: skip
+        _revision_set(*key, by_revision[key], own=_of(*key, all_pods), hanging=_of(*key, all_hanging))
+        for key in sorted(by_revision)
+    ]
 
 
 def _of(component: str, revision: str, pods: Iterable[Live]) -> list[Live]:
@@ -178,16 +195,24 @@ def _revision_set(component: str, revision: str, sets: list[Live], own: list[Liv
     grouped = {int(label(s, naming.GROUP)): s for s in sets if label(s, naming.GROUP).isdecimal()}
     if not grouped:
         ready, lost = _ordinals(p for p in own if is_ready(p)), _ordinals(hanging)
-        return RevisionSet(component, revision, sets[0].get("spec", {}).get("replicas", 1), ready, len(own), lost)
+        return RevisionSet(
+            component,
+            revision=revision,
+            replicas=sets[0].get("spec", {}).get("replicas", 1),
+            ready=ready,
+            present=len(own),
+            lost=lost,
+        )
     members = {group: [p for p in own if label(p, naming.GROUP) == str(group)] for group in grouped}
     lost = frozenset(int(g) for g in (label(p, naming.GROUP) for p in hanging) if g.isdecimal())
     whole = frozenset(
         group
-        for group, one in grouped.items()
-        if group not in lost and sum(is_ready(p) for p in members[group]) >= one.get("spec", {}).get("replicas", 1)
+        for group, stateful_set in grouped.items()
+        if group not in lost
+        and sum(is_ready(p) for p in members[group]) >= stateful_set.get("spec", {}).get("replicas", 1)
     )
-    present = sum(bool(found) for found in members.values())
-    return RevisionSet(component, revision, max(grouped) + 1, whole, present, lost)
+    present = sum(bool(pods) for pods in members.values())
+    return RevisionSet(component, revision=revision, replicas=max(grouped) + 1, ready=whole, present=present, lost=lost)
 
 
 def _ordinals(pods: Iterable[Live]) -> frozenset[int]:
@@ -195,7 +220,7 @@ def _ordinals(pods: Iterable[Live]) -> frozenset[int]:
 
 
 def is_ready(pod: Live) -> bool:
-    """Serving, and not told to end."""
+    """Return whether a pod serves and isn't ending."""
     conditions = pod.get("status", {}).get("conditions", [])
     return not pod["metadata"].get("deletionTimestamp") and any(
         c["type"] == "Ready" and c["status"] == "True" for c in conditions
@@ -203,31 +228,31 @@ def is_ready(pod: Live) -> bool:
 
 
 def ordinal(pod: Live) -> int | None:
-    """Its number in its StatefulSet."""
+    """Return its number in its StatefulSet."""
     number = str(pod["metadata"]["name"]).rpartition("-")[2]
     return int(number) if number.isdecimal() else None
 
 
 def label(live: Live, name: str) -> str:
-    """A label, empty where there is none; a workload's selector says it, too, and can't be edited."""
+    """Return a label, empty where there is none; a workload's selector has it, too, and can't be edited."""
     selected = live.get("spec", {}).get("selector") if live.get("kind") in _SELECTING else None
     kept = (selected or {}).get("matchLabels", {})
     return str(kept.get(name) or live["metadata"].get("labels", {}).get(name, ""))
 
 
 def why(pod: Live) -> Waiting | None:
-    """Why a pod doesn't serve; None where it does, or is told to end."""
+    """Return why a pod doesn't serve; None where it does, or is ending."""
     if is_ready(pod) or pod["metadata"].get("deletionTimestamp"):
         return None
     name, status = str(pod["metadata"]["name"]), pod.get("status", {})
     before, statuses = status.get("initContainerStatuses", []), status.get("containerStatuses", [])
-    found = next((w for w in (_container(name, s) for s in (*before, *statuses)) if w), None)
-    if found:
-        return found
-    if any(one.get("name") == LOADER and "running" in one.get("state", {}) for one in before):
-        return Waiting(name, LOADING, "loads its model")
+    reason = next((w for w in (_container(name, s) for s in (*before, *statuses)) if w), None)
+    if reason:
+        return reason
+    if any(container.get("name") == LOADER and "running" in container.get("state", {}) for container in before):
+        return Waiting(name, LOADING, "is loading its model")
     if _is_unreached(pod):
-        return Waiting(name, UNREACHABLE, "it is ready, but the frontends can't reach it")
+        return Waiting(name, UNREACHABLE, "is ready, but the frontends can't reach it")
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return Waiting(name, condition.get("reason") or "Unschedulable", condition.get("message", ""))
@@ -237,15 +262,15 @@ def why(pod: Live) -> Waiting | None:
 
 
 def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
-    """A container that waits for something that may never come; the last words of the one before tell why."""
+    """Return why a container waits for what may never come; the former one's last words tell why."""
     waiting = status.get("state", {}).get("waiting", {})
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
     reason = waiting.get("reason", "")
     if reason == "CrashLoopBackOff" or (ended.get("exitCode") and not status.get("ready")):
         worst = "OOMKilled" if ended.get("reason") == "OOMKilled" else "CrashLoopBackOff"
-        doing = "its model could not be loaded" if status.get("name") == LOADER else ""
-        said = _last_words(ended) or waiting.get("message", "")
-        return Waiting(pod, worst, ": ".join(part for part in (doing, said) if part))
+        doing = "could not load its model" if status.get("name") == LOADER else ""
+        detail = _last_words(ended) or waiting.get("message", "")
+        return Waiting(pod, worst, ": ".join(part for part in (doing, detail) if part))
     if reason and reason not in MERELY_STARTING:
         return Waiting(pod, reason, waiting.get("message", ""))
     return None
@@ -253,12 +278,12 @@ def _container(pod: str, status: Mapping[str, Any]) -> Waiting | None:
 
 def _last_words(ended: Mapping[str, Any]) -> str:
     code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
-    said = gist(chosen(str(ended.get("message", "")).splitlines()), GIST_CHARACTERS)
-    return ": ".join(part for part in (code, said) if part)
+    line = gist(chosen(str(ended.get("message", "")).splitlines()), GIST_CHARACTERS)
+    return ": ".join(part for part in (code, line) if part)
 
 
 def _overdue(pod: Live, now: datetime) -> bool:
-    """Kubernetes sets `deletionTimestamp` to when the grace ends."""
+    """Return whether it is long past its grace: Kubernetes sets `deletionTimestamp` to when that ends."""
     text = pod["metadata"].get("deletionTimestamp")
     if not text:
         return False

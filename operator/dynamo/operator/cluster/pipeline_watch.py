@@ -3,7 +3,9 @@
 Some things end kopf (a watched CRD is deleted, rights are narrowed, a watch delivers an error
 500): then `watch` waits until every kind can be read and starts it again in this process,
 and sweeps, since nobody delivers what happened meanwhile. Nothing else stops for it.
-"""
+
+kopf's own liveness stays green while its watches are dead, and bookmarks never reach its
+handlers. But a version that the sweep has listed must be delivered before long: `WatchLag` says whether it was."""
 
 from __future__ import annotations
 
@@ -14,61 +16,60 @@ from typing import Any
 
 import kopf
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
-from dynamo.operator.kube import Api
-from dynamo.operator.latest import Latest
-from dynamo.operator.life import Mark, live
-from dynamo.operator.login import Login
+from dynamo.operator.cluster.kopf_thread import Mark, run_kopf
+from dynamo.operator.cluster.pipeline_cache import PipelineCache
+from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.login import Login
+from dynamo.operator.kube.resources import CHILDREN, PIPELINES, PODS, Key, Resource
 from dynamo.operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 WATCHED = (PIPELINES, *CHILDREN, PODS)
-"""By kopf and by `mirroring`."""
+"""By kopf and by `informer`."""
 BACKOFFS = (1.0, 1.0, 2.0, 3.0, 5.0)
 """Between kopf's attempts at a request that failed."""
 PAUSE_SECONDS = 2.0
-"""Between two starts of kopf, and between two looks whether a kind is there."""
+"""Between two starts of kopf, and between two checks whether a kind is there."""
 
 
 class Handlers:
-    """What kopf calls; of pipelines only: `mirroring` tells what becomes of their children."""
+    """Holds what kopf calls; for pipelines only, since `informer` follows their children."""
 
-    def __init__(self, mark: Mark, latest: Latest | None = None) -> None:
+    def __init__(self, mark: Mark, cache: PipelineCache | None = None) -> None:
         self._mark = mark
-        self._latest = latest if latest is not None else Latest()
+        self._cache = cache if cache is not None else PipelineCache()
         self._seen: dict[Key, tuple[Any, ...]] = {}
-        self._heard: dict[Key, int] = {}
+        self._delivered: dict[Key, int] = {}
 
-    def heard(self) -> dict[Key, int]:
-        """The latest version of each pipeline that was delivered by this life of kopf; from any thread."""
-        return self._heard.copy()
+    def delivered(self) -> dict[Key, int]:
+        """Return the latest version of each pipeline that this run of kopf has delivered; from any thread."""
+        return self._delivered.copy()
 
     def pipeline(self, body: Mapping[str, Any], deleted: bool) -> None:
-        """A new spec is urgent; our own status comes back as an event too, and isn't."""
+        """Cache and mark a pipeline: a new spec is urgent, our own status that comes back as an event isn't."""
         metadata = body["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         mark = metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"), deleted
         urgent = self._seen.get(key) != mark
         if deleted:
             self._seen.pop(key, None)
-            self._heard.pop(key, None)
-            self._latest.gone(key)
+            self._delivered.pop(key, None)
+            self._cache.gone(key)
         else:
-            self._latest.told(body)
+            self._cache.put(body)
             self._seen[key] = mark
-            self._heard[key] = int(metadata["resourceVersion"])
+            self._delivered[key] = int(metadata["resourceVersion"])
         self._mark(key, urgent)
 
     def ended(self) -> None:
-        """kopf tells no more: what it told isn't to be believed."""
-        self._latest.clear()
+        """Drop the cache after kopf's end: nothing keeps it up to date."""
+        self._cache.clear()
 
     def registry(self, login: Login) -> kopf.OperatorRegistry:
-        """For a new life of kopf, which begins with a LIST; nothing is registered globally."""
-        self._heard = {}
+        """Return handlers for a new run of kopf, which begins with a LIST; nothing is registered globally."""
+        self._delivered = {}
         registry = kopf.OperatorRegistry()
 
         async def on_pipeline(event: Any, body: Any, **_: Any) -> None:
@@ -84,7 +85,7 @@ class Handlers:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """No scanning, no peering, no events, no annotation: kopf writes nothing."""
+    """Return settings with which kopf writes nothing: no scanning, peering, events or annotations."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.peering.standalone = True
@@ -103,13 +104,13 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 async def wait_for_kinds(api: Api, namespaces: tuple[str, ...], pause: float = PAUSE_SECONDS) -> None:
-    """Until pipelines can be read everywhere; says once a minute what is missing."""
-    said = 0
+    """Wait until pipelines can be read everywhere; log once a minute what is missing."""
+    tries = 0
     for namespace in namespaces or (None,):
         while (error := await _unreadable(api, PIPELINES, namespace)) is not None:
-            if said % 30 == 0:
+            if tries % 30 == 0:
                 log.warning("waiting for %s: %s", PIPELINES.plural, error)
-            said += 1
+            tries += 1
             await asyncio.sleep(pause)
 
 
@@ -120,19 +121,19 @@ async def watch(
     handlers: Handlers,
     metrics: Metrics,
     after: Callable[[], Awaitable[None]],
-    again: asyncio.Event,
+    restart: asyncio.Event,
     pause: float = PAUSE_SECONDS,
 ) -> None:
-    """Runs kopf until cancelled, anew whenever it ends or `again` is set; `after` is awaited when it is about to."""
+    """Run kopf until cancelled, again whenever it ends or `restart` is set; `after` is awaited before each restart."""
     while True:
         await wait_for_kinds(api, namespaces, pause)
-        again.clear()
+        restart.clear()
         try:
-            await live(handlers.registry(login), kopf_settings(), namespaces, again)
-            log.warning("the watches ended; starting them again")
+            await run_kopf(handlers.registry(login), kopf_settings(), namespaces, restart)
+            log.warning("the watch of pipelines ended; restarting it")
         except Exception as error:
             # Whatever ends kopf is survived: the pipelines' state is in the cluster, not here.
-            log.warning("the watches failed (%s: %s); starting them again", type(error).__name__, error)
+            log.warning("the watch of pipelines failed (%s: %s); restarting it", type(error).__name__, error)
         handlers.ended()
         metrics.watch_restarts += 1
         await asyncio.sleep(pause)
@@ -149,3 +150,23 @@ async def _unreadable(api: Api, resource: Resource, namespace: str | None) -> Ap
 
 def _selector(resource: Resource) -> tuple[str, str, str]:
     return resource.group, resource.api_version.rpartition("/")[2], resource.plural
+
+
+Versions = Mapping[Key, int]
+"""resourceVersions; a server's only grow, also from an object to its namesake."""
+
+
+class WatchLag:
+    """Remembers for each pipeline the first listed version that hasn't been delivered, and since when."""
+
+    def __init__(self) -> None:
+        self._missed: dict[Key, tuple[int, float]] = {}
+
+    def listed(self, versions: Versions, delivered: Versions, now: float) -> None:
+        """Note a LIST's versions; forget those that were delivered since the last one, or are gone."""
+        before = {key: missing for key, missing in self._missed.items() if delivered.get(key, 0) < missing[0]}
+        self._missed = {key: before.get(key, (at, now)) for key, at in versions.items() if delivered.get(key, 0) < at}
+
+    def late(self, delivered: Versions, now: float) -> dict[Key, float]:
+        """Return the seconds since the LIST, for each pipeline that hasn't been delivered by now."""
+        return {key: now - since for key, (at, since) in self._missed.items() if delivered.get(key, 0) < at}

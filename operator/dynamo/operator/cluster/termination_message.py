@@ -17,13 +17,13 @@ FATAL: Final = "Error: "
 
 
 def chosen(lines: Sequence[str]) -> str:
-    """The last line that our processes end with, else the last one: libraries like to have a word after it."""
-    said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in reversed(said) if line.startswith(FATAL)), said[-1] if said else "")
+    """Return the last line that our processes end with, else the last line: libraries log after it."""
+    texts = [line.strip() for line in lines if line.strip()]
+    return next((line for line in reversed(texts) if line.startswith(FATAL)), texts[-1] if texts else "")
 
 
 def gist(line: str, most: int) -> str:
-    """A line without its time, level and logger, or the message of a JSON line; at most so many characters."""
+    """Return a line without time, level and logger, or a JSON line's message; at most so many characters."""
     text = _HEAD.sub("", " ".join(line.split()))
     if text.startswith("{"):
         text = _message(text)
@@ -32,8 +32,8 @@ def gist(line: str, most: int) -> str:
 
 def _message(text: str) -> str:
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except ValueError:  # half a line, or something else that begins so
         return text
-    message = found.get("message") if isinstance(found, dict) else None
+    message = record.get("message") if isinstance(record, dict) else None
     return message if isinstance(message, str) and message else text

@@ -1,6 +1,6 @@
 """The rules of `api/rules.py` in CEL, so that `kubectl apply` refuses with the same sentences.
 
-`crdgen.py` puts them into the schema; a test runs both over the same pipelines. What
+`crd.py` puts them into the schema; a test runs both over the same pipelines. What
 limits how they are written, tried on Kubernetes 1.34: `namespace` is a reserved word
 (`__namespace__`), `string(int)` in a message is refused as too costly, every list and
 text that a rule reads needs a bound. A rule over the root blocks even label edits of
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynamo.operator.api import rules
+from dynamo.operator.api.bounds import PODS
 from dynamo.operator.api.v1alpha1 import Engine
 
 ROOT = ""
@@ -28,12 +29,14 @@ BY_SCHEMA = {
     "names_are_unique": "spec.components is a map by name",
     "variables_are_sound": "components[].env is a map by name",
 }
-"""Rules that the schema says (also), and how."""
+"""Rules that the schema holds (also), and how."""
+BY_THE_OPERATOR = frozenset({"templates_have_amounts"})
+"""CEL doesn't see what is in a pod template."""
 
 
 @dataclass(frozen=True)
 class CelRule:
-    """One entry of `x-kubernetes-validations` at `place`."""
+    """An entry of `x-kubernetes-validations` at `place`."""
 
     mirrors: str
     """The function of `api/rules.py`; empty where only the API server can check it."""
@@ -45,9 +48,9 @@ class CelRule:
     """A message that names what it is about, where CEL can make one."""
 
     def entry(self) -> dict[str, Any]:
-        """As the CRD wants it."""
-        found = {"rule": self.rule, "message": self.message, "messageExpression": self.expression}
-        return {k: v for k, v in {**found, "fieldPath": self.field}.items() if v}
+        """Return the entry as the CRD wants it."""
+        fields = {"rule": self.rule, "message": self.message, "messageExpression": self.expression}
+        return {k: v for k, v in {**fields, "fieldPath": self.field}.items() if v}
 
 
 def _listed(engines: frozenset[Engine]) -> str:
@@ -59,13 +62,13 @@ def _any_of(engines: frozenset[Engine]) -> str:
 
 
 def spellings(argument: str) -> list[str]:
-    """The ways in which people write an engine's argument; the operator knows the stranger ones too."""
+    """Return the usual spellings of an engine's argument; the operator knows the stranger ones too."""
     forms = [argument] if "-" not in argument else [argument, argument.replace("-", "_")]
     return [prefix + form for prefix in ("", "--") for form in forms]
 
 
 def cel_name(name: str) -> str:
-    """A property's name as CEL wants it escaped."""
+    """Return a property's name as CEL wants it escaped."""
     return name.replace("__", "__underscores__").replace("-", "__dash__")
 
 
@@ -110,6 +113,15 @@ _SPEC_RULES = (
         "self.components.exists(c, has(c.role) && c.role == 'prefill') == "
         "self.components.exists(c, has(c.role) && c.role == 'decode')",
         "role prefill needs a component with role decode and the other way round: add one, or use role aggregated",
+        ".components",
+    ),
+    CelRule(
+        "pods_are_few",
+        SPEC,
+        # The chart puts its own number here and into the message: `charts/dynamo-platform/templates/crds.yaml`.
+        "self.components.map(c, (has(c.replicas) ? c.replicas : self.replicas) * (has(c.nodes) ? c.nodes : 1)).sum() "
+        f"<= {PODS}",
+        f"replicas times nodes of all components must be {PODS} pods at most: ask for fewer, or make several pipelines",
         ".components",
     ),
     CelRule(
@@ -229,7 +241,7 @@ _INNER_RULES = (
         "!has(self.maxSurge) || !has(self.maxUnavailable) || "
         "!((type(self.maxSurge) == int ? self.maxSurge == 0 : self.maxSurge == '0%') && "
         "(type(self.maxUnavailable) == int ? self.maxUnavailable == 0 : self.maxUnavailable == '0%'))",
-        "maxSurge and maxUnavailable are both 0, so nothing could ever roll: raise one",
+        "maxSurge and maxUnavailable are both 0, so no rollout could ever proceed: raise one",
     ),
     *(
         CelRule(

@@ -1,4 +1,6 @@
-"""What the chart `dynamo-pipeline` takes, made from the CRD: `python -m dynamo.operator.chart_schema [FILE]` writes it.
+"""What the chart `dynamo-pipeline` takes, made from the CRD.
+
+`python -m dynamo.operator.codegen.chart_schema [FILE]` writes it.
 
 Helm drops fields that a custom resource doesn't know, without a word; with this it names them before anything is
 installed. What CEL says stays with the API server. Written by `make generate`, held by a test.
@@ -11,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dynamo.operator.crd_schema import structural_schema
+from dynamo.operator.codegen.crd_schema import structural_schema
 
 FILE = "charts/dynamo-pipeline/values.schema.json"
 _KEPT = (
@@ -22,7 +24,7 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 def values_schema() -> dict[str, Any]:
-    """JSON Schema, draft 7."""
+    """Return the schema of the chart's values, as JSON Schema draft 7."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of dynamo-pipeline",
@@ -54,7 +56,7 @@ def _pipeline() -> dict[str, Any]:
 
 
 def json_schema(structural: dict[str, Any], optional: bool = False) -> dict[str, Any]:
-    """The same in plain JSON Schema: unknown fields are refused, and what may be left out may be null."""
+    """Return it as plain JSON Schema: unknown fields are refused, and what may be left out may be null."""
     made = {key: structural[key] for key in _KEPT if key in structural}
     if structural.get("x-kubernetes-int-or-string"):
         made["type"] = ["integer", "string"]
@@ -79,7 +81,7 @@ def _or_null(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The file's content."""
+    """Return the file's content."""
     return json.dumps(values_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""docs/conditions.md out of `conditions.py`: `python -m dynamo.operator.conditions_page FILE` writes it."""
+"""docs/conditions.md out of `api/conditions.py`: `python -m dynamo.operator.codegen.conditions_page FILE` writes it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dynamo.operator.conditions import BEGINNING, ON_THE_WAY, REASONS, TYPES, Reason, Type
+from dynamo.operator.api.conditions import BEGINNING, ON_THE_WAY, REASONS, TYPES, Reason, Type
 
-_HEAD = """# What a pipeline says of itself
+_HEAD = """# Status conditions of a pipeline
 
-Written by `make generate` out of `operator/dynamo/operator/conditions.py`. Both sets are closed: alerts may name them.
+Written by `make generate` out of `operator/dynamo/operator/api/conditions.py`.
+Both sets are closed: alerts may name them.
 
-`kubectl get dp NAME -o yaml` shows them in `status.conditions`, `dynamo status NAME` in words. Messages name the pod
-and what Kubernetes says of it. A condition speaks of the generation in its `observedGeneration`.
+`kubectl get dp NAME -o yaml` shows them in `status.conditions`, `dynamo status NAME` in words. Each message names the
+pod and quotes Kubernetes' reason. `observedGeneration` is the generation of the spec that the condition describes.
 """
 
 
 def render() -> str:
-    """The page."""
+    """Return the page's text."""
     return "\n".join([_HEAD, *_table("condition", TYPES), "", *_table("reason", REASONS), "", *_tail()]) + "\n"
 
 
@@ -32,8 +33,8 @@ def _table(what: str, meanings: Mapping[Type, str] | Mapping[Reason, str]) -> It
 def _tail() -> Iterator[str]:
     on_the_way = ", ".join(f"`{reason}`" for reason in REASONS if reason in ON_THE_WAY)
     beginning = ", ".join(f"`{reason}`" for reason in REASONS if reason in BEGINNING)
-    yield f"Nothing is wrong with {on_the_way}. An Event tells each transition of Ready, but not those of a beginning"
-    yield f"({beginning})."
+    yield f"{on_the_way} mean progress, not a problem. The operator emits an Event when Ready changes, except while a"
+    yield f"new pipeline starts ({beginning})."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The CRD, made from the types: `python -m dynamo.operator.crdgen [FOLDER]...` writes it.
+"""The CRD, made from the types: `python -m dynamo.operator.codegen.crd [FOLDER]...` writes it.
 
 Run by `make generate`; a test fails where the written file differs from `crd()`. The text
 is YAML with everything doubtful quoted, since kubectl reads `n` as a boolean.
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
-from dynamo.operator.crd_schema import structural_schema
-from dynamo.operator.yamltext import to_yaml
+from dynamo.operator.codegen.crd_schema import structural_schema
+from dynamo.operator.codegen.yaml_text import to_yaml
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL = "dynamopipelines"
@@ -22,7 +22,7 @@ HEADER = "# Made from the types by `make generate`; don't edit it by hand.\n"
 
 
 def crd() -> dict[str, Any]:
-    """The CustomResourceDefinition of `DynamoPipeline`."""
+    """Return the CustomResourceDefinition of `DynamoPipeline`."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -44,7 +44,7 @@ def crd() -> dict[str, Any]:
 
 
 def crd_text() -> str:
-    """The file's content."""
+    """Return the file's content."""
     return HEADER + to_yaml([crd()])
 
 
@@ -67,7 +67,7 @@ def _version() -> dict[str, Any]:
 
 
 def _columns() -> list[dict[str, Any]]:
-    """What `kubectl get dp` shows, then what `-o wide` adds. A path into a list prints its first entry only."""
+    """Return the columns of `kubectl get dp`, then those of `-o wide`. Of a list only the first entry is printed."""
     ready = '.status.conditions[?(@.type=="Ready")]'
     narrow = [
         ("Ready", "string", f"{ready}.status"),

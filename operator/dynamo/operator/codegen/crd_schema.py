@@ -13,7 +13,7 @@ from typing import Any
 
 from dynamo.operator.api.rules import OWN_ARGUMENTS
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.crd_rules import CEL_RULES, spellings
+from dynamo.operator.codegen.cel_rules import CEL_RULES, spellings
 
 Schema = dict[str, Any]
 
@@ -28,11 +28,11 @@ _INT32, _INT64 = 2**31 - 1, frozenset({"status.observedGeneration", "status.cond
 
 
 def _own_arguments() -> Schema:
-    """Typed, since CEL sees no field that isn't; what is there is refused by a rule that says what to use."""
+    """Declare the refused arguments, since CEL sees declared fields only; a rule says what to use instead."""
     counts = ("tensor-parallel-size", "block-size")
     properties: dict[str, Schema] = {}
     for name, field in OWN_ARGUMENTS.items():
-        kind: Schema = {"x-kubernetes-int-or-string": True} if name in counts else {"type": "string"}
+        kind: Schema = {"x-kubernetes-int-or-string": True} if name in counts else {"type": "string", "maxLength": 1024}
         for spelling in spellings(name):
             properties[spelling] = {"description": f"Not allowed here: use {field}.", **kind}
     return {**_OPAQUE, "x-kubernetes-map-type": "atomic", "properties": properties}
@@ -43,11 +43,17 @@ EXTENSIONS: Mapping[str, Schema] = {
     "spec.components[].env": _BY_NAME,
     "spec.components[].env[].valueFrom": _OPAQUE,
     "spec.components[].envFrom": _ATOMIC,
-    "spec.components[].envFrom[]": {**_OPAQUE, "description": "One source, as core/v1 EnvFromSource."},
+    "spec.components[].envFrom[]": {
+        **_OPAQUE,
+        "maxProperties": 8,
+        "description": "One source, as core/v1 EnvFromSource.",
+    },
     "spec.components[].engineArgs": _own_arguments(),
     "spec.components[].podTemplate": _OPAQUE,
     "spec.frontend.podTemplate": _OPAQUE,
     "spec.frontend.httpRoute.hostnames": _ATOMIC,
+    "spec.frontend.httpRoute.paths": _ATOMIC,
+    "spec.frontend.ingress.paths": _ATOMIC,
     "spec.runtime.etcd.endpoints": _ATOMIC,
     "status.components": _BY_NAME,
     "status.conditions": {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
@@ -55,15 +61,15 @@ EXTENSIONS: Mapping[str, Schema] = {
 
 
 def structural_schema() -> Schema:
-    """The schema of the whole object, rules included."""
+    """Return the schema of the whole object, rules included."""
     full = DynamoPipeline.model_json_schema()
-    found = _Builder(full.get("$defs", {})).convert(full, "")
-    properties = found["properties"]
+    schema = _Builder(full.get("$defs", {})).convert(full, "")
+    properties = schema["properties"]
     properties["metadata"] = {"type": "object"}
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
-    found["required"] = ["spec"]
-    return found
+    schema["required"] = ["spec"]
+    return schema
 
 
 class _Builder:
@@ -71,7 +77,7 @@ class _Builder:
         self._definitions = definitions
 
     def convert(self, source: Schema, path: str) -> Schema:
-        """`source` without references and unions, with what Kubernetes adds at `path`."""
+        """Return `source` without references and unions, with what Kubernetes adds at `path`."""
         flat = self._flat(source)
         out: Schema = {"type": flat["type"]} if "type" in flat else {}
         out |= {key: flat[key] for key in _KEPT if key in flat}
@@ -80,8 +86,8 @@ class _Builder:
             out["format"] = "int64" if path in _INT64 else "int32"
             _drop_natural_bound(out)
         out |= _default(flat, path)
-        if told := _told_default(flat, path):
-            out["description"] = f"{out['description'].rstrip('.')}; default {told}."
+        if default := _described_default(flat, path):
+            out["description"] = f"{out['description'].rstrip('.')}; default {default}."
         self._children(flat, out, path)
         out |= EXTENSIONS.get(path, {})
         entries = [rule.entry() for rule in CEL_RULES if rule.place == path]
@@ -91,7 +97,7 @@ class _Builder:
         properties = flat.get("properties", {})
         if properties:
             prefix = f"{path}." if path else ""
-            out["properties"] = {name: self.convert(each, prefix + name) for name, each in properties.items()}
+            out["properties"] = {name: self.convert(schema, prefix + name) for name, schema in properties.items()}
         if flat.get("required"):
             out["required"] = flat["required"]
         if "items" in flat:
@@ -112,7 +118,7 @@ class _Builder:
 
 
 def _merged(members: list[Schema]) -> Schema:
-    """One of several: only the optional and the number that may be a text occur."""
+    """Merge a union: only an optional, or a number that may be a string, occurs."""
     if len(members) == 1:
         return members[0]
     if {m.get("type") for m in members} != {"integer", "string"}:
@@ -127,7 +133,7 @@ def _drop_natural_bound(out: Schema) -> None:
 
 
 def _default(flat: Schema, path: str) -> Schema:
-    """The field's default; an object's is `{}`, filled in from its fields. Status has none, nor have items of lists.
+    """Return the field's default; an object's is `{}`, filled in from its fields. Status and items of lists have none.
 
     `kubectl apply` and Argo CD compare a list as a whole: one that the server filled in would differ for ever
     from what is in git. Only the key of a map must have a default (or be required).
@@ -140,8 +146,8 @@ def _default(flat: Schema, path: str) -> Schema:
     return {} if value == [] else {"default": value}
 
 
-def _told_default(flat: Schema, path: str) -> str | None:
-    """What the operator takes where the server fills nothing in; only the description can say it."""
+def _described_default(flat: Schema, path: str) -> str | None:
+    """Return the operator's default where the server fills nothing in; only the description can say it."""
     value = flat.get("default")
     if not path.startswith("spec") or not _within_list(path) or isinstance(value, dict | list) or value is None:
         return None

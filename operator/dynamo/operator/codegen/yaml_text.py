@@ -33,7 +33,7 @@ _Dumper.add_representer(str, _text)
 
 
 def to_yaml(documents: Iterable[Any]) -> str:
-    """The documents one after the other."""
+    """Return the documents as one YAML text."""
     return yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20, explicit_start=True
     )

@@ -22,7 +22,7 @@ from dynamo.operator.credentials.secret import Data, data_in
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Exits with 1 and one sentence where standard input is no such Secret."""
+    """Print a Secret; exit with 1 and one sentence where standard input is no such Secret."""
     given = _arguments(argv)
     data = {"nats": new_nats_keys, "etcd": new_etcd_login, "renew": _renewed}[given.what]()
     yaml.safe_dump(platform_secret(given.name, data), sys.stdout, sort_keys=False)
@@ -30,13 +30,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _renewed() -> Data:
     try:
-        found: Any = yaml.safe_load(sys.stdin)
+        secret: Any = yaml.safe_load(sys.stdin)
     except (yaml.YAMLError, UnicodeDecodeError):
-        found = None  # what is wrong with it would show what is in it
-    if not isinstance(found, dict) or found.get("kind") != "Secret":
+        secret = None  # what is wrong with it would show what is in it
+    if not isinstance(secret, dict) or secret.get("kind") != "Secret":
         _fail("standard input holds no Secret: pipe in `kubectl get secret NAME -o yaml`")
     try:
-        return nats_keys.renewed_platform(data_in(found), lambda: os.urandom(32), int(time.time()))
+        return nats_keys.renewed_platform(data_in(secret), lambda: os.urandom(32), int(time.time()))
     except KeyError as error:
         _fail(f"the Secret has no {error.args[0]}: it isn't one that this command made")
     except KeysError as error:

@@ -1,6 +1,6 @@
 """Names of the users that pipelines have in etcd, and which of them nobody needs any more. Pure.
 
-`dynamo/<platform>/<Kubernetes namespace>/<pipeline>/<digest>`: the name says whose it is, so
+`dynamo/<platform>/<Kubernetes namespace>/<pipeline>/<digest>`: the name tells whose it is, so
 that what was deleted while no operator ran is found too. The digest is the password's and the
 rights': a user of that name has both, and another password is another user, so that the one
 before stays good until every pod has read its new files.
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dynamo.operator.credentials.rights import Keys
+from dynamo.operator.credentials.permissions import Keys
 
 _ROOT: Final = "dynamo"
 REPLACED_SECONDS: Final = 600.0
@@ -29,13 +29,13 @@ class Owner(NamedTuple):
 
 
 def user_name(platform: str, owner: Owner, password: str, ranges: Sequence[Keys]) -> str:
-    """What the pipeline's user is called that has this password and these rights."""
+    """Return the name of the pipeline's user that has this password and these rights."""
     digest = hashlib.sha256(json.dumps([password, ranges]).encode()).hexdigest()[:12]
     return f"{_ROOT}/{platform}/{owner.namespace}/{owner.name}/{digest}"
 
 
 def owner_of(platform: str, user: str) -> Owner | None:
-    """Whose a user is; None for users that this platform didn't make."""
+    """Return whose a user is; None for users that this platform didn't make."""
     parts = user.split("/")
     if len(parts) != 5 or parts[:2] != [_ROOT, platform] or not all(parts):
         return None
@@ -48,16 +48,16 @@ class Leftovers:
 
     _since: dict[str, float] = field(default_factory=dict)
 
-    def orphans(self, platform: str, found: Iterable[str], alive: Iterable[Owner]) -> dict[str, Owner]:
-        """Users of pipelines that are no more, which may go once their pods have."""
+    def orphans(self, platform: str, users: Iterable[str], alive: Iterable[Owner]) -> dict[str, Owner]:
+        """Return the users of deleted pipelines, which may go once their pods have."""
         there = set(alive)
-        owners = {user: owner for user in found if (owner := owner_of(platform, user)) is not None}
+        owners = {user: owner for user in users if (owner := owner_of(platform, user)) is not None}
         return {user: owner for user, owner in owners.items() if owner not in there}
 
-    def replaced(self, platform: str, found: Iterable[str], current: Mapping[Owner, str], now: float) -> list[str]:
-        """Users that have long enough not been the `current` one of their pipeline; those of others stay."""
+    def replaced(self, platform: str, users: Iterable[str], current: Mapping[Owner, str], now: float) -> list[str]:
+        """Return users that were replaced long enough ago; those of others stay."""
         old = set()
-        for user in found:
+        for user in users:
             owner = owner_of(platform, user)
             if owner is not None and current.get(owner, user) != user:
                 old.add(user)

@@ -36,7 +36,7 @@ class KeysError(Exception):
 
 @dataclass(frozen=True)
 class NatsIssuer:
-    """Who vouches for users."""
+    """The account's signing key, which vouches for users."""
 
     account: str
     public: str
@@ -47,7 +47,7 @@ class NatsIssuer:
 
     @classmethod
     def of(cls, data: Mapping[str, bytes]) -> NatsIssuer:
-        """Out of a Secret's data; raises `KeysError`."""
+        """Return the issuer in a Secret's data; raises `KeysError`."""
         account, seed = data[ACCOUNT].decode("ascii", "replace").strip(), data[SIGNING].strip()
         try:
             public = _pair(seed).public_key.decode()
@@ -59,29 +59,29 @@ class NatsIssuer:
 
 
 def new_platform(draw: Draw, now: int) -> dict[str, bytes]:
-    """The data of a Secret for a NATS server that is to be set up; `now` in seconds."""
+    """Return the data of a Secret for a NATS server that is to be set up; `now` in seconds."""
     operator, account, signing = (_seed(draw, kind) for kind in _PLATFORM)
-    return _platform(operator, account, signing, [_public(signing)], now)
+    return _platform(operator, account=account, signing=signing, signers=[_public(signing)], now=now)
 
 
 def renewed_platform(data: Mapping[str, bytes], draw: Draw, now: int) -> dict[str, bytes]:
-    """A new signing key; users that the one before made stay valid until this is done again. Raises `KeysError`."""
+    """Return data with a new signing key; the former key's users stay valid until the next one. Raises `KeysError`."""
     before = NatsIssuer.of(data).public
     signing = _seed(draw, nkeys.PREFIX_BYTE_ACCOUNT)
     try:
         operator, account = data[OPERATOR_SEED].strip(), data[ACCOUNT_SEED].strip()
     except KeyError as error:
         raise KeysError(f"{error.args[0]} is missing: without it a new signing key can't be vouched for") from None
-    return _platform(operator, account, signing, [_public(signing), before], now)
+    return _platform(operator, account=account, signing=signing, signers=[_public(signing), before], now=now)
 
 
 def new_user(issuer: NatsIssuer, name: str, subjects: str, draw: Draw, now: int) -> bytes:
-    """The file of credentials of a user that may publish and subscribe to `subjects` only."""
+    """Return the file of credentials of a user that may publish and subscribe to `subjects` only."""
     seed = _seed(draw, nkeys.PREFIX_BYTE_USER)
     only = {"allow": [subjects]}
     limits = {"subs": -1, "data": -1, "payload": -1}
     claims = {"pub": only, "sub": only, **limits, "issuer_account": issuer.account, "type": "user", "version": 2}
-    token = _signed(_pair(issuer.seed), _public(seed), name, claims, now)
+    token = _signed(_pair(issuer.seed), subject=_public(seed), name=name, nats=claims, now=now)
     return (
         f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed.decode()}\n------END USER NKEY SEED------\n"
@@ -89,7 +89,7 @@ def new_user(issuer: NatsIssuer, name: str, subjects: str, draw: Draw, now: int)
 
 
 def is_user_of(credentials: bytes, issuer: NatsIssuer, subjects: str) -> bool:
-    """Whether a file of credentials was made by this issuer for exactly these subjects, by its public claims."""
+    """Return whether a credentials file is this issuer's for exactly these subjects, by its public claims."""
     claims = _claims(credentials)
     nats = claims.get("nats")
     if not isinstance(nats, dict):
@@ -109,8 +109,10 @@ _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1, "imports": -1, "expo
 def _platform(operator: bytes, account: bytes, signing: bytes, signers: Sequence[str], now: int) -> dict[str, bytes]:
     holder, owner = _public(account), _pair(operator)
     about = {"type": "account", "version": 2, "signing_keys": list(signers), "limits": _UNLIMITED | {"wildcards": True}}
-    account_token = _signed(owner, holder, "dynamo", about, now)
-    operator_token = _signed(owner, _public(operator), "dynamo", {"type": "operator", "version": 2}, now)
+    account_token = _signed(owner, subject=holder, name="dynamo", nats=about, now=now)
+    operator_token = _signed(
+        owner, subject=_public(operator), name="dynamo", nats={"type": "operator", "version": 2}, now=now
+    )
     text = f'operator: "{operator_token}"\nresolver: MEMORY\nresolver_preload: {{ {holder}: "{account_token}" }}\n'
     return {
         SERVER_CONF: text.encode(),
@@ -122,7 +124,7 @@ def _platform(operator: bytes, account: bytes, signing: bytes, signers: Sequence
 
 
 def _signed(signer: Any, subject: str, name: str, nats: Mapping[str, Any], now: int) -> str:
-    """A JWT as NATS wants it; its id is a digest of its claims."""
+    """Return a JWT as NATS wants it; its id is a digest of its claims."""
     claims = {"iat": now, "iss": signer.public_key.decode(), "name": name, "sub": subject, "nats": dict(nats)}
     digest = hashlib.sha256(_json(claims)).digest()
     claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
@@ -131,16 +133,16 @@ def _signed(signer: Any, subject: str, name: str, nats: Mapping[str, Any], now: 
 
 
 def _claims(credentials: bytes) -> dict[str, Any]:
-    """Of the token in a file of credentials; empty where there is none."""
+    """Return the claims of the token in a credentials file; empty where there is none."""
     lines = [line.strip() for line in credentials.decode("utf-8", "replace").splitlines()]
     parts = next((line.split(".") for line in lines if line.count(".") == 2), None)
     if parts is None:
         return {}
     try:
-        found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except (ValueError, binascii.Error):
         return {}
-    return found if isinstance(found, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def _seed(draw: Draw, kind: int) -> bytes:

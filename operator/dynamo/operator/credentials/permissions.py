@@ -10,6 +10,9 @@ import re
 from typing import Final, NamedTuple
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_KEPT: Final = {"_all"}
+"""Stands for every namespace in the keys of clients, so nobody may be called so."""
+_SHOWN: Final = 63
 EPOCH: Final = "dynamo/epoch"
 """Whoever finds it absent makes it; a pipeline may only read it, so the operator does that first."""
 
@@ -22,17 +25,17 @@ class Keys(NamedTuple):
 
     @property
     def end(self) -> str:
-        """The first key behind the range, as etcd wants it."""
+        """Return the first key behind the range, as etcd wants it."""
         return self.prefix[:-1] + chr(ord(self.prefix[-1]) + 1)
 
 
 def subjects(dynamo_namespace: str) -> str:
-    """What its parts publish and subscribe to; inboxes and replies are among it."""
+    """Return what its parts publish and subscribe to, inboxes and replies included."""
     return f"dyn.{_checked(dynamo_namespace)}.>"
 
 
 def keys(dynamo_namespace: str) -> tuple[Keys, ...]:
-    """Its instances and clients, and what every client reads: the epoch, and clients that serve all namespaces."""
+    """Return its instances and clients, and what every client reads: the epoch, and clients of all namespaces."""
     name = _checked(dynamo_namespace)
     return (
         Keys(f"dynamo/instances/{name}/", write=True),
@@ -42,23 +45,26 @@ def keys(dynamo_namespace: str) -> tuple[Keys, ...]:
     )
 
 
-def refused(kubernetes_namespace: str, dynamo_namespace: str) -> str | None:
-    """Why a pipeline may not have rights for this Dynamo namespace; None where it may.
+def refused(kubernetes_namespace: str, dynamo_namespace: str, *, shared: bool = False) -> str | None:
+    """Return why a pipeline may not be in this Dynamo namespace; None where it may.
 
-    Kubernetes names hold no underscore, so the part before the first one says whose it is:
-    otherwise a pipeline could name another tenant's and be let in.
+    Kubernetes names hold no underscore, so the part before the first one says whose it is: otherwise a pipeline could
+    name another tenant's, and answer the other's requests. It holds without sign-in too, where naming it would be all
+    that it takes. `shared` is for a platform whose tenants trust each other.
     """
     prefix = f"{kubernetes_namespace}_"
-    if dynamo_namespace.startswith(prefix) and _NAME.fullmatch(dynamo_namespace):
+    if _NAME.fullmatch(dynamo_namespace) and (
+        dynamo_namespace.startswith(prefix) or (shared and dynamo_namespace not in _KEPT)
+    ):
         return None
     return (
-        f"must begin with {prefix!r}, since this platform gives pipelines rights for their own namespace only: "
-        f"leave it out, or write {prefix}{dynamo_namespace}"
+        f"must begin with {prefix!r}, because pipelines of different Kubernetes namespaces are isolated: "
+        f"remove it, or write {prefix}{dynamo_namespace[:_SHOWN]}"
     )
 
 
 def _checked(name: str) -> str:
-    """A wildcard or a slash in a name would widen the rights."""
+    """Return the name if it is safe: a wildcard or a slash in it would widen the rights."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no Dynamo namespace")
     return name

@@ -1,8 +1,8 @@
 """Credentials of pipelines, kept as they should be: `Access`, the shell around `secret` and `etcd_users`.
 
-A look asks `grant` what to write, writes it, and `settle`s: then the user is in etcd. `keep`
-runs beside the looks: it has etcd ask for sign-in, removes users that nobody needs, and has
-pipelines looked at again whose user etcd has lost, or whose keys the platform has replaced.
+A reconcile asks `grant` what to write, writes it, and `settle`s: then the user is in etcd. `keep`
+runs beside the reconciles: it has etcd ask for sign-in, removes users that nobody needs, and has
+pipelines reconciled again whose user etcd has lost, or whose keys the platform has replaced.
 """
 
 from __future__ import annotations
@@ -12,26 +12,37 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.changes import Apply, Conflict, applied, belongs
-from dynamo.operator.conditions import Reason
-from dynamo.operator.credentials import rights
+from dynamo.operator.api.conditions import Reason, Trouble
+from dynamo.operator.cluster.change_writer import ChangeWriter
+from dynamo.operator.cluster.changes import applied, belongs
+from dynamo.operator.cluster.writes import Apply, Conflict
+from dynamo.operator.credentials import permissions
 from dynamo.operator.credentials.etcd_auth import EtcdAuth, EtcdError
 from dynamo.operator.credentials.etcd_users import Leftovers, Owner
+from dynamo.operator.credentials.nats_servers import NatsServers
+from dynamo.operator.credentials.nats_trust import Trust
 from dynamo.operator.credentials.platform import Platform, PlatformError, tls_context
-from dynamo.operator.credentials.secret import EtcdUser, Material, Place, data_in, data_of, etcd_user, limited, manifest
-from dynamo.operator.kinds import PIPELINES, PODS, SECRETS
-from dynamo.operator.kube import Api
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import Manifest, Scene
+from dynamo.operator.credentials.secret import (
+    EtcdUser,
+    Material,
+    PipelineIdentity,
+    data_in,
+    data_of,
+    etcd_user,
+    manifest,
+)
+from dynamo.operator.kube.client import Api, Object
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.resources import PIPELINES, PODS, SECRETS
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import Manifest, RenderContext
 from dynamo.operator.settings import Settings
-from dynamo.operator.status import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +54,7 @@ Mark = Callable[[Owner], None]
 
 
 class NoAccess(Exception):  # noqa: N818 - says what there isn't
-    """A pipeline can't have its credentials now."""
+    """Raised when a pipeline can't have its credentials now."""
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(trouble.message)
@@ -52,7 +63,7 @@ class NoAccess(Exception):  # noqa: N818 - says what there isn't
 
 @dataclass(frozen=True)
 class Grant:
-    """What a pipeline gets: the write that its Secret needs, and the user that etcd must have then."""
+    """Credentials of a pipeline: the write that its Secret needs, and the user that etcd must have then."""
 
     owner: Owner
     change: Apply | Conflict | None = None
@@ -65,6 +76,7 @@ class Access:
     def __init__(self, api: Api, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._settings, self._clock = api, settings, clock
         self._platform = Platform(api, settings, clock)
+        self.servers = NatsServers(api, settings.nats_server)
         self._session: aiohttp.ClientSession | None = None
         self._etcd: tuple[Material, EtcdAuth] | None = None
         self._ready = False
@@ -77,40 +89,62 @@ class Access:
         self._given: Material | None = None
         self._leftovers = Leftovers()
         self._woken = asyncio.Event()
-        self._said = ""
+        self._last_error = ""
 
     async def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         if self._session is not None:
             await self._session.close()
 
-    # -- for a look
+    # -- for a reconcile
 
-    async def grant(self, scene: Scene) -> Grant | None:
-        """None where the platform gives nothing. Raises `NoAccess`, `ApiError`."""
-        place = Place.of(self._settings.platform, scene)
-        if not place.servers:
+    async def grant(self, context: RenderContext, trust: Trust | None = None) -> Grant | None:
+        """Return what a pipeline gets, None where that is nothing; `trust`: of the namespace's own NATS.
+
+        Raises `NoAccess`, `ApiError`.
+        """
+        identity = PipelineIdentity.of(self._settings.platform, context)
+        shared = self._settings.share_namespaces
+        if problem := permissions.refused(identity.owner.namespace, identity.dynamo_namespace, shared=shared):
+            raise NoAccess(Trouble(Reason.INVALID_SPEC, f"spec.namespace: {problem}", final=True))
+        if not identity.servers:
             return None
-        name = naming.credentials_name(scene.pipeline.name)
-        live = await self._api.get(SECRETS, scene.kubernetes_namespace, name)
+        name = naming.credentials_name(context.pipeline.name)
+        live = await self._api.get(SECRETS, context.kubernetes_namespace, name)
         try:
             material = await self._platform.material()
         except PlatformError as error:
             if live is not None:
-                return None  # what runs goes on; `keep` says it
-            raise NoAccess(Trouble(Reason.CONFIG_MISSING, str(error), final=False)) from error
-        problem = rights.refused(place.owner.namespace, place.dynamo_namespace) if limited(material, place) else None
-        if problem:
-            raise NoAccess(Trouble(Reason.INVALID_SPEC, f"spec.namespace: {problem}", final=True))
-        return self._granted(scene, place, material, live)
+                return None  # what runs goes on; `keep` logs it
+            raise NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, str(error), final=False)) from error
+        material = trust.given_to(material) if trust is not None else material
+        grant = self._granted(context, identity, material, live)
+        if grant.user is not None and live is None:
+            await self._asked_first()
+        return grant
+
+    async def trusted(
+        self,
+        context: RenderContext,
+        live: Sequence[Object] | None,
+        writer: ChangeWriter,
+        before: Callable[[], Awaitable[None]],
+    ) -> Trust | Trouble | None:
+        """Return the trust of the namespace's own NATS, once it is written; None without one. Raises as `grant`."""
+        if live is None:
+            return None
+        try:
+            return await self.servers.ready(context, live, writer, before)
+        except PlatformError as error:
+            raise NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, str(error), final=False)) from error
 
     def gone(self, owner: Owner) -> None:
-        """A pipeline is no more: its user goes as soon as its pods have."""
+        """Note that a pipeline was deleted: its user goes as soon as its pods have."""
         if self._current.pop(owner, None):
             self._woken.set()
 
     async def settle(self, grant: Grant) -> None:
-        """After the Secret was written: its user is in etcd. Raises `NoAccess` where that matters now."""
+        """Create the user in etcd after the Secret was written. Raises `NoAccess` where that matters now."""
         user = grant.user
         self._current[grant.owner] = user.name if user else ""
         if user is not None and user.name not in self._known:
@@ -119,36 +153,48 @@ class Access:
                 await etcd.ensure(user.name, user.password, user.ranges)
             except (EtcdError, PlatformError) as error:
                 if isinstance(grant.change, Apply):
-                    message = f"its user in etcd can't be made: {error}; trying again"
-                    raise NoAccess(Trouble(Reason.CONFIG_MISSING, message, final=False)) from error
-                log.warning("%s/%s: its user in etcd can't be looked at: %s", *grant.owner, error)
+                    raise _no_user(error) from error
+                log.warning("%s/%s: could not check its user in etcd: %s", *grant.owner, error)
                 return
             self._known.add(user.name)
 
-    def _granted(self, scene: Scene, place: Place, material: Material, live: Manifest | None) -> Grant:
-        ours = live if live is not None and belongs(live, scene.pipeline.name, scene.uid) else {}
-        data = data_of(material, place, data_in(ours), lambda: os.urandom(32), int(time.time()))
-        wanted = manifest(scene, data)
-        found = next(applied([wanted], [live] if live else [], scene.pipeline.name, scene.uid), None)
-        if found is None and not ours:
-            raise ApiError(0, f"the Secret {wanted['metadata']['name']} of a deleted pipeline has yet to go")
-        return Grant(place.owner, found, etcd_user(data, place))
+    async def _asked_first(self) -> None:
+        """Check that etcd takes users before a pipeline gets its Secret: with it, its pods would be made."""
+        try:
+            await self._signed_in()
+        except (EtcdError, PlatformError) as error:
+            raise _no_user(error) from error
 
-    # -- beside the looks
+    def _granted(
+        self, context: RenderContext, identity: PipelineIdentity, material: Material, live: Manifest | None
+    ) -> Grant:
+        ours = live if live is not None and belongs(live, context.pipeline.name, context.uid) else {}
+        data = data_of(
+            material, identity=identity, live=data_in(ours), draw=lambda: os.urandom(32), now=int(time.time())
+        )
+        wanted = manifest(context, data)
+        change = next(applied([wanted], [live] if live else [], context.pipeline.name, context.uid), None)
+        if change is None and not ours:
+            raise ApiError(
+                0, f"waiting for the Secret {wanted['metadata']['name']} of a deleted pipeline to be removed"
+            )
+        return Grant(identity.owner, change, etcd_user(data, identity))
+
+    # -- beside the reconciles
 
     async def keep(self, mark: Mark) -> None:
-        """Until cancelled. `mark` has a pipeline looked at again."""
+        """Look after etcd's users until cancelled; `mark` has a pipeline reconciled again."""
         if not (self._settings.etcd_sign_in or self._settings.nats_sign_in):
             return
         while True:
             wait = SOON_SECONDS
             try:
                 wait = await self._round(mark)
-                self._said = ""
+                self._last_error = ""
             except (EtcdError, PlatformError, ApiError) as error:
-                self._say(str(error))
+                self._log_error(str(error))
             except Exception:  # a defect here must not end the operator
-                log.exception("credentials could not be looked after")
+                log.exception("could not maintain credentials")
             await self._next(wait)
 
     async def _next(self, seconds: float) -> None:
@@ -162,33 +208,40 @@ class Access:
     async def _round(self, mark: Mark) -> float:
         material = await self._platform.material()
         if self._given is not None and material != self._given:
-            log.info("the platform's keys have changed; all pipelines get theirs anew")
+            log.info("the platform's keys have changed; renewing the credentials of all pipelines")
             for owner in list(self._current):
                 mark(owner)
         self._given = material
         if material.etcd_admin is None:
             return ROUND_SECONDS
         etcd = await self._signed_in(again=True)
-        found = await etcd.names()
+        was_full = self._settings.etcd_sign_in.own_server and await self._made_room(etcd)
+        users = await etcd.names()
         for owner, user in self._current.items():
-            if user and user not in found:
-                log.warning("etcd has lost the user of %s/%s; making it again", *owner)
+            if user and user not in users:
+                log.warning("etcd has lost the user of %s/%s; creating it again", *owner)
                 mark(owner)
-        self._known &= found
-        waiting = await self._cleared(etcd, found)
-        return SOON_SECONDS if waiting else ROUND_SECONDS
+        self._known &= users
+        waiting = await self._cleared(etcd, users)
+        return SOON_SECONDS if waiting or was_full else ROUND_SECONDS
 
-    async def _cleared(self, etcd: EtcdAuth, found: set[str]) -> bool:
+    async def _made_room(self, etcd: EtcdAuth) -> bool:
+        done = await etcd.make_room()
+        if done:
+            log.warning("%s", done)
+        return bool(done)
+
+    async def _cleared(self, etcd: EtcdAuth, users: set[str]) -> bool:
         """Remove who is not needed; True while some still wait. Pipelines are listed after users, never before."""
         waiting = False
         alive = await self._alive()
-        for user, owner in self._leftovers.orphans(self._settings.platform, found, alive).items():
+        for user, owner in self._leftovers.orphans(self._settings.platform, users, alive).items():
             if await self._has_pods(owner):
                 waiting = True
             else:
                 await self._removed(etcd, user)
         now = self._clock()
-        for user in self._leftovers.replaced(self._settings.platform, found, self._needed(), now):
+        for user in self._leftovers.replaced(self._settings.platform, users, self._needed(), now):
             await self._removed(etcd, user)
         return waiting
 
@@ -201,19 +254,19 @@ class Access:
         log.info("removed the user %s from etcd", user)
 
     async def _alive(self) -> list[Owner]:
-        found: list[Owner] = []
+        owners: list[Owner] = []
         for namespace in self._settings.namespaces or (None,):
             heads = await self._api.items(PIPELINES, namespace, heads_only=True)
-            found += [Owner(h["metadata"]["namespace"], h["metadata"]["name"]) for h in heads]
-        return found
+            owners += [Owner(h["metadata"]["namespace"], h["metadata"]["name"]) for h in heads]
+        return owners
 
     async def _has_pods(self, owner: Owner) -> bool:
-        """They finish their streams first, and say goodbye in etcd."""
+        """Return whether pods are left: they finish their streams, and leave etcd, before their user goes."""
         selector = f"{naming.PIPELINE}={owner.name}"
         return bool(await self._api.items(PODS, owner.namespace, selector, heads_only=True))
 
     async def _signed_in(self, *, again: bool = False) -> EtcdAuth:
-        """Our own sign-in; an etcd of the platform's asks for it from then on."""
+        """Return etcd with our own sign-in; an etcd of the platform's requires it from then on."""
         material = await self._platform.material()
         if material.etcd_admin is None:
             raise PlatformError("etcd has no credentials for the operator")
@@ -226,6 +279,7 @@ class Access:
         etcd = self._etcd[1]
         async with self._setting_up:
             if again or not self._ready:
+                self._ready = False
                 await self._set_up(etcd)
                 self._ready = True
         return etcd
@@ -233,12 +287,20 @@ class Access:
     async def _set_up(self, etcd: EtcdAuth) -> None:
         if self._settings.etcd_sign_in.own_server:
             if await etcd.set_up(secrets.token_hex(8)):
-                log.info("etcd asks for sign-in from now on")
+                log.info("enabled authentication in etcd")
                 self._known.clear()
         elif not await etcd.asks_for_sign_in():
-            self._say("etcd lets anybody in, though the platform has credentials for it: enable its authentication")
+            raise EtcdError(
+                "etcd does not require authentication, although pipelines are configured to sign in: run "
+                "etcdctl auth enable, or set etcd.auth.enabled=false if everybody who reaches etcd may use it"
+            )
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _log_error(self, text: str) -> None:
+        if text != self._last_error:
             log.warning("%s", text)
-        self._said = text
+        self._last_error = text
+
+
+def _no_user(error: Exception) -> NoAccess:
+    message = f"could not create its user in etcd: {error}; trying again"
+    return NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, message, final=False))

@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dynamo.operator.answers import ApiError
 from dynamo.operator.credentials import nats_keys
 from dynamo.operator.credentials.etcd_auth import ROOT, EtcdAdmin
 from dynamo.operator.credentials.nats_keys import KeysError, NatsIssuer
 from dynamo.operator.credentials.secret import Data, Material, data_in
-from dynamo.operator.kinds import SECRETS
-from dynamo.operator.kube import Api
-from dynamo.operator.resources.credentials import NATS_FILES
-from dynamo.operator.resources.naming import MANAGER
+from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.resources import SECRETS
+from dynamo.operator.manifests.credentials import NATS_FILES
+from dynamo.operator.manifests.naming import MANAGER
 from dynamo.operator.settings import Settings, SignIn
 
 log = logging.getLogger(__name__)
@@ -36,25 +36,25 @@ _CERTIFICATES: Final = ("ca.crt", "tls.crt", "tls.key")
 
 
 class PlatformError(Exception):
-    """The platform's own credentials can't be used; the message says what to do."""
+    """Raised when the platform's own credentials can't be used; the message says what to do."""
 
 
 class Platform:
-    """The Secrets that the settings name."""
+    """Reads the Secrets that the settings name."""
 
     def __init__(self, api: Api, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._settings, self._clock = api, settings, clock
-        self._found: Material | None = None
+        self._material: Material | None = None
         self._read_at = 0.0
-        self._reading = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def material(self) -> Material:
-        """At most a minute old. Raises `PlatformError`, `ApiError`."""
-        async with self._reading:
-            if self._found is None or self._clock() - self._read_at >= FRESH_SECONDS:
-                self._found = await self._read()
+        """Return what the Secrets hold, at most a minute old. Raises `PlatformError`, `ApiError`."""
+        async with self._lock:
+            if self._material is None or self._clock() - self._read_at >= FRESH_SECONDS:
+                self._material = await self._read()
                 self._read_at = self._clock()
-            return self._found
+            return self._material
 
     async def _read(self) -> Material:
         etcd, nats = self._settings.etcd_sign_in, self._settings.nats_sign_in
@@ -75,36 +75,36 @@ class Platform:
         )
 
     def _admin(self, data: Mapping[str, bytes]) -> EtcdAdmin:
-        found = {key: data.get(key, b"").decode("utf-8", "replace").strip() for key in ("username", "password")}
-        if not all(found.values()):
+        login = {key: data.get(key, b"").decode("utf-8", "replace").strip() for key in ("username", "password")}
+        if not all(login.values()):
             name = self._place(self._settings.etcd_sign_in.secret)
-            raise PlatformError(f"Secret {name} needs username and password of an etcd user that may make users")
-        return EtcdAdmin(**found)
+            raise PlatformError(f"Secret {name} needs username and password of an etcd user that may create users")
+        return EtcdAdmin(**login)
 
     async def _certificates(self, given: SignIn) -> Data:
-        """What proves the server to pipelines; where it is our own, the Secret's certificate is the server's."""
+        """Return what proves the server to pipelines; with our own server, the Secret's certificate is the server's."""
         if not given.tls_secret:
             return {}
-        found = await self._data(given.tls_secret)
-        if found is None:
-            raise PlatformError(f"Secret {self._place(given.tls_secret)} is missing: make it, with ca.crt")
-        return {file: found[file] for file in _CERTIFICATES[: 1 if given.own_server else 3] if file in found}
+        data = await self._data(given.tls_secret)
+        if data is None:
+            raise PlatformError(f"Secret {self._place(given.tls_secret)} is missing: create it with ca.crt")
+        return {file: data[file] for file in _CERTIFICATES[: 1 if given.own_server else 3] if file in data}
 
     async def _secret(self, given: SignIn, make: Callable[[], Data]) -> Data:
         if not given.secret:
             return {}
-        found = await self._data(given.secret)
-        if found is None and given.make_secret:
-            found = await self._made(given.secret, make())
-        if found is None:
+        data = await self._data(given.secret)
+        if data is None and given.make_secret:
+            data = await self._made(given.secret, make())
+        if data is None:
             raise PlatformError(
-                f"Secret {self._place(given.secret)} is missing: make it (charts/dynamo-platform says how)"
+                f"Secret {self._place(given.secret)} is missing: create it (see charts/dynamo-platform/README.md)"
             )
-        return found
+        return data
 
     async def _data(self, name: str) -> Data | None:
-        found = await self._api.get(SECRETS, self._settings.own_namespace, name)
-        return None if found is None else data_in(found)
+        secret = await self._api.get(SECRETS, self._settings.own_namespace, name)
+        return None if secret is None else data_in(secret)
 
     async def _made(self, name: str, data: Data) -> Data | None:
         try:
@@ -113,7 +113,7 @@ class Platform:
             if error.code != 409:
                 raise
             return await self._data(name)
-        log.info("made the Secret %s with new keys", self._place(name))
+        log.info("created the Secret %s with new keys", self._place(name))
         return data
 
     def _place(self, name: str) -> str:
@@ -124,17 +124,17 @@ _NATS_KEYS: Final = (nats_keys.SIGNING, *NATS_FILES[:5])
 
 
 def new_etcd_login() -> Data:
-    """For an etcd that is to be set up."""
+    """Return a login for an etcd that is to be set up."""
     return {"username": ROOT.encode(), "password": secrets.token_urlsafe(32).encode()}
 
 
 def new_nats_keys() -> Data:
-    """For a NATS server that is to be set up."""
+    """Return keys for a NATS server that is to be set up."""
     return nats_keys.new_platform(lambda: os.urandom(32), int(time.time()))
 
 
 def platform_secret(name: str, data: Mapping[str, bytes]) -> dict[str, object]:
-    """As a manifest. Nobody owns it: it has to outlive the release, as etcd's claim does."""
+    """Return it as a manifest without an owner: it has to outlive the release, as etcd's claim does."""
     labels = {"app.kubernetes.io/part-of": "dynamo", "app.kubernetes.io/managed-by": MANAGER}
     texts = {key: base64.b64encode(value).decode() for key, value in sorted(data.items())}
     return {
@@ -147,7 +147,7 @@ def platform_secret(name: str, data: Mapping[str, bytes]) -> dict[str, object]:
 
 
 def tls_context(files: Mapping[str, bytes]) -> ssl.SSLContext | None:
-    """For our own calls to etcd; None where no certificates are given."""
+    """Return TLS settings for our own calls to etcd; None where no certificates are given."""
     if not files:
         return None
     try:

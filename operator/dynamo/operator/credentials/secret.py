@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dynamo.operator.credentials import etcd_users, nats_keys, rights
+from dynamo.operator.credentials import etcd_users, nats_keys, permissions
 from dynamo.operator.credentials.etcd_auth import EtcdAdmin
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.nats_keys import Draw, NatsIssuer
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.credentials import given, secret_key
-from dynamo.operator.resources.render import digest
-from dynamo.operator.resources.site import Manifest, Scene
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import Manifest, RenderContext
+from dynamo.operator.manifests.credentials import given, secret_key
+from dynamo.operator.manifests.render import digest
 
 _USER: Final = secret_key("etcd", "username")
 _PASSWORD: Final = secret_key("etcd", "password")
@@ -31,7 +31,7 @@ Data = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Material:
-    """What the platform's Secrets hold; `etcd_files` and `nats_files` go to every pipeline as they are, by file."""
+    """Contents of the platform's Secrets; `etcd_files` and `nats_files` go to every pipeline as they are, by file."""
 
     etcd_admin: EtcdAdmin | None = None
     nats_issuer: NatsIssuer | None = None
@@ -39,8 +39,8 @@ class Material:
     nats_files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
-class Place(NamedTuple):
-    """For whom: the installation, the pipeline, its Dynamo namespace, and the servers that sign it in."""
+class PipelineIdentity(NamedTuple):
+    """A pipeline as credentials see it: installation, owner, Dynamo namespace, and the servers that it signs in to."""
 
     platform: str
     owner: Owner
@@ -48,77 +48,81 @@ class Place(NamedTuple):
     servers: frozenset[str]
 
     @classmethod
-    def of(cls, platform: str, scene: Scene) -> Place:
-        owner = Owner(scene.kubernetes_namespace, scene.pipeline.name)
-        return cls(platform, owner, scene.plan.namespace, given(scene.pipeline, scene.site))
+    def of(cls, platform: str, context: RenderContext) -> PipelineIdentity:
+        owner = Owner(context.kubernetes_namespace, context.pipeline.name)
+        return cls(platform, owner, context.plan.namespace, given(context.pipeline, context.cluster))
 
 
 class EtcdUser(NamedTuple):
-    """As it has to be in etcd."""
+    """A user as it has to be in etcd."""
 
     name: str
     password: str
-    ranges: tuple[rights.Keys, ...]
+    ranges: tuple[permissions.Keys, ...]
 
 
-def limited(material: Material, place: Place) -> bool:
-    """Whether rights are given out for a Dynamo namespace, so that it matters whose that is."""
-    etcd = "etcd" in place.servers and material.etcd_admin is not None
-    return etcd or ("nats" in place.servers and material.nats_issuer is not None)
+def data_of(material: Material, identity: PipelineIdentity, live: Mapping[str, bytes], draw: Draw, now: int) -> Data:
+    """Return the Secret's data; what still holds of `live` is kept."""
+    data: Data = {}
+    if "etcd" in identity.servers:
+        data |= {secret_key("etcd", file): content for file, content in material.etcd_files.items()}
+        data |= _etcd_login(identity, live, draw) if material.etcd_admin else {}
+    if "nats" in identity.servers:
+        data |= {secret_key("nats", file): content for file, content in material.nats_files.items()}
+        data |= (
+            _nats_login(material.nats_issuer, identity=identity, live=live, draw=draw, now=now)
+            if material.nats_issuer
+            else {}
+        )
+    return data
 
 
-def data_of(material: Material, place: Place, live: Mapping[str, bytes], draw: Draw, now: int) -> Data:
-    """The Secret's data; of `live`, what still holds is kept."""
-    found: Data = {}
-    if "etcd" in place.servers:
-        found |= {secret_key("etcd", file): content for file, content in material.etcd_files.items()}
-        found |= _etcd_login(place, live, draw) if material.etcd_admin else {}
-    if "nats" in place.servers:
-        found |= {secret_key("nats", file): content for file, content in material.nats_files.items()}
-        found |= _nats_login(material.nats_issuer, place, live, draw, now) if material.nats_issuer else {}
-    return found
-
-
-def etcd_user(data: Mapping[str, bytes], place: Place) -> EtcdUser | None:
-    """Who signs in to etcd with this data, if it is a user that we made for this place."""
+def etcd_user(data: Mapping[str, bytes], identity: PipelineIdentity) -> EtcdUser | None:
+    """Return the etcd user of this data, if we made it for this pipeline."""
     name, password = (data.get(key, b"").decode("utf-8", "replace") for key in (_USER, _PASSWORD))
-    ranges = rights.keys(place.dynamo_namespace)
-    if not password or name != etcd_users.user_name(place.platform, place.owner, password, ranges):
+    ranges = permissions.keys(identity.dynamo_namespace)
+    if not password or name != etcd_users.user_name(identity.platform, identity.owner, password, ranges):
         return None
     return EtcdUser(name, password, ranges)
 
 
-def manifest(scene: Scene, data: Mapping[str, bytes]) -> Manifest:
-    """The Secret; the digest is of the keys that it has, so that a dropped one is noticed, and of nothing secret."""
-    name = scene.pipeline.name
+def manifest(context: RenderContext, data: Mapping[str, bytes]) -> Manifest:
+    """Return the Secret; its digest is of the keys alone, so that a dropped key is noticed and nothing secret shows."""
+    name = context.pipeline.name
     labels, intent = naming.pipeline_labels(name), {naming.INTENT: digest(sorted(data))[:16]}
-    head = naming.child(scene, "v1", "Secret", naming.credentials_name(name), labels, intent)
+    head = naming.child(
+        context, api_version="v1", kind="Secret", name=naming.credentials_name(name), labels=labels, annotations=intent
+    )
     texts = {key: base64.b64encode(value).decode() for key, value in sorted(data.items())}
     return {**head, "type": "Opaque", "data": texts}
 
 
 def data_in(secret: Mapping[str, Any]) -> Data:
-    """Of a live Secret; what is no base64 counts as missing."""
-    found: Data = {}
+    """Return the data of a live Secret; what is no base64 counts as missing."""
+    data: Data = {}
     for key, text in (secret.get("data") or {}).items():
         try:
-            found[key] = base64.b64decode(text, validate=True)
+            data[key] = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError, TypeError):
             continue
-    return found
+    return data
 
 
-def _etcd_login(place: Place, live: Mapping[str, bytes], draw: Draw) -> Data:
-    if etcd_user(live, place) is not None:
+def _etcd_login(identity: PipelineIdentity, live: Mapping[str, bytes], draw: Draw) -> Data:
+    if etcd_user(live, identity) is not None:
         return {key: live[key] for key in (_USER, _PASSWORD)}
     password = base64.urlsafe_b64encode(draw()).decode().rstrip("=")
-    name = etcd_users.user_name(place.platform, place.owner, password, rights.keys(place.dynamo_namespace))
+    name = etcd_users.user_name(
+        identity.platform, identity.owner, password, permissions.keys(identity.dynamo_namespace)
+    )
     return {_USER: name.encode(), _PASSWORD: password.encode()}
 
 
-def _nats_login(issuer: NatsIssuer, place: Place, live: Mapping[str, bytes], draw: Draw, now: int) -> Data:
-    subjects, before = rights.subjects(place.dynamo_namespace), live.get(_CREDENTIALS, b"")
+def _nats_login(
+    issuer: NatsIssuer, identity: PipelineIdentity, live: Mapping[str, bytes], draw: Draw, now: int
+) -> Data:
+    subjects, before = permissions.subjects(identity.dynamo_namespace), live.get(_CREDENTIALS, b"")
     if nats_keys.is_user_of(before, issuer, subjects):
         return {_CREDENTIALS: before}
-    name = f"{place.owner.namespace}/{place.owner.name}"
-    return {_CREDENTIALS: nats_keys.new_user(issuer, name, subjects, draw, now)}
+    name = f"{identity.owner.namespace}/{identity.owner.name}"
+    return {_CREDENTIALS: nats_keys.new_user(issuer, name=name, subjects=subjects, draw=draw, now=now)}

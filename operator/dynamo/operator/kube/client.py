@@ -1,8 +1,8 @@
 """The API server as the reconciler needs it: `Api`, one aiohttp session of our own.
 
 Not kopf's session: sharing that makes kopf hang after a fatal watcher error. Every request
-has a deadline and pays from the budget; every refusal is an `ApiError`; what it means is
-`answers.verdict`'s business.
+has a deadline, pays from the budget and waits in its namespace's lane; every refusal is an `ApiError`; what it means is
+`errors.verdict`'s business.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import asyncio
 import json
 import math
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import aiohttp
 import msgspec
 
-from dynamo.operator.answers import ApiError, error_of
-from dynamo.operator.budget import Budget
-from dynamo.operator.kinds import PIPELINES, Resource
+from dynamo.operator.api.body import REFUSED
+from dynamo.operator.api.bounds import DEPTH
+from dynamo.operator.kube.errors import ApiError, error_of
+from dynamo.operator.kube.namespace_turns import Budget, Lanes
+from dynamo.operator.kube.resources import LEASES, PIPELINES, Resource
 
 MANAGER = "dynamo-operator"
 TIMEOUT = 30.0
@@ -40,10 +41,10 @@ Count = Callable[[str, int], None]
 
 
 class Credentials(Protocol):
-    """Headers that say who we are; `refused`: the last ones were not believed."""
+    """Returns headers that say who we are; `refused`: the last ones were rejected."""
 
     def __call__(self, refused: bool = False) -> Mapping[str, str]:
-        """Cheap: asked for every request."""
+        """Return the headers; cheap, since every request asks."""
 
 
 class Api:
@@ -59,16 +60,15 @@ class Api:
         credentials: Credentials | None = None,
     ) -> None:
         self._session, self._server = session, server.rstrip("/")
-        self._budget, self._count = budget or Budget(), count
+        self._lanes, self._count = Lanes(AT_ONCE, budget or Budget()), count
         self._credentials: Credentials = credentials or _nobody
-        self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         await self._session.close()
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Object | None:
-        """The object, or None where there is none."""
+        """Return the object, or None where there is none."""
         try:
             return await self._send("GET", resource.path(namespace, name))
         except ApiError as error:
@@ -79,7 +79,7 @@ class Api:
     async def items(
         self, resource: Resource, namespace: str | None = None, selector: str = "", *, heads_only: bool = False
     ) -> list[Object]:
-        """All objects as of now, page by page; begun anew once if a page's token is too old."""
+        """Return all objects as of now, page by page; begun again once if a page's token is too old."""
         try:
             return await self._whole(resource, namespace, selector, heads_only)
         except ApiError as error:
@@ -90,10 +90,10 @@ class Api:
     async def pages(
         self, resource: Resource, namespace: str | None = None, selector: str = "", *, heads_only: bool = False
     ) -> AsyncIterator[Object]:
-        """The same, a page at a time: `items`, and `metadata.resourceVersion`, from which a watch goes on."""
+        """Yield a page at a time: `items`, and `metadata.resourceVersion`, from which a watch goes on."""
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
-            page = await self._send("GET", resource.path(namespace), query, heads=heads_only)
+            page = await self._send("GET", resource.path(namespace), query, accept=_HEADS if heads_only else PLAIN)
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             yield {**page, "items": [{**item, **kind} for item in page.get("items") or []]}
             token = page.get("metadata", {}).get("continue")
@@ -109,7 +109,7 @@ class Api:
         version: str,
         seconds: float = WATCH_SECONDS,
     ) -> AsyncIterator[Object]:
-        """Events after a resourceVersion, bookmarks too, until the server ends the stream
+        """Yield events after a resourceVersion, bookmarks too, until the server ends the stream
         (after `seconds`, WATCH_SECONDS at most) or is silent for too long.
 
         Raises `ApiError`; with 410 the version is too old.
@@ -117,39 +117,48 @@ class Api:
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         query |= {"timeoutSeconds": str(math.ceil(min(seconds, WATCH_SECONDS)))}
         query |= {"labelSelector": selector} if selector else {}
-        await asyncio.sleep(self._budget.take(time.monotonic()))
-        answer = await self._opened(resource.path(namespace), query)
+        async with self._lanes.turn(_lane(resource.path(namespace))):
+            answer = await self._opened(resource.path(namespace), query)
         try:
             async with answer:
                 async for line in _lines(answer.content):
                     event = _decoded(line)
                     if event.get("type") == "ERROR":
-                        said = event.get("object") or {}
-                        raise ApiError(int(said.get("code", 500)), str(said.get("message", "the watch failed")))
+                        status = event.get("object") or {}
+                        raise ApiError(int(status.get("code", 500)), str(status.get("message", "the watch failed")))
                     yield event
         except (aiohttp.ClientError, TimeoutError, OSError):
             return
 
     async def exists(self, resource: Resource, namespace: str | None = None) -> None:
-        """Raises `ApiError` where the kind is missing or may not be read."""
+        """Read a kind; raises `ApiError` where it is missing or may not be read."""
         await self._send("GET", resource.path(namespace), {"limit": "1"})
 
-    async def apply(self, resource: Resource, manifest: Object, uid: str | None) -> Object:
-        """Server-side apply: to the object with this uid or, without one, to nothing; a namesake answers 409."""
+    async def apply(self, resource: Resource, manifest: Object, uid: str | None, version: str = "") -> Object:
+        """Apply on the server, to the object with this uid (in this version, if given) or, without one, to nothing.
+
+        A namesake, or another version, answers 409.
+        """
         metadata = manifest["metadata"]
-        which = {"resourceVersion": NEVER} if uid is None else {"uid": uid}
+        which = {"resourceVersion": NEVER} if uid is None else _which(uid, version)
         manifest = {**manifest, "metadata": {**metadata, **which}}
         path = resource.path(metadata["namespace"], metadata["name"])
-        return await self._send("PATCH", path, {"fieldManager": MANAGER, "force": "true"}, manifest, APPLY)
+        return await self._send(
+            "PATCH", path=path, query={"fieldManager": MANAGER, "force": "true"}, body=manifest, content=APPLY
+        )
 
-    async def resize(self, resource: Resource, namespace: str, name: str, uid: str, replicas: int) -> Object:
-        """Only the replicas."""
-        body = {"metadata": {"uid": uid}, "spec": {"replicas": replicas}}
-        return await self._send("PATCH", resource.path(namespace, name), {"fieldManager": MANAGER}, body, MERGE)
+    async def resize(
+        self, resource: Resource, namespace: str, name: str, which: tuple[str, str], replicas: int
+    ) -> Object:
+        """Set the replicas alone; `which` is uid and resourceVersion."""
+        body = {"metadata": _which(*which), "spec": {"replicas": replicas}}
+        return await self._send(
+            "PATCH", path=resource.path(namespace, name), query={"fieldManager": MANAGER}, body=body, content=MERGE
+        )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """The object with this uid and, in the background, what it owns; fine if it is gone."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def delete(self, resource: Resource, namespace: str, name: str, which: tuple[str, str]) -> None:
+        """Delete the object of this uid and version and, in the background, what it owns; no error if it is gone."""
+        body = {"preconditions": _which(*which), "propagationPolicy": "Background"}
         try:
             await self._send("DELETE", resource.path(namespace, name), None, body)
         except ApiError as error:
@@ -157,23 +166,28 @@ class Api:
                 raise
 
     async def write_status(self, pipeline: Object, before: Object, after: Object) -> Object:
-        """Makes the status `after`; fields that it doesn't have any more go.
+        """Make the status `after`; fields that it doesn't have any more go.
 
-        A pipeline that has changed since it was read answers 409: what was found out of an old one isn't told of it.
+        A pipeline that has changed since it was read answers 409: a status of an old version isn't written to it.
         """
         metadata = pipeline["metadata"]
         changed = {k: v for k, v in after.items() if before.get(k) != v}
         which = {name: metadata[name] for name in ("uid", "resourceVersion")}
         body = {"metadata": which, "status": changed | {k: None for k in before if k not in after}}
         path = PIPELINES.path(metadata["namespace"], metadata["name"], "status")
-        return await self._send("PATCH", path, {"fieldManager": MANAGER}, body, MERGE)
+        if REFUSED not in pipeline:
+            return await self._send("PATCH", path=path, query={"fieldManager": MANAGER}, body=body, content=MERGE)
+        head = await self._send(
+            "PATCH", path=path, query={"fieldManager": MANAGER}, body=body, content=MERGE, accept=_HEAD
+        )
+        return {**pipeline, "metadata": head["metadata"], "status": after}
 
     async def create(self, resource: Resource, namespace: str, body: Object) -> Object:
-        """A new object; refused with 409 where the name is taken."""
+        """Create an object; refused with 409 where the name is taken."""
         return await self._send("POST", resource.path(namespace), {"fieldManager": MANAGER}, body)
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
-        """The object as a whole, if its resourceVersion is still the one in `body`."""
+        """Replace the object as a whole, if its resourceVersion is still the one in `body`."""
         return await self._send("PUT", resource.path(namespace, name), {"fieldManager": MANAGER}, body)
 
     async def _whole(self, resource: Resource, namespace: str | None, selector: str, heads: bool) -> list[Object]:
@@ -181,7 +195,7 @@ class Api:
         return [item async for page in pages for item in page["items"]]
 
     async def _opened(self, path: str, query: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """A stream that has begun."""
+        """Open a stream."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=SILENT_SECONDS)
         headers = {"Accept": PLAIN, "User-Agent": MANAGER, **self._credentials()}
         code = 0
@@ -209,28 +223,27 @@ class Api:
         body: Object | None = None,
         content: str = PLAIN,
         *,
-        heads: bool = False,
+        accept: str = PLAIN,
     ) -> Object:
-        headers = {"Accept": _HEADS if heads else PLAIN, "User-Agent": MANAGER}
+        headers = {"Accept": accept, "User-Agent": MANAGER}
         if body is not None:
             headers["Content-Type"] = content
-        data = None if body is None else encoded(body)
         who = self._credentials()
         try:
-            return await self._sent(method, path, query, data, {**headers, **who})
+            return await self._sent(method, path=path, query=query, body=body, headers={**headers, **who})
         except ApiError as error:
             # A token that ran out is replaced in its file before long; the request was not carried out.
             if error.code != 401 or (now := self._credentials(refused=True)) == who:
                 raise
-        return await self._sent(method, path, query, data, {**headers, **now})
+        return await self._sent(method, path=path, query=query, body=body, headers={**headers, **now})
 
     async def _sent(
-        self, method: str, path: str, query: Mapping[str, str] | None, data: bytes | None, headers: Mapping[str, str]
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Object | None, headers: Mapping[str, str]
     ) -> Object:
-        await asyncio.sleep(self._budget.take(time.monotonic()))
         code = 0
         try:
-            async with self._gate, asyncio.timeout(TIMEOUT):
+            async with self._lanes.turn(_lane(path)), asyncio.timeout(TIMEOUT):
+                data = None if body is None else encoded(body)  # not before: a thousand may wait
                 answer = await self._session.request(
                     method, self._server + path, params=query, data=data, headers=headers
                 )
@@ -243,11 +256,13 @@ class Api:
         finally:
             if self._count:
                 self._count(method, code)
+        if PIPELINES.plural in path and is_deep(text):
+            raise ApiError(0, "the pipeline is nested too deeply to be read")
         return _decoded(text)
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Of any length up to `EVENT_BYTES`: aiohttp's own limit is less than an object may have."""
+    """Yield lines of any length up to `EVENT_BYTES`: aiohttp's own limit is less than an object may have."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         *lines, last = chunk.split(b"\n")
@@ -259,27 +274,52 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             raise ApiError(0, f"the API server sent an event of more than {EVENT_BYTES} bytes")
 
 
+def is_deep(text: bytes, most: int = 2 * DEPTH) -> bool:
+    """Return whether JSON nests more deeply than a reader that recurses should be asked to read."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.finditer(text):
+        depth += (bracket.lastgroup == "opens") - (bracket.lastgroup == "closes")
+        if depth > most:
+            return True
+    return False
+
+
+def _which(uid: str, version: str) -> dict[str, str]:
+    return {"uid": uid, "resourceVersion": version} if version else {"uid": uid}
+
+
 def _nobody(refused: bool = False) -> Mapping[str, str]:
     return {}
 
 
+def _lane(path: str) -> str:
+    """Return the namespace's lane; what all depend on (the lease, lists of the whole cluster) has its own."""
+    parts = path.split("/")
+    return "" if "namespaces" not in parts[:-1] or LEASES.plural in parts else parts[parts.index("namespaces") + 1]
+
+
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<opens>[\[{])|(?P<closes>[\]}])')
 _ESCAPED = re.compile("[\x7f-\uffff]")
+_HEAD = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _HEADS = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
 def encoded(body: Object) -> bytes:
-    """As JSON that is YAML too, since that is how an apply is read: there a character beyond U+FFFF can't be two
-    escapes, and U+007F or a line separator can't stand as it is.
+    """Return JSON that is YAML too, since that is how an apply is read.
+
+    There a character beyond U+FFFF can't be two escapes, and U+007F or a line separator can't stand as it is.
     """
     text = json.dumps(body, ensure_ascii=False)
-    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 def _decoded(text: bytes) -> Object:
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except ValueError:
-        raise ApiError(0, "the API server sent something that is no JSON") from None
-    if not isinstance(found, dict):
-        raise ApiError(0, "the API server sent something that is no object")
-    return found
+        raise ApiError(0, "the API server's answer is not JSON") from None
+    if not isinstance(value, dict):
+        raise ApiError(0, "the API server's answer is not a JSON object")
+    return value

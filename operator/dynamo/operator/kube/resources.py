@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind of object, and what it is called in a URL."""
+    """A kind of object, and what it is called in a URL."""
 
     api_version: str
     kind: str
@@ -18,11 +18,11 @@ class Resource:
 
     @property
     def group(self) -> str:
-        """Empty for the core kinds."""
+        """Return the API group; empty for the core kinds."""
         return self.api_version.rpartition("/")[0]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Of the collection (everywhere or in a namespace), of one object, or of a part of one."""
+        """Return the path of the collection (everywhere or in a namespace), of an object, or of a part of it."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         parts += ["namespaces", namespace] if namespace else []
         parts += [part for part in (self.plural, name, subresource) if part]
@@ -53,5 +53,15 @@ SECRETS: Final = Resource("v1", "Secret", "secrets")
 
 
 def resource_of(kind: str) -> Resource:
-    """The child kind of this name."""
+    """Return the child kind of this name."""
     return next(r for r in (*CHILDREN, ROUTES, SECRETS) if r.kind == kind)
+
+
+class Key(NamedTuple):
+    """A pipeline's name in the cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import Manifest, Scene
-from dynamo.operator.workload import Argument, Workload
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import Manifest, RenderContext
+from dynamo.operator.plan.workload import Argument, Workload
 
 _OURS = "/etc/dynamo/files"
 _THEIRS = "/etc/dynamo/user"
@@ -21,7 +21,7 @@ _ENGINE_ARGS, _ENGINE_ARGS_FILE = "--engine-args", "engine-args.json"
 
 @dataclass(frozen=True)
 class WorkerFiles:
-    """What a worker reads, and where it finds it."""
+    """Files that a worker reads, and where it finds them."""
 
     argv: tuple[Argument, ...]
     """The plan's, with files in the place of contents."""
@@ -31,36 +31,48 @@ class WorkerFiles:
     mounts: tuple[Manifest, ...]
 
 
-def worker_files(scene: Scene, workload: Workload) -> WorkerFiles:
-    """Everything about the files of one revision."""
+def worker_files(context: RenderContext, workload: Workload) -> WorkerFiles:
+    """Return everything about the files of one revision."""
     contents = {file.name: file.content for file in workload.files if file.content is not None}
     paths = {name: f"{_OURS}/{name}" for name in contents}
     argv = _without_engine_args(workload.argv, contents)
     volumes: list[Manifest] = []
     mounts: list[Manifest] = []
     if contents:
-        config_map = {"name": naming.revision_name(scene.pipeline.name, workload)}
-        _mount(volumes, mounts, "files", {"configMap": config_map}, _OURS)
+        config_map = {"name": naming.revision_name(context.pipeline.name, workload)}
+        _mount(volumes, mounts=mounts, name="files", source={"configMap": config_map}, path=_OURS)
     for file in workload.files:
         if file.config_map is not None:
-            _mount(volumes, mounts, file.name, {"configMap": {"name": file.config_map}}, f"{_THEIRS}/{file.name}")
+            _mount(
+                volumes,
+                mounts=mounts,
+                name=file.name,
+                source={"configMap": {"name": file.config_map}},
+                path=f"{_THEIRS}/{file.name}",
+            )
             paths[file.name] = f"{_THEIRS}/{file.name}/{file.key}"
-    claim, _, path = (scene.pipeline.spec.model.source or "").removeprefix("pvc://").partition("/")
-    if (scene.pipeline.spec.model.source or "").startswith("pvc://"):
+    claim, _, path = (context.pipeline.spec.model.source or "").removeprefix("pvc://").partition("/")
+    if (context.pipeline.spec.model.source or "").startswith("pvc://"):
         source: Manifest = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-        _mount(volumes, mounts, "model-source", source, _MODEL)
-        argv = tuple(f"{_MODEL}/{path}" if a == scene.pipeline.spec.model.source else a for a in argv)
-    return WorkerFiles(argv, contents, paths, tuple(volumes), tuple(mounts))
+        _mount(volumes, mounts=mounts, name="model-source", source=source, path=_MODEL)
+        argv = tuple(f"{_MODEL}/{path}" if a == context.pipeline.spec.model.source else a for a in argv)
+    return WorkerFiles(argv, contents=contents, paths=paths, volumes=tuple(volumes), mounts=tuple(mounts))
 
 
-def files_config_map(scene: Scene, workload: Workload) -> list[Manifest]:
-    """The ConfigMap of a revision, if it has files; it never changes, so nodes needn't watch it."""
-    contents = worker_files(scene, workload).contents
+def files_config_map(context: RenderContext, workload: Workload) -> list[Manifest]:
+    """Return the ConfigMap of a revision, if it has files; it never changes, so nodes needn't watch it."""
+    contents = worker_files(context, workload).contents
     if not contents:
         return []
-    name = naming.revision_name(scene.pipeline.name, workload)
-    labels = naming.revision_labels(scene.pipeline.name, workload)
-    return [{**naming.child(scene, "v1", "ConfigMap", name, labels), "immutable": True, "data": dict(contents)}]
+    name = naming.revision_name(context.pipeline.name, workload)
+    labels = naming.revision_labels(context.pipeline.name, workload)
+    return [
+        {
+            **naming.child(context, api_version="v1", kind="ConfigMap", name=name, labels=labels),
+            "immutable": True,
+            "data": dict(contents),
+        }
+    ]
 
 
 def _without_engine_args(argv: tuple[Argument, ...], contents: dict[str, str]) -> tuple[Argument, ...]:

@@ -1,28 +1,34 @@
-"""What the builders must know of the cluster they build for, as the chart and the reconciler tell them."""
+"""What the builders read: `ClusterSettings` from the chart, `RenderContext` from the reconciler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from dynamo.operator.api.shown import shown_message, shown_path
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline
-from dynamo.operator.workload import Plan, Workload
+from dynamo.operator.manifests.pod_policy import PodTemplatePolicy
+from dynamo.operator.plan.workload import Plan, Workload
 
 Manifest = dict[str, Any]
+
+
+DENIED_ANNOTATIONS: Final = ("*-snippet", "*/snippet", "*-snippets", "*/auth-tls-secret", "*/proxy-ssl-secret")
+"""They put text into a proxy that many share, or have it read Secrets of other namespaces."""
 
 
 class RenderError(Exception):
     """A pipeline that can't become manifests: `path` names the field, the message the remedy."""
 
     def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}")
+        super().__init__(shown_message(f"{shown_path(path)}: {message}"))
         self.path, self.message = path, message
 
 
 @dataclass(frozen=True)
-class Site:
-    """One cluster and the installation in it."""
+class ClusterSettings:
+    """Settings of a cluster and of the installation in it."""
 
     frontend_image: str
     worker_images: Mapping[str, str]
@@ -35,41 +41,54 @@ class Site:
     etcd_sign_in: bool = False
     """Pipelines get credentials for the platform's etcd in a Secret of their own."""
     nats_sign_in: bool = False
+    pod_template_policy: PodTemplatePolicy = PodTemplatePolicy.BASELINE
+    service_accounts: tuple[str, ...] = ()
+    """That a podTemplate may name beside the pipeline's own."""
+    http_routes: bool = True
+    """Whether pipelines may ask for one: host names on a Gateway that many share."""
+    denied_annotations: tuple[str, ...] = DENIED_ANNOTATIONS
+    """Patterns of keys that no Ingress of a pipeline may have."""
+    metrics_from: tuple[str, ...] = ()
+    """Namespaces that may read metrics; all where none is named."""
+    egress_ports: tuple[int, ...] | None = None
+    """What pods may reach beside DNS, etcd, NATS and each other; None: anything."""
+    connections: tuple[str, ...] = ()
+    """URLs of the platform's etcd and NATS."""
 
     def worker_image(self, engine: str) -> str:
-        """The image that runs an engine."""
+        """Return the image that runs an engine."""
         image = self.worker_images.get(engine) or self.worker_images.get("default")
         if not image:
-            raise RenderError("spec.components", f"no image is configured for engine {engine}: add it to the chart")
+            raise RenderError(
+                "spec.components",
+                f"no worker image for engine {engine}: "
+                f"set pipelines.images.workers.{engine} in the dynamo-platform chart",
+            )
         return image
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Everything that the builders read."""
+class RenderContext:
+    """Everything that the builders of manifests read."""
 
     pipeline: DynamoPipeline
     plan: Plan
-    site: Site
+    cluster: ClusterSettings
     uid: str = field(default="")
 
     @classmethod
-    def of(cls, pipeline: DynamoPipeline, plan: Plan, site: Site) -> Scene:
-        """With the owner's uid out of the object's metadata; refused without, since nothing would clean up."""
+    def of(cls, pipeline: DynamoPipeline, plan: Plan, cluster: ClusterSettings) -> RenderContext:
+        """Return the context with the owner's uid; refused without, since nothing would clean up."""
         uid = (pipeline.metadata.model_extra or {}).get("uid")
         if not isinstance(uid, str) or not uid:
             raise RenderError("metadata.uid", "is missing: only an object that the API server has can own others")
-        return cls(pipeline, plan, site, uid)
+        return cls(pipeline, plan, cluster, uid)
 
     @property
     def kubernetes_namespace(self) -> str:
-        """Where everything goes: beside the pipeline."""
+        """Return the namespace of all manifests: the pipeline's."""
         return self.pipeline.metadata.namespace or "default"
 
     def component(self, workload: Workload) -> Component:
-        """The spec of a worker's component."""
+        """Return the spec of a worker's component."""
         return next(c for c in self.pipeline.spec.components if c.name == workload.component)
-
-    def with_plan(self, plan: Plan) -> Scene:
-        """The same scene with another plan."""
-        return replace(self, plan=plan)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import Scene, Site
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import ClusterSettings, RenderContext
 
 _ROOT: Final = "/etc/dynamo/credentials"
 ETCD_FILES: Final = ("username", "password", "ca.crt", "tls.crt", "tls.key")
@@ -25,41 +25,41 @@ _MODE: Final = 0o440
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a container needs for them."""
+    """Parts of a container that give it the credentials."""
 
     env: tuple[dict[str, Any], ...] = ()
     volumes: tuple[dict[str, Any], ...] = ()
     mounts: tuple[dict[str, Any], ...] = ()
 
 
-def credentials(scene: Scene) -> Credentials:
-    """For both servers; empty where they need none."""
-    runtime = scene.pipeline.spec.runtime
-    etcd = _of("etcd", "ETCD_AUTH_DIR", _source(scene, "etcd", runtime.etcd.secret, ETCD_FILES))
-    nats = _of("nats", "NATS_AUTH_DIR", _source(scene, "nats", runtime.nats.secret, NATS_FILES))
+def credentials(context: RenderContext) -> Credentials:
+    """Return them for both servers; empty where they need none."""
+    runtime = context.pipeline.spec.runtime
+    etcd = _of("etcd", "ETCD_AUTH_DIR", _source(context, "etcd", runtime.etcd.secret, ETCD_FILES))
+    nats = _of("nats", "NATS_AUTH_DIR", _source(context, "nats", runtime.nats.secret, NATS_FILES))
     return Credentials(etcd.env + nats.env, etcd.volumes + nats.volumes, etcd.mounts + nats.mounts)
 
 
-def given(pipeline: DynamoPipeline, site: Site) -> frozenset[str]:
-    """The servers for which the platform gives credentials: what it names itself, a pipeline signs in to by itself."""
+def given(pipeline: DynamoPipeline, cluster: ClusterSettings) -> frozenset[str]:
+    """Return the servers for which the platform gives credentials: those that the pipeline doesn't name itself."""
     runtime = pipeline.spec.runtime
-    etcd = site.etcd_sign_in and not (runtime.etcd.endpoints or runtime.etcd.secret)
-    nats = site.nats_sign_in and not (runtime.nats.url or runtime.nats.secret)
+    etcd = cluster.etcd_sign_in and not (runtime.etcd.endpoints or runtime.etcd.secret)
+    nats = cluster.nats_sign_in and not (runtime.nats.url or runtime.nats.secret)
     return frozenset(name for name, yes in (("etcd", etcd), ("nats", nats)) if yes)
 
 
 def secret_key(server: str, file: str) -> str:
-    """Where a file of a server stands in the pipeline's own Secret."""
+    """Return where a file of a server stands in the pipeline's own Secret."""
     return f"{server}.{file}"
 
 
-def _source(scene: Scene, server: str, named: str | None, files: Iterable[str]) -> dict[str, Any] | None:
+def _source(context: RenderContext, server: str, named: str | None, files: Iterable[str]) -> dict[str, Any] | None:
     if named:
         return {"secretName": named, "defaultMode": _MODE}
-    if server not in given(scene.pipeline, scene.site):
+    if server not in given(context.pipeline, context.cluster):
         return None
     items = [{"key": secret_key(server, file), "path": file} for file in files]
-    name = naming.credentials_name(scene.pipeline.name)
+    name = naming.credentials_name(context.pipeline.name)
     return {"secretName": name, "items": items, "defaultMode": _MODE, "optional": True}
 
 

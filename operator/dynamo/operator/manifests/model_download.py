@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dynamo.operator.resources.pod import CACHE, LOCKED, literal
-from dynamo.operator.resources.site import Manifest, Scene
-from dynamo.operator.workload import Workload
+from dynamo.operator.manifests.context import Manifest, RenderContext
+from dynamo.operator.manifests.pod import CACHE, LOCKED, literal
+from dynamo.operator.plan.workload import Workload
 
 CONTAINER = "model"
+TOKEN, OFFLINE = "HF_TOKEN", "HF_HUB_OFFLINE"
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
 
-def loaders(scene: Scene, workload: Workload) -> list[Manifest]:
-    """One if there is something to load. It gets the token and the user's variables, no way to etcd and NATS."""
+def loaders(context: RenderContext, workload: Workload) -> list[Manifest]:
+    """Return the init container if there is something to load. It has the token and the user's variables alone."""
     if not workload.fetch:
         return []
-    component = scene.component(workload)
-    found: Manifest = {
+    component = context.component(workload)
+    container: Manifest = {
         "name": CONTAINER,
-        "image": scene.site.worker_image(component.engine),
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": context.cluster.worker_image(component.engine),
+        "imagePullPolicy": context.cluster.pull_policy,
         "command": list(workload.fetch[:3]),
         "args": [literal(argument) for argument in workload.fetch[3:]],
-        "env": list(variables(scene, workload)),
+        "env": list(variables(context, workload)),
         "resources": {"requests": dict(_REQUESTS)},
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # the container's own
@@ -36,18 +37,25 @@ def loaders(scene: Scene, workload: Workload) -> list[Manifest]:
         "securityContext": LOCKED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    return [found | ({"envFrom": list(component.env_from)} if component.env_from else {})]
+    return [container | ({"envFrom": list(component.env_from)} if component.env_from else {})]
 
 
-def variables(scene: Scene, workload: Workload) -> Iterator[Manifest]:
-    """Where the model goes and who asks for it; then the user's own, which win and may name those before."""
-    component = scene.component(workload)
+def variables(context: RenderContext, workload: Workload, *, loads: bool = True) -> Iterator[Manifest]:
+    """Yield where the model goes and who asks for it; then the user's own, which win and may name those before.
+
+    A container that `loads` nothing, since another has, gets no token: code of users' runs in it. It takes what is
+    in the cache, since the hub would not even tell it of a model for which a token is needed.
+    """
+    component = context.component(workload)
     theirs = {variable.name for variable in component.env}
+    withheld = not loads and any(secret.variable == TOKEN for secret in workload.secrets) and TOKEN not in theirs
+    if withheld and OFFLINE not in theirs:
+        yield {"name": OFFLINE, "value": "1"}
     for name, value in (("HF_HOME", f"{CACHE}/huggingface"), ("HOME", "/tmp")):  # the container's own
         if name not in theirs:
             yield {"name": name, "value": value}
     for secret in workload.secrets:
-        if secret.variable not in theirs:
+        if secret.variable not in theirs and (loads or secret.variable != TOKEN):
             reference = {"name": secret.secret, "key": secret.key}
             yield {"name": secret.variable, "valueFrom": {"secretKeyRef": reference}}
     for variable in component.env:

@@ -1,7 +1,7 @@
 """The pod template of a workload: one container, locked down as PSS `restricted` asks, patched by the user last.
 
 Every pod runs without the right to ask the API server, with a read-only root file system,
-and is told to end by SIGTERM alone: frontend and worker drain by themselves (they leave
+and ends by SIGTERM alone: frontend and worker drain by themselves (they leave
 membership, refuse late arrivals retryably, finish their streams), so there is no preStop.
 """
 
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynamo.operator.api.fields import ResourceSpec
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.credentials import credentials
-from dynamo.operator.resources.overlay import check_template, overlay
-from dynamo.operator.resources.site import Manifest, Scene
-from dynamo.operator.workload import Workload
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import Manifest, RenderContext, RenderError
+from dynamo.operator.manifests.credentials import credentials
+from dynamo.operator.manifests.pod_patch import check_template, overlay
+from dynamo.operator.manifests.pod_policy import refusals
+from dynamo.operator.plan.workload import Workload
 
 CACHE = "/var/cache/dynamo"
 MARGIN_SECONDS = 20
@@ -33,7 +34,7 @@ LOCKED: Manifest = {
 
 
 def pod_template(
-    scene: Scene,
+    context: RenderContext,
     workload: Workload,
     container: Manifest,
     volumes: list[Manifest],
@@ -42,28 +43,50 @@ def pod_template(
     path: str,
     before: Sequence[Manifest] = (),
 ) -> Manifest:
-    """`container` in its pod, after those that end before it starts.
+    """Return `container` in its pod, after those that end before it starts.
 
     `patch` is the user's podTemplate, which stands at `path` in the pipeline.
     """
-    spec = _pod_spec(scene, workload, container, volumes)
+    spec = _pod_spec(context, workload, container, volumes)
     if before:
         spec["initContainers"] = list(before)
     base = {"metadata": {"labels": dict(labels)}, "spec": spec}
     template = overlay(base, patch or {}, path)
     check_template(template, path, container["name"])
+    _check_policy(context, template, path)
+    _drop_our_limit(template, container, patch or {})
     metadata = template.get("metadata", {})
     own_labels = {**metadata.get("labels", {}), **labels}
     return {**template, "metadata": {**metadata, "labels": own_labels}}
 
 
-def _pod_spec(scene: Scene, workload: Workload, container: Manifest, volumes: list[Manifest]) -> Manifest:
-    site = scene.site
+def _check_policy(context: RenderContext, template: Manifest, path: str) -> None:
+    cluster = context.cluster
+    account = naming.account_name(context.pipeline.name)
+    refused = refusals(template, cluster.pod_template_policy, account, cluster.service_accounts)
+    if refused:
+        others = "; ".join(f"{path}.{place} {why}" for place, why in refused[1:])
+        place, why = refused[0]
+        policy = f"refused by the platform's pipelines.podTemplatePolicy={cluster.pod_template_policy}"
+        raise RenderError(f"{path}.{place}", f"{why}{'; ' + others if others else ''} ({policy}): remove it")
+
+
+def _drop_our_limit(template: Manifest, container: Manifest, patch: Mapping[str, Any]) -> None:
+    """Drop our memory limit where the user's template asks for memory and names no limit."""
+    for container_patch in (patch.get("spec") or {}).get("containers") or []:
+        asked = container_patch.get("resources") or {} if container_patch.get("name") == container["name"] else {}
+        if "memory" in (asked.get("requests") or {}) and "memory" not in (asked.get("limits") or {}):
+            ours = next(c for c in template["spec"]["containers"] if c["name"] == container["name"])["resources"]
+            ours["limits"] = {k: v for k, v in ours.get("limits", {}).items() if k != "memory"}
+
+
+def _pod_spec(context: RenderContext, workload: Workload, container: Manifest, volumes: list[Manifest]) -> Manifest:
+    cluster = context.cluster
     security: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if site.fs_group is not None:
-        security |= {"fsGroup": site.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
+    if cluster.fs_group is not None:
+        security |= {"fsGroup": cluster.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     spec: Manifest = {
-        "serviceAccountName": naming.account_name(scene.pipeline.name),
+        "serviceAccountName": naming.account_name(context.pipeline.name),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": workload.grace_seconds + MARGIN_SECONDS,
@@ -72,16 +95,16 @@ def _pod_spec(scene: Scene, workload: Workload, container: Manifest, volumes: li
         "shareProcessNamespace": True,
         "securityContext": security,
     }
-    if site.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in site.pull_secrets]
+    if cluster.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in cluster.pull_secrets]
     if workload.nodes == 1:
-        spec["topologySpreadConstraints"] = [_spread(scene, workload)]
-    scratch = [{"name": "tmp", "emptyDir": {}}, *volumes, *credentials(scene).volumes]
+        spec["topologySpreadConstraints"] = [_spread(context, workload)]
+    scratch = [{"name": "tmp", "emptyDir": {}}, *volumes, *credentials(context).volumes]
     return {**spec, "containers": [container], "volumes": scratch}
 
 
-def _spread(scene: Scene, workload: Workload) -> Manifest:
-    selector = naming.part_selector(scene.pipeline.name, workload.component)
+def _spread(context: RenderContext, workload: Workload) -> Manifest:
+    selector = naming.part_selector(context.pipeline.name, workload.component)
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -91,7 +114,7 @@ def _spread(scene: Scene, workload: Workload) -> Manifest:
 
 
 def container_of(
-    scene: Scene,
+    context: RenderContext,
     workload: Workload,
     name: str,
     image: str,
@@ -101,11 +124,11 @@ def container_of(
     mounts: list[Manifest],
     resources: Manifest,
 ) -> Manifest:
-    """The one container; `argv` may hold `$(NAME)` for a variable, literals come escaped."""
-    found: Manifest = {
+    """Return the one container; `argv` may hold `$(NAME)` for a variable, literals come escaped."""
+    container: Manifest = {
         "name": name,
         "image": image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "imagePullPolicy": context.cluster.pull_policy,
         "command": argv[:3],
         "args": argv[3:],
         "env": env,
@@ -114,16 +137,16 @@ def container_of(
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # the container's own
             *mounts,
-            *credentials(scene).mounts,
+            *credentials(context).mounts,
         ],
         "securityContext": LOCKED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    return found | (_probes(workload) if workload.probe else {})
+    return container | (_probes(workload) if workload.probe else {})
 
 
 def _probes(workload: Workload) -> Manifest:
-    """Alive is asked of the event loop, ready of the membership; a long load is not ready, but alive."""
+    """Return the probes: the event loop is asked for live, the membership for ready, so a long load is live."""
     if workload.probe is None:
         return {}
     port, period = workload.probe.port, workload.probe.period_seconds
@@ -140,21 +163,30 @@ def _probes(workload: Workload) -> Manifest:
     }
 
 
-def environment(scene: Scene, values: Mapping[str, str], own: list[Manifest]) -> list[Manifest]:
-    """Variables by name: the plan's, the credentials', then `own`, which may say `$(NAME)` of those before."""
-    found: dict[str, Manifest] = {name: {"name": name, "value": value} for name, value in values.items()}
-    for variable in (*credentials(scene).env, *own):
-        found.pop(variable["name"], None)
-        found[variable["name"]] = variable
-    return list(found.values())
+def environment(context: RenderContext, values: Mapping[str, str], own: list[Manifest]) -> list[Manifest]:
+    """Return variables by name: the plan's, the credentials', then `own`, which may use `$(NAME)` of those before."""
+    variables: dict[str, Manifest] = {name: {"name": name, "value": value} for name, value in values.items()}
+    for variable in (*credentials(context).env, *own):
+        variables.pop(variable["name"], None)
+        variables[variable["name"]] = variable
+    return list(variables.values())
 
 
 def resources_of(
-    spec: ResourceSpec | None, defaults: Mapping[str, str], accelerators: tuple[str, int] | None = None
+    spec: ResourceSpec | None,
+    defaults: Mapping[str, str],
+    accelerators: tuple[str, int] | None = None,
+    memory_limit: str | None = None,
 ) -> Manifest:
-    """What the user asks for, else small requests; devices count as request and limit."""
+    """Return what the user asks for, else small requests; devices count as request and limit.
+
+    The limit of memory holds where the user says nothing of memory.
+    """
     requests = {k: str(v) for k, v in (spec.requests if spec else {}).items()}
     limits = {k: str(v) for k, v in (spec.limits if spec else {}).items()}
+    if memory_limit and "memory" not in limits and "memory" not in requests:
+        requests["memory"] = defaults.get("memory", memory_limit)
+        limits["memory"] = memory_limit
     for name, amount in defaults.items():
         if name not in limits:
             requests.setdefault(name, amount)
@@ -166,5 +198,5 @@ def resources_of(
 
 
 def literal(text: str) -> str:
-    """Kubernetes would put a variable in the place of `$(NAME)`."""
+    """Escape a text: Kubernetes would put a variable in the place of `$(NAME)`."""
     return text.replace("$(", "$$(")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dynamo.operator.resources.site import RenderError
+from dynamo.operator.manifests.context import RenderError
 
 _KEYS = {
     "containers": "name",
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 def overlay(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -> Json:
-    """A copy of `base` with `patch` over it."""
+    """Return a copy of `base` with `patch` over it."""
     if patch.get(_DIRECTIVE) == "replace":
         return {k: v for k, v in patch.items() if k != _DIRECTIVE}
     merged = {k: v for k, v in base.items() if not _is_alternative(k, patch)}
@@ -57,7 +57,7 @@ def check_template(template: Mapping[str, Any], path: str, main: str) -> None:
     for name in ("labels", "annotations"):
         for key, value in _mapping(metadata, name, f"{path}.metadata").items():
             if not isinstance(value, str):
-                raise RenderError(f"{path}.metadata.{name}.{key}", "must be a text: quote it")
+                raise RenderError(f"{path}.metadata.{name}.{key}", "must be a string: quote it")
     if not any(c.get("name") == main for c in _items(spec.get("containers", []), f"{path}.spec.containers")):
         raise RenderError(f"{path}.spec.containers", f"must keep the container {main!r}: change it, don't remove it")
     for kind in ("initContainers", "containers"):
@@ -67,7 +67,7 @@ def check_template(template: Mapping[str, Any], path: str, main: str) -> None:
 
 def _check_container(container: Mapping[str, Any], path: str) -> None:
     if not isinstance(container.get("name"), str):
-        raise RenderError(f"{path}.name", "is required and must be a text")
+        raise RenderError(f"{path}.name", "is required and must be a string")
     if not container.get("image"):
         raise RenderError(f"{path}.image", f"is required, since {container['name']!r} is a container of yours")
     _check_variables(container, path)
@@ -78,9 +78,9 @@ def _check_variables(container: Mapping[str, Any], path: str) -> None:
     for index, variable in enumerate(_items(container.get("env", []), f"{path}.env")):
         place, name = f"{path}.env[{index}]", variable.get("name")
         if not isinstance(name, str) or name in seen:
-            raise RenderError(f"{place}.name", "must be a text that occurs once")
+            raise RenderError(f"{place}.name", "must be a string that occurs once")
         if not isinstance(variable.get("value", ""), str):
-            raise RenderError(f"{place}.value", "must be a text: quote it")
+            raise RenderError(f"{place}.value", "must be a string: quote it")
         seen.add(name)
 
 
@@ -99,8 +99,8 @@ def _merged(base: Any, value: Any, name: str, path: str) -> Any:
 
 
 def _merged_list(base: list[Json], patch: list[Any], key: str, path: str) -> list[Json]:
-    """Ours first and in our order, then what is new, so that the result is the same each time."""
-    found: dict[Any, Json] = {item[key]: item for item in base}
+    """Merge: ours first and in our order, then what is new, so that the result is the same each time."""
+    items: dict[Any, Json] = {item[key]: item for item in base}
     for index, item in enumerate(_items(patch, path)):
         place = f"{path}[{index}]"
         if key not in item:
@@ -109,13 +109,13 @@ def _merged_list(base: list[Json], patch: list[Any], key: str, path: str) -> lis
         if isinstance(name, dict | list):
             raise RenderError(f"{place}.{key}", "must be a single value")
         if item.get(_DIRECTIVE) == "delete":
-            found.pop(name, None)
+            items.pop(name, None)
         else:
-            before = found.get(name, {})
+            before = items.get(name, {})
             if path.endswith(".volumes") and not before.keys() <= item.keys():
                 before = {}
-            found[name] = overlay(before, item, place)
-    return list(found.values())
+            items[name] = overlay(before, item, place)
+    return list(items.values())
 
 
 def _is_alternative(name: str, patch: Mapping[str, Any]) -> bool:
@@ -123,10 +123,10 @@ def _is_alternative(name: str, patch: Mapping[str, Any]) -> bool:
 
 
 def _mapping(value: Mapping[str, Any], name: str, path: str) -> Mapping[str, Any]:
-    found = value.get(name, {})
-    if not isinstance(found, dict):
+    mapping = value.get(name, {})
+    if not isinstance(mapping, dict):
         raise RenderError(f"{path}.{name}", "must be a mapping, as in core/v1 PodTemplateSpec")
-    return found
+    return mapping
 
 
 def _items(value: Any, path: str) -> Iterator[Json]:

@@ -17,7 +17,7 @@ from dynamo.operator.api.frontend import FrontendSpec, RouterSpec
 from dynamo.operator.api.rules import CPU_ENGINES
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, ModelSpec
 from dynamo.operator.api.v1alpha1 import Rollout as RolloutSpec
-from dynamo.operator.workload import (
+from dynamo.operator.plan.workload import (
     Argument,
     FileMount,
     LeaderAddress,
@@ -35,7 +35,7 @@ from dynamo.operator.workload import (
 ENDPOINT = "generate"
 SYSTEM_PORT = 9090
 GRACE_SECONDS = 60
-"""In a cluster, where neither pipeline nor platform says more. A pod without streams ends at once, but the deletion
+"""In a cluster, where neither pipeline nor platform sets it. A pod without streams ends at once, but the deletion
 of a namespace waits for half of the longest grace in it, whatever its pods do."""
 LOCAL_GRACE_SECONDS = 30
 REVISION_DIGITS = 8
@@ -45,7 +45,7 @@ KEPT = {"resources", "pod_template", "env", "env_from", "accelerator", "shared_m
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a plan is carried out."""
+    """The place where a plan is carried out."""
 
     etcd: tuple[str, ...]
     nats: str
@@ -57,13 +57,16 @@ class Environment:
 
 
 def plan(pipeline: DynamoPipeline, environment: Environment) -> Plan:
-    """Every workload of a valid pipeline."""
+    """Return every workload of a valid pipeline."""
     namespace = dynamo_namespace(pipeline, environment)
     if pipeline.spec.grace_seconds is not None:
         environment = replace(environment, grace_seconds=pipeline.spec.grace_seconds)
     shared = (("DYN_NAMESPACE", namespace), *_connections(pipeline, environment))
     frontend = _frontend(pipeline.spec.frontend, namespace, shared, environment)
-    workers = [_worker(pipeline, component, namespace, shared, environment) for component in pipeline.spec.components]
+    workers = [
+        _worker(pipeline, component=component, namespace=namespace, shared=shared, environment=environment)
+        for component in pipeline.spec.components
+    ]
     return Plan(
         pipeline=pipeline.name,
         namespace=namespace,
@@ -73,7 +76,7 @@ def plan(pipeline: DynamoPipeline, environment: Environment) -> Plan:
 
 
 def dynamo_namespace(pipeline: DynamoPipeline, environment: Environment) -> str:
-    """Two pipelines on one etcd never meet: an underscore occurs in no Kubernetes name."""
+    """Return the namespace; pipelines on one etcd never meet, as no Kubernetes name has an underscore."""
     if pipeline.spec.namespace:
         return pipeline.spec.namespace
     if environment.local:
@@ -82,7 +85,7 @@ def dynamo_namespace(pipeline: DynamoPipeline, environment: Environment) -> str:
 
 
 def model_name(pipeline: DynamoPipeline) -> str:
-    """The served name: as asked, else the repository or file, else (nothing to load) the pipeline."""
+    """Return the served name: as asked, else the repository or file, else (nothing to load) the pipeline."""
     model = pipeline.spec.model
     if model.name or not model.source:
         return model.name or pipeline.name
@@ -110,7 +113,10 @@ def _frontend(
     ports = [Port("http", spec.port, spec.port)]
     probe = Probe("http", "/health")
     if spec.workers > 1:
-        argv += ["--workers", str(spec.workers), "--system-port", PortOf("system")]
+        argv += ["--workers", str(spec.workers)]
+    if spec.workers > 1 or not environment.local:
+        # The kubelet's questions must be answered however many clients hold the public port.
+        argv += ["--system-port", PortOf("system")]
         ports.append(Port("system", None, SYSTEM_PORT))
         probe = Probe("system", "/health")
     argv += [*_kv_routing(spec), "--grace-seconds", str(environment.grace_seconds)]
@@ -123,13 +129,20 @@ def _frontend(
         ports=tuple(ports),
         probe=probe,
         rollout=Rollout(max_surge=1, max_unavailable=0),
+        secrets=tuple(_frontend_secrets(spec)),
         grace_seconds=environment.grace_seconds,
         is_frontend=True,
     )
 
 
+def _frontend_secrets(spec: FrontendSpec) -> Iterator[SecretRef]:
+    """Yield the keys' Secret: on a laptop a variable names the file, in a cluster `manifests.frontend` mounts it."""
+    if spec.api_keys:
+        yield SecretRef("DYN_API_KEYS_FILE", spec.api_keys.secret, spec.api_keys.key, "spec.frontend.apiKeys")
+
+
 def _kv_routing(spec: FrontendSpec) -> Iterator[str]:
-    """Only what differs from the frontend's own defaults."""
+    """Yield only what differs from the frontend's own defaults."""
     router = spec.router
     if router.overlap_score_weight != RouterSpec().overlap_score_weight:
         yield from ("--overlap-score-weight", _number(router.overlap_score_weight))
@@ -239,7 +252,7 @@ def _accelerators(component: Component) -> tuple[str, int] | None:
 
 
 def _rollout(spec: RolloutSpec, replicas: int) -> Rollout:
-    """A surge rounds up and a gap rounds down, as in a Deployment; both 0 would never move."""
+    """Round a surge up and a gap down, as in a Deployment; both 0 would never move."""
     if spec.strategy == "Recreate":
         return Rollout(max_surge=0, max_unavailable=replicas, recreate=True)
     if spec.max_surge is None and spec.max_unavailable is None:
@@ -277,7 +290,7 @@ def _with_revision(workload: Workload, pipeline: DynamoPipeline) -> Workload:
 
 
 def _canonical(value: Any) -> Any:
-    """As the API server gives values back: 1.0 is 1, and null is absent."""
+    """Return a value as the API server gives it back: 1.0 is 1, and null is absent."""
     if isinstance(value, dict):
         return {k: _canonical(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -286,7 +299,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _compact(value: Any) -> str:
-    """JSON that is the same for the same meaning: maps have no order in the API server."""
+    """Return JSON that is the same for the same meaning: maps have no order in the API server."""
     return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

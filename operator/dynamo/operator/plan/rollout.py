@@ -15,43 +15,43 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dynamo.operator.workload import Plan, Rollout, Workload
+from dynamo.operator.plan.workload import Plan, Rollout, Workload
 
 
 @dataclass(frozen=True)
 class RevisionSet:
-    """What exists of one revision of a component."""
+    """The replicas that exist of one revision of a component."""
 
     component: str
     revision: str
     replicas: int
-    """How many it was last told to have."""
+    """How many it was last set to have."""
     ready: frozenset[int] = frozenset()
     """Ordinals that serve."""
     present: int = 0
     """How many exist, those that are ending included."""
     lost: frozenset[int] = frozenset()
-    """Ordinals that nobody can start anew: a pod of that name hangs on a dead node."""
+    """Ordinals that nobody can start again: a pod of that name hangs on a dead node."""
 
     @property
     def living(self) -> int:
-        """How many of those that it was told to have aren't lost."""
+        """Return how many of the wanted replicas aren't lost."""
         return self.replicas - sum(ordinal < self.replicas for ordinal in self.lost)
 
     def without_lost(self) -> RevisionSet:
-        """The same, numbered as if the lost ones had never been; `with_lost` leads back."""
+        """Return it numbered as if the lost ones had never been; `with_lost` leads back."""
         ready = frozenset(self._rank(ordinal) for ordinal in self.ready - self.lost)
         return replace(self, replicas=self.living, ready=ready, lost=frozenset())
 
     def with_lost(self, living: int) -> int:
-        """The fewest replicas of which so many aren't lost."""
+        """Return the fewest replicas of which so many aren't lost."""
         replicas = living
         for ordinal in sorted(self.lost):
             replicas += ordinal < replicas
         return replicas
 
     def _rank(self, ordinal: int) -> int:
-        return ordinal - sum(one < ordinal for one in self.lost)
+        return ordinal - sum(lost < ordinal for lost in self.lost)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ Action = Start | Scale | Stop
 
 
 def converge(plan: Plan, observed: Iterable[RevisionSet]) -> list[Action]:
-    """The steps allowed now, in order; none when the plan is reached."""
+    """Return the steps allowed now, in order; none when the plan is reached."""
     sets = list(observed)
     wanted = {w.component for w in plan.workloads}
     actions: list[Action] = [Stop(s.component, s.revision) for s in sets if s.component not in wanted]
@@ -105,25 +105,25 @@ def _component(workload: Workload, live: list[RevisionSet]) -> list[Action]:
     trimmed = [_without_idle_end(s) for s in old]
     grown = replace(new, replicas=_grown(new, trimmed, goal, rollout))
     shrunk = _shrink([grown, *trimmed], [goal, *(0 for _ in trimmed)], floor)
-    told = [replace(s, replicas=_told(before.get(s.revision), s.replicas, follows)) for s in shrunk]
+    targets = [replace(s, replicas=_replicas_for(before.get(s.revision), s.replicas, follows)) for s in shrunk]
     return [
-        *_towards(workload, before.get(workload.revision), told[0].replicas),
-        *(action for s, after in zip(old, told[1:], strict=True) for action in _retire(before[s.revision], after)),
+        *_towards(workload, before.get(workload.revision), targets[0].replicas),
+        *(action for s, after in zip(old, targets[1:], strict=True) for action in _retire(before[s.revision], after)),
     ]
 
 
-def _told(live: RevisionSet | None, living: int, follows: bool) -> int:
-    """What a set is told to have, so that so many of it live."""
+def _replicas_for(live: RevisionSet | None, living: int, follows: bool) -> int:
+    """Return the replicas to ask for, so that so many of them live."""
     return living if live is None or follows else live.with_lost(living)
 
 
 def _without_idle_end(old: RevisionSet) -> RevisionSet:
-    """Replicas at its end that don't serve can go at once: a broken revision never blocks the next."""
+    """Cut replicas at its end that don't serve, so that a broken revision never blocks the next."""
     return replace(old, replicas=min(old.replicas, max(old.ready, default=-1) + 1))
 
 
 def _grown(new: RevisionSet, old: list[RevisionSet], goal: int, rollout: Rollout) -> int:
-    """How many of the wanted revision there may be now; replicas of old revisions that don't serve hold up nobody."""
+    """Return how many of the wanted revision there may be now; old replicas that don't serve hold up nobody."""
     if new.replicas >= goal:
         return new.replicas
     if rollout.recreate and any(s.present for s in old):
@@ -141,15 +141,15 @@ def _shrink(sets: list[RevisionSet], goals: list[int], floor: int) -> list[Revis
     return result
 
 
-def _shrink_one(one: RevisionSet, goal: int, needed: int) -> RevisionSet:
-    serving = sorted(_serving(one))
+def _shrink_one(revision_set: RevisionSet, goal: int, needed: int) -> RevisionSet:
+    serving = sorted(_serving(revision_set))
     keep = min(len(serving), max(needed, 0))
     lowest = serving[keep - 1] + 1 if keep else 0
-    return replace(one, replicas=min(one.replicas, max(goal, lowest)))
+    return replace(revision_set, replicas=min(revision_set.replicas, max(goal, lowest)))
 
 
-def _serving(one: RevisionSet) -> frozenset[int]:
-    return frozenset(ordinal for ordinal in one.ready if ordinal < one.replicas)
+def _serving(revision_set: RevisionSet) -> frozenset[int]:
+    return frozenset(ordinal for ordinal in revision_set.ready if ordinal < revision_set.replicas)
 
 
 def _towards(workload: Workload, current: RevisionSet | None, replicas: int) -> list[Action]:

@@ -52,7 +52,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Probe:
-    """How to ask a process whether it is ready."""
+    """A request that asks a process whether it is ready."""
 
     port: str
     path: str
@@ -82,7 +82,7 @@ class SecretRef:
 
 @dataclass(frozen=True)
 class Rollout:
-    """How many may be missing or too many while a revision replaces another, already rounded."""
+    """Replicas that may be missing or extra while a revision replaces another, already rounded."""
 
     max_surge: int = 0
     max_unavailable: int = 1
@@ -124,18 +124,18 @@ class Plan:
 
     @property
     def frontend(self) -> Workload:
-        """The frontends' workload."""
+        """Return the frontends' workload."""
         return next(w for w in self.workloads if w.is_frontend)
 
     @property
     def workers(self) -> tuple[Workload, ...]:
-        """The components' workloads, in the file's order."""
+        """Return the components' workloads, in the file's order."""
         return tuple(w for w in self.workloads if not w.is_frontend)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What an executor puts in the place of symbols."""
+    """Values that an executor puts in the place of symbols."""
 
     ports: Mapping[str, int]
     paths: Mapping[str, str]
@@ -144,7 +144,7 @@ class Placement:
 
 
 def resolve(argv: tuple[Argument, ...], placement: Placement) -> list[str]:
-    """`argv` with every symbol replaced."""
+    """Return `argv` with every symbol replaced."""
     values: dict[type, Callable[[Any], str]] = {
         str: str,
         PortOf: lambda a: str(placement.ports[a.name]),

@@ -1,10 +1,10 @@
-"""Which ready pods the frontends can't reach: `Reach`, fed with what frontends say in `/health`. Pure.
+"""Which ready pods the frontends can't reach: `Reachability`, fed with what frontends say in `/health`. Pure.
 
 A pod's readiness is what its own process says, and Kubernetes needs 40 to 50 s to find out
 that a node doesn't answer any more. Frontends know within seconds, since they route. A pod
 counts as lost only when a frontend has named it before: what never registers under its pod's
 name (a user's own file without a model, the followers of a group) is left to Kubernetes. And only
-when it is said twice: a worker that leaves, or is busy for a moment, is no news.
+when two polls agree: a worker that leaves, or is busy for a moment, is no news.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import msgspec
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """What is read of one entry of `instances`."""
+    """The fields that are read of an entry of `instances`."""
 
     host: str = ""
     routable: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What is read of `/health`."""
+class HealthReport(msgspec.Struct, frozen=True):
+    """The fields that are read of `/health`."""
 
     instances: tuple[Instance, ...] = ()
 
     @property
-    def named(self) -> frozenset[str]:
-        """Pods that have registered."""
-        return frozenset(one.host for one in self.instances if one.host)
+    def registered(self) -> frozenset[str]:
+        """Return the pods that have registered."""
+        return frozenset(instance.host for instance in self.instances if instance.host)
 
     @property
-    def reached(self) -> frozenset[str]:
-        """Pods that a request could go to."""
-        return frozenset(one.host for one in self.instances if one.routable and one.host)
+    def routable_pods(self) -> frozenset[str]:
+        """Return the pods that a request could go to."""
+        return frozenset(instance.host for instance in self.instances if instance.routable and instance.host)
 
 
-class Reach:
-    """Of one pipeline."""
+class Reachability:
+    """Tracks which pods of a pipeline the frontends can't reach."""
 
     def __init__(self) -> None:
         self.lost: frozenset[str] = frozenset()
@@ -46,17 +46,19 @@ class Reach:
         self._known: frozenset[str] = frozenset()
         self._suspects: frozenset[str] = frozenset()
 
-    def answered(self, ready: Collection[str], answers: Sequence[Answer]) -> bool:
-        """What frontends say of pods that were ready before they were asked; True where `lost` changed.
+    def update(self, ready: Collection[str], reports: Sequence[HealthReport]) -> bool:
+        """Take in reports about pods that were ready before the poll; True where `lost` changed.
 
         Without an answer nothing is known, and nothing held against anybody.
         """
-        reached = [answer.reached for answer in answers]
-        named = frozenset[str]().union(*(answer.named for answer in answers))
-        lacking = frozenset(
-            pod for pod in ready if (pod in self._known or pod in named) and not all(pod in one for one in reached)
+        routable_pods = [report.routable_pods for report in reports]
+        registered = frozenset[str]().union(*(report.registered for report in reports))
+        unreachable = frozenset(
+            pod
+            for pod in ready
+            if (pod in self._known or pod in registered) and not all(pod in pods for pods in routable_pods)
         )
-        before, self.lost = self.lost, lacking & self._suspects
-        self._suspects = lacking
-        self._known = named | self._known.intersection(ready)
+        before, self.lost = self.lost, unreachable & self._suspects
+        self._suspects = unreachable
+        self._known = registered | self._known.intersection(ready)
         return self.lost != before

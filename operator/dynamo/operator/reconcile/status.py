@@ -9,35 +9,42 @@ at rest nothing is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from dynamo.operator.api.conditions import (
+    BEGINNING,
+    ON_THE_WAY,
+    WORST_FIRST,
+    Fact,
+    Reason,
+    Trouble,
+    Type,
+    conditions,
+    reason_of,
+)
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.conditions import BEGINNING, ON_THE_WAY, WORST_FIRST, Fact, Reason, Type, conditions, reason_of
-from dynamo.operator.converge import RevisionSet
-from dynamo.operator.observe import Observed, Waiting
-from dynamo.operator.resources import naming
-from dynamo.operator.workload import Plan, Workload
+from dynamo.operator.cluster.observe import Observed, Waiting
+from dynamo.operator.manifests import naming
+from dynamo.operator.plan.rollout import RevisionSet
+from dynamo.operator.plan.workload import Plan, Workload
 
+_ACCEPTED = "the operator has seen this generation and starts to apply it"
 
-class Trouble(NamedTuple):
-    """What keeps the reconciler from its work; `final` if only a change of the spec helps."""
-
-    reason: Reason
-    message: str
-    final: bool
+TERM = "term"
+"""Field of the status: which leader wrote it last; see `kube/write_fence.py`."""
 
 
 def first_status(pipeline: DynamoPipeline, previous: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """Written at first sight: without any condition, kstatus and Argo CD would take the object for done."""
+    """Return the first status: without any condition, kstatus and Argo CD would take the object for done."""
     facts = [
-        Fact(Type.READY, "Unknown", Reason.OBSERVING, "the operator has seen this generation and begins"),
-        Fact(Type.RECONCILING, "True", Reason.OBSERVING, "the operator has seen this generation and begins"),
+        Fact(Type.READY, "Unknown", Reason.PENDING, _ACCEPTED),
+        Fact(Type.RECONCILING, "True", Reason.PENDING, _ACCEPTED),
     ]
     return {**previous, **_head(pipeline, facts, previous, now)}
 
 
 def failed_status(pipeline: DynamoPipeline, trouble: Trouble, previous: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """Children stay as they are, and so does what the status says of them."""
+    """Return the status of a pipeline that can't be reconciled; its children, and their counts, stay as they are."""
     facts = [Fact(Type.READY, "False", trouble.reason, trouble.message), _trouble_fact(trouble)]
     return {**previous, **_head(pipeline, facts, previous, now)}
 
@@ -52,36 +59,42 @@ def status(
     url: str,
     trouble: Trouble | None = None,
 ) -> dict[str, Any]:
-    """The whole status; equal to `previous` where nothing that matters changed."""
+    """Return the whole status; equal to `previous` where nothing that matters changed."""
     counts = [_component(workload, observed) for workload in plan.workers]
     facts = _facts(plan, observed, counts, trouble)
-    found = {
+    body = {
         **_head(pipeline, facts, previous, now),
         "url": url,
         "model": plan.model,
         "namespace": plan.namespace,
         "engines": ",".join(dict.fromkeys(str(c.engine) for c in pipeline.spec.components)),
         "tensorParallel": ",".join(dict.fromkeys(str(c.tensor_parallel_size) for c in pipeline.spec.components)),
-        "workers": f"{sum(c['routable'] for c in counts)}/{sum(c['desired'] for c in counts)}",
+        "workers": f"{sum(c['availableReplicas'] for c in counts)}/{sum(c['replicas'] for c in counts)}",
         "components": counts,
     }
-    return found | _scale(pipeline, plan, observed)
+    return body | _scale(pipeline, plan, observed)
+
+
+def with_term(after: Mapping[str, Any], before: Mapping[str, Any], term: int) -> dict[str, Any]:
+    """Return a status that is about to be written with this leader's term; that alone is no reason to write."""
+    same = {**after, **({TERM: before[TERM]} if TERM in before and TERM not in after else {})}
+    return same if same == before or not term else {**after, TERM: term}
 
 
 def is_progress(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether only counts and words differ: nothing that anybody waits for, or that we read again."""
+    """Return whether only counts and messages differ: nothing that anybody waits for, or that we read again."""
     return _lasting(before) == _lasting(after)
 
 
-def _lasting(found: Mapping[str, Any]) -> dict[str, Any]:
+def _lasting(body: Mapping[str, Any]) -> dict[str, Any]:
     awaited = (Type.READY, Type.RECONCILING, Type.STALLED)
     conditions = {
         (c["type"], c["status"], "" if c["reason"] in ON_THE_WAY else c["reason"])
-        for c in found.get("conditions", [])
+        for c in body.get("conditions", [])
         if c["type"] in awaited
     }
-    components = [{k: c.get(k) for k in ("name", "revision", "desired")} for c in found.get("components", [])]
-    rest = {k: v for k, v in found.items() if k not in ("workers", "replicas")}
+    components = [{k: c.get(k) for k in ("name", "revision", "replicas")} for c in body.get("components", [])]
+    rest = {k: v for k, v in body.items() if k not in ("workers", "replicas")}
     return {**rest, "conditions": conditions, "components": components}
 
 
@@ -98,15 +111,15 @@ def _component(workload: Workload, observed: Observed) -> dict[str, Any]:
     return {
         "name": workload.component,
         "revision": workload.revision,
-        "desired": workload.replicas,
-        "updated": len(current.ready) if current else 0,
-        "ready": routable + observed.unreachable.get(workload.component, 0),
-        "routable": routable,
+        "replicas": workload.replicas,
+        "updatedReplicas": len(current.ready) if current else 0,
+        "readyReplicas": routable + observed.unreachable.get(workload.component, 0),
+        "availableReplicas": routable,
     }
 
 
 def _scale(pipeline: DynamoPipeline, plan: Plan, observed: Observed) -> dict[str, Any]:
-    """For `/scale`: the first component that follows spec.replicas, one pod per worker over all revisions."""
+    """Return what `/scale` reads: the first component that follows spec.replicas, one pod per worker."""
     following = {c.name for c in pipeline.spec.components if c.replicas is None}
     workload = next((w for w in plan.workers if w.component in following), None)
     if workload is None:
@@ -121,7 +134,7 @@ def _scale(pipeline: DynamoPipeline, plan: Plan, observed: Observed) -> dict[str
 def _facts(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]], trouble: Trouble | None) -> list[Fact]:
     frontend = _frontend_fact(plan.frontend, observed)
     workers = _workers_fact(plan, observed, counts)
-    ready = _ready_fact(frontend, workers, trouble)
+    ready = _ready_fact(frontend, workers, trouble, observed.nats)
     facts = [ready, _available_fact(observed, counts), frontend, workers, _loaded_fact(plan, observed, counts)]
     if trouble is not None:
         return [*facts, _trouble_fact(trouble)]
@@ -135,33 +148,43 @@ def _trouble_fact(trouble: Trouble) -> Fact:
     return Fact(kind, "True", trouble.reason, trouble.message)
 
 
-def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None) -> Fact:
+def _ready_fact(frontend: Fact, workers: Fact, trouble: Trouble | None, nats: Waiting | None) -> Fact:
     if trouble is not None:
         return Fact(Type.READY, "False", trouble.reason, trouble.message)
     worst = next((part for part in (workers, frontend) if part.status != "True"), None)
+    if worst is not None and nats is not None:
+        return _without_nats(worst, nats)
     if worst is not None:
         return Fact(Type.READY, "False", worst.reason, worst.message)
     if workers.reason is Reason.SCALED_TO_ZERO:
         return Fact(Type.READY, "True", Reason.SCALED_TO_ZERO, workers.message)
-    return Fact(Type.READY, "True", Reason.SERVING, "every part is ready and the endpoint serves")
+    return Fact(Type.READY, "True", Reason.SERVING, "all parts are ready and the endpoint serves requests")
+
+
+def _without_nats(worst: Fact, nats: Waiting) -> Fact:
+    """Return Ready's fact while NATS is away: nothing serves without it, so other pods' states are no cause."""
+    reason = reason_of(nats.reason)
+    detail = nats.message if reason in BEGINNING else f"{nats.reason}: {nats.message}".removesuffix(": ")
+    message = f"the NATS of this namespace is not ready: pod {nats.pod} {detail}; {worst.message}"
+    return Fact(Type.READY, "False", worst.reason if reason in BEGINNING else reason, message)
 
 
 def _available_fact(observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
-    """A request that comes now finds a frontend, and a worker of every component behind it."""
+    """Return whether a request that comes now finds a frontend, and a worker of every component behind it."""
     if observed.frontend is None or not observed.frontend.ready:
         return Fact(Type.AVAILABLE, "False", Reason.NO_FRONTEND, "no frontend is ready")
-    without = [str(c["name"]) for c in counts if not c["routable"]]
+    without = [str(c["name"]) for c in counts if not c["availableReplicas"]]
     if without:
-        message = f"no worker can be reached of {', '.join(without)}"
-        return Fact(Type.AVAILABLE, "False", Reason.NO_WORKERS, message)
-    return Fact(Type.AVAILABLE, "True", Reason.AVAILABLE, "requests are answered")
+        named = f"component{'s' if len(without) > 1 else ''} {', '.join(without)}"
+        return Fact(Type.AVAILABLE, "False", Reason.NO_WORKERS, f"{named}: no reachable workers")
+    return Fact(Type.AVAILABLE, "True", Reason.AVAILABLE, "requests are served")
 
 
 def _frontend_fact(workload: Workload, observed: Observed) -> Fact:
     facts = observed.frontend
     if facts is not None and facts.done and facts.wanted == workload.replicas:
         if not facts.wanted:
-            return Fact(Type.FRONTEND_READY, "True", Reason.SCALED_TO_ZERO, "no frontend is wanted")
+            return Fact(Type.FRONTEND_READY, "True", Reason.SCALED_TO_ZERO, "scaled to zero")
         return Fact(Type.FRONTEND_READY, "True", Reason.ALL_READY, f"{facts.ready} of {facts.wanted} ready")
     ready = facts.ready if facts else 0
     counted = f"{workload.component}: {ready} of {workload.replicas} ready"
@@ -171,10 +194,10 @@ def _frontend_fact(workload: Workload, observed: Observed) -> Fact:
 
 def _workers_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
     unfinished = list(_unfinished(plan, observed.sets, counts))
-    desired = sum(c["desired"] for c in counts)
+    desired = sum(c["replicas"] for c in counts)
     if not unfinished:
         if not desired:
-            return Fact(Type.WORKERS_READY, "True", Reason.SCALED_TO_ZERO, "no workers are wanted")
+            return Fact(Type.WORKERS_READY, "True", Reason.SCALED_TO_ZERO, "scaled to zero")
         return Fact(Type.WORKERS_READY, "True", Reason.ALL_READY, f"{desired} of {desired} ready")
     waiting = [w for component, _, _ in unfinished for w in observed.waiting_for(component)]
     message = "; ".join(text for _, text, _ in unfinished)
@@ -182,11 +205,11 @@ def _workers_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, 
 
 
 def _loaded_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, Any]]) -> Fact:
-    """A worker serves only with its model loaded, so one of the wanted revision shows that it can be."""
+    """Return whether the model loads: a worker of the wanted revision serves only with its model loaded."""
     wanted = [w.component for w in plan.workers if w.replicas]
-    without = [str(c["name"]) for c in counts if c["name"] in wanted and not c["updated"]]
+    without = [str(c["name"]) for c in counts if c["name"] in wanted and not c["updatedReplicas"]]
     if not wanted:
-        return Fact(Type.MODEL_LOADED, "False", Reason.SCALED_TO_ZERO, "no workers are wanted, so nobody has it loaded")
+        return Fact(Type.MODEL_LOADED, "False", Reason.SCALED_TO_ZERO, "scaled to zero")
     if not without:
         return Fact(Type.MODEL_LOADED, "True", Reason.LOADED, f"{plan.model} is loaded by workers of this revision")
     revisions = {w.component: w.revision for w in plan.workers}
@@ -198,32 +221,30 @@ def _loaded_fact(plan: Plan, observed: Observed, counts: Sequence[Mapping[str, A
 def _unfinished(
     plan: Plan, sets: Sequence[RevisionSet], counts: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, Reason]]:
-    """Components that aren't there yet: how far they are, and what is going on."""
+    """Yield components that aren't done: their name, progress and reason."""
     for workload, count in zip(plan.workers, counts, strict=True):
         old = [s for s in sets if s.component == workload.component and s.revision != workload.revision]
-        extra = next(
-            (s.living - workload.replicas for s in sets if s.revision == workload.revision
-             and s.component == workload.component), 0,
-        )  # fmt: skip
+        current = (workload.component, workload.revision)
+        extra = next((s.living - workload.replicas for s in sets if (s.component, s.revision) == current), 0)
         name, desired = workload.component, workload.replicas
         if old:
-            text = f"{name}: {count['updated']} of {desired} of revision {workload.revision} ready, old ones are left"
-            yield name, text, Reason.ROLLING_OUT
-        elif count["routable"] < desired:
-            yield name, f"{name}: {count['routable']} of {desired} ready", Reason.STARTING
+            updated = f"{count['updatedReplicas']} of {desired} of revision {workload.revision} ready"
+            yield name, f"{name}: {updated}, older revisions remain", Reason.ROLLING_OUT
+        elif count["availableReplicas"] < desired:
+            yield name, f"{name}: {count['availableReplicas']} of {desired} ready", Reason.STARTING
         elif extra > 0:
-            yield name, f"{name}: {extra} more than the {desired} wanted are there", Reason.SCALING
+            yield name, f"{name}: {extra} more than the {desired} wanted are running", Reason.SCALING
     gone = {s.component for s in sets} - {w.component for w in plan.workers}
     for name in sorted(gone):
-        yield name, f"{name}: removed from the spec, but its workers are still there", Reason.SCALING
+        yield name, f"{name}: removed from the spec; its workers are stopping", Reason.SCALING
 
 
 def _unready(kind: Type, counted: str, waiting: Sequence[Waiting], fallback: Reason) -> Fact:
-    """The worst pod says why; mere starting is no news while something rolls."""
+    """Return the worst pod's reason; mere starting is no news while something rolls."""
     worst = min(waiting, key=lambda w: (WORST_FIRST.index(reason_of(w.reason)), w.pod), default=None)
     if worst is None:
         return Fact(kind, "False", fallback, counted)
     reason = reason_of(worst.reason)
-    said = worst.message if reason in BEGINNING else f"{worst.reason}: {worst.message}".removesuffix(": ")
+    detail = worst.message if reason in BEGINNING else f"{worst.reason}: {worst.message}".removesuffix(": ")
     is_no_news = reason is Reason.STARTING or (reason in BEGINNING and fallback is not Reason.STARTING)
-    return Fact(kind, "False", fallback if is_no_news else reason, f"{counted}; pod {worst.pod} {said}")
+    return Fact(kind, "False", fallback if is_no_news else reason, f"{counted}; pod {worst.pod} {detail}")

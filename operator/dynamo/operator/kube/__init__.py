@@ -1,0 +1,1 @@
+"""The Kubernetes API as this operator speaks it: client, errors, login, lease and the fence of writes."""
