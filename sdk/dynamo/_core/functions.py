@@ -1,4 +1,4 @@
-"""The functions of the original's native module that are in no other package here."""
+"""The functions of NVIDIA Dynamo's native module that are in no other package here."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _LEVELS: Final = {"trace": logging.DEBUG, "warn": logging.WARNING}
 
 def get_tool_parser_names() -> list[str]:
     """Names for `--dyn-tool-call-parser`."""
-    from dynamo.llm.parsers.names import tool_parser_names
+    from dynamo.llm.parsers.parser_names import tool_parser_names
 
     return tool_parser_names()
 
 
 def get_reasoning_parser_names() -> list[str]:
     """Names for `--dyn-reasoning-parser`."""
-    from dynamo.llm.parsers.names import reasoning_parser_names
+    from dynamo.llm.parsers.parser_names import reasoning_parser_names
 
     return reasoning_parser_names()
 

@@ -1,4 +1,4 @@
-"""Names of the original's native module that are neither in `dynamo.llm` nor in `dynamo.runtime`, with what to use.
+"""Names of NVIDIA Dynamo's native module that are neither in `dynamo.llm` nor in `dynamo.runtime`, with what to use.
 
 docs/compatibility.md is made of this table too.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.runtime.left_out import LEFT_OUT
+from dynamo.runtime.unsupported import LEFT_OUT
 
 _FIGURES: Final = "keep figures with prometheus_client: DYN_SYSTEM_PORT shows them under /metrics"
 _LOAD: Final = "each instance's figures are in Client.instances(); workers answer the endpoint load_metrics, too"
@@ -40,6 +40,6 @@ INSTEAD: Final = {
 
 
 def sentence(name: str) -> str | None:
-    """Why a name can't be had, and what to use; None: the original has no such name."""
+    """Why a name can't be had, and what to use; None: NVIDIA Dynamo has no such name."""
     why = INSTEAD.get(name) or LEFT_OUT.get(name)
     return None if why is None else f"dynamo._core.{name} is not there: {why}"

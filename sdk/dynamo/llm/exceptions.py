@@ -1,4 +1,4 @@
-"""`dynamo.llm.exceptions`: the runtime's errors under the original's module name, and `HttpError`."""
+"""`dynamo.llm.exceptions`: the runtime's errors under NVIDIA Dynamo's module name, and `HttpError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lora_name_to_id`: the number by which engines know an adapter, from its name: BLAKE3, as the original has it.
+"""`lora_name_to_id`: the number by which engines know an adapter, from its name: BLAKE3, as NVIDIA Dynamo has it.
 
 There are no adapters in this version; programs use the number for their engine's own. BLAKE3 of one short text is forty
 lines, and a library for it would be a compiled dependency of everybody.

@@ -2,9 +2,8 @@
 
 It travels as a plain dict inside the instance's record. Files (tokenizer, template,
 configuration) are named by the digest of their content, so that a frontend without a model
-on its disk fetches them from any worker that has them (`dynamo.llm.files`). `digest` covers
-what turns text into tokens and back: workers with different digests form different sets.
-"""
+on its disk fetches them from any worker that has them (`dynamo.llm.models.file_cache`). `digest` covers
+what turns text into tokens and back: workers with different digests form different sets."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     router_mode: str | None = None
     """How its worker is chosen, in `--router-mode`'s words; None: as the frontends say."""
     tool_call_parser: str | None = None
-    """What turns its answers' text into tool calls, by the names of `parsers/names.py`; None: nothing does."""
+    """What turns its answers' text into tool calls, by the names of `parsers/parser_names.py`; None: nothing does."""
     reasoning_parser: str | None = None
     """What tells its thoughts from its answers, likewise."""
     tokenizer: Literal["bytes", "hf", "none"] = "bytes"
@@ -77,7 +76,7 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     def digest(self) -> str:
         """Name the set of workers among which a request is routed."""
         routed_alike = ["card-2", self.name, self.context_length, self.kv_cache_block_size, *self._tokens]
-        if not self.same_types(GENERATES):  # so that a frontend and a worker of different ages agree on all others
+        if not self.same_types(GENERATES):  # so that a frontend and a worker of different versions agree on all others
             routed_alike.append(sorted({*self.model_types}))
         if self.router_mode is not None:
             routed_alike.append(self.router_mode)
@@ -119,3 +118,19 @@ def card_from_dict(data: Any) -> ModelCard:
         return msgspec.convert(data, ModelCard)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the model card of an instance can't be read: {error}") from error
+
+
+def card_role(data: Any) -> str:
+    """The part of the work that a card in a record names; empty where it can't be read."""
+    try:
+        return card_from_dict(data).role
+    except InvalidArgument:
+        return ""
+
+
+def card_digest(data: Any) -> str:
+    """The digest of a card as it stands in a record; empty where it can't be read."""
+    try:
+        return card_from_dict(data).digest
+    except InvalidArgument:
+        return ""

@@ -1,6 +1,6 @@
 """What the frontend and the engines say to each other, inside the runtime's requests and items.
 
-`PreprocessedRequest` (tokens in) keeps the names that programs written for the original
+`PreprocessedRequest` (tokens in) keeps the names that programs written for NVIDIA Dynamo
 know. An engine answers with *deltas*: a list `[produced, finish, extras]`, since it is
 made and read once per token:
 
@@ -9,7 +9,7 @@ made and read once per token:
 - `extras`: None, or a dict with any of the keys named by the constants below.
 
 One token and nothing else, as nearly every delta of a running stream is, travels as the bare
-token id (`int`): that is half of the bytes and a third of the objects. The original's dict form
+token id (`int`): that is half of the bytes and a third of the objects. NVIDIA Dynamo's dict form
 `{"token_ids": [...], "finish_reason": ...}` is accepted too (`read_delta` turns all into the list).
 """
 
@@ -47,14 +47,20 @@ STOP_REASON: Final = "stop_reason"
 
 Delta: TypeAlias = list[Any]
 
+MOST_IDS: Final = 1024
+"""Token ids that end a stream, of either kind, and those that have a bias: whoever reads a request looks at each."""
+_Ids: TypeAlias = Annotated[list[int], msgspec.Meta(max_length=MOST_IDS)]
+_Bias: TypeAlias = Annotated[dict[str, float], msgspec.Meta(max_length=MOST_IDS)]
+_Texts: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=256)]
+
 
 class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
     """When a stream ends. `stop` strings are the frontend's work for tokens engines."""
 
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: list[str] = []
-    stop_token_ids: list[int] = []
+    stop: _Texts = []
+    stop_token_ids: _Ids = []
     ignore_eos: bool = False
 
 
@@ -71,9 +77,15 @@ class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: _Bias | None = None
     guided_decoding: dict[str, Any] | None = None
     include_stop_str_in_output: bool = False
+
+
+SAMPLING_FIELDS: Final = (
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed",
+)  # fmt: skip
+"""Fields of `SamplingOptions` that engines take as they are, if not under these names."""
 
 
 class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -85,7 +97,7 @@ class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a request says to the worker that it was sent to; the original's other names are for routers."""
+    """What a request says to the worker that it was sent to; NVIDIA Dynamo's other names are for routers."""
 
     dp_rank: int | None = None
     """Which of its data-parallel ranks; None: the worker chooses."""
@@ -98,7 +110,7 @@ class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class BootstrapInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Where both engines of a request meet while its prompt is being computed; the original's names."""
+    """Where both engines of a request meet while its prompt is being computed; NVIDIA Dynamo's names."""
 
     bootstrap_host: str
     """Of the prefill engine, in words that the decode engine knows: an address, or an instance."""
@@ -115,9 +127,9 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     stop_conditions: StopConditions = msgspec.field(default_factory=StopConditions)
     sampling_options: SamplingOptions = msgspec.field(default_factory=SamplingOptions)
     output_options: OutputOptions = msgspec.field(default_factory=OutputOptions)
-    eos_token_ids: list[int] = []
+    eos_token_ids: _Ids = []
     mdc_sum: str = ""
-    annotations: list[str] = []
+    annotations: _Texts = []
     routing: RoutingHints | None = None
     prefill_result: PrefillResult | None = None
     bootstrap_info: BootstrapInfo | None = None
@@ -160,6 +172,12 @@ _DICT_EXTRAS: Final = (
 )  # fmt: skip
 
 
+def count_of(extras: dict[str, Any], name: str, before: int) -> int:
+    """A count in a delta's extras; `before` where there is none that can be one."""
+    value = extras.get(name)
+    return value if type(value) is int and 0 <= value < 1 << 53 else before
+
+
 def read_delta(data: Any) -> Delta:
     """Return `data` as a delta, or raise `ValueError` saying what is wrong with it."""
     if type(data) is list and len(data) == 3 and type(data[0]) in (list, str):
@@ -172,17 +190,17 @@ def read_delta(data: Any) -> Delta:
 
 
 def output_dict(data: Any) -> Any:
-    """A delta as the original's output: `{"token_ids": [...], "finish_reason": ...}`. Anything else stays as it is."""
+    """A delta as NVIDIA Dynamo's output: `{"token_ids": [...], "finish_reason": ...}`. Anything else stays as it is."""
     if type(data) is int:
         return {"token_ids": [data]}
     if type(data) is not list or len(data) != 3 or type(data[0]) not in (list, str):
         return data
     produced, finish, extras = data
-    found: dict[str, Any] = {"text": produced, "token_ids": []} if type(produced) is str else {"token_ids": produced}
-    found |= extras or {}
+    output: dict[str, Any] = {"text": produced, "token_ids": []} if type(produced) is str else {"token_ids": produced}
+    output |= extras or {}
     if finish is not None:
-        found["finish_reason"] = {"error": found.pop(MESSAGE, "")} if finish == ERROR else finish
-    return found
+        output["finish_reason"] = {"error": output.pop(MESSAGE, "")} if finish == ERROR else finish
+    return output
 
 
 def _from_dict(data: dict[str, Any]) -> Delta:

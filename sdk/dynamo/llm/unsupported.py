@@ -1,4 +1,4 @@
-"""Names of the original that have no meaning here: they can be imported, and say what to do instead when they are used.
+"""Names of NVIDIA Dynamo without a meaning here: they can be imported, and say what to do instead when they are used.
 
 So a program that imports one without using it runs, and one that uses it learns at that line why it can't.
 """

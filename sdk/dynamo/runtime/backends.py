@@ -1,25 +1,39 @@
-"""What a runtime is put together from, and how the constructors of three ages ask for it.
+"""The bus and the store that a runtime is put together from, and how the constructors of NVIDIA Dynamo's
+versions ask for them.
 
 `DistributedRuntime(loop, static)` is of 0.1 to 0.3, `(loop, "etcd", "tcp", enable_nats)` of 0.4 to 0.9, today's has
 `event_plane=` and `response_plane=`. Servers are named by the environment, as everywhere. Nothing here connects.
-"""
+
+`await DistributedRuntime.in_memory(world)`: runtimes of the same `MemoryWorld`, inside one process, see each other."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Final, NamedTuple
 
 from dynamo.runtime.config import ETCD, MEMORY, RuntimeConfig
+from dynamo.runtime.discovery.memory import StoreWorld
+from dynamo.runtime.discovery.store import Store
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.memory import MemoryWorld
-from dynamo.runtime.ports import Bus, Store
+from dynamo.runtime.transport.bus import Bus
+from dynamo.runtime.transport.memory import MemoryNetwork
+
+
+@dataclasses.dataclass
+class MemoryWorld:
+    """What etcd and NATS are to a deployment."""
+
+    store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
+    network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)
+
 
 NATS: Final = "nats"
 _PLANES: Final = (None, "", "tcp", "nats", "http", "zmq", "quic")
 _OTHERS: Final = ("kubernetes", "file")
 
 
-class Parts(NamedTuple):
+class Backends(NamedTuple):
     """`static`: workers are found over the bus, and the store is this process's own."""
 
     store: Store
@@ -50,33 +64,33 @@ def asked_config(backend: str | bool | None, static: bool, *planes: str | None) 
     return RuntimeConfig.from_env({**os.environ, **named}), static
 
 
-def parts_of(config: RuntimeConfig, static: bool = False) -> Parts:
+def parts_of(config: RuntimeConfig, static: bool = False) -> Backends:
     """Adapters for a configuration, not connected yet."""
     if config.discovery_backend == MEMORY:
         return in_memory(MemoryWorld(), config)
     if static:
-        from dynamo.runtime._memory_store import MemoryStore
+        from dynamo.runtime.discovery.memory import MemoryStore
 
-        return Parts(MemoryStore(), _nats_bus(config), config, static=True)
-    return Parts(_etcd_store(config), _nats_bus(config), config)
+        return Backends(MemoryStore(), _nats_bus(config), config, static=True)
+    return Backends(_etcd_store(config), _nats_bus(config), config)
 
 
-def in_memory(world: MemoryWorld, config: RuntimeConfig | None) -> Parts:
+def in_memory(world: MemoryWorld, config: RuntimeConfig | None) -> Backends:
     """Adapters of one process's own world."""
-    from dynamo.runtime._memory_store import MemoryStore
+    from dynamo.runtime.discovery.memory import MemoryStore
 
-    return Parts(MemoryStore(world.store), world.network.bus(), config or RuntimeConfig(), "memory")
+    return Backends(MemoryStore(world.store), world.network.bus(), config or RuntimeConfig(), "memory")
 
 
 def _etcd_store(config: RuntimeConfig) -> Store:
     # gRPC writes lines of its own to stderr; read once, when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from dynamo.runtime._etcd import EtcdStore
+    from dynamo.runtime.discovery.etcd import EtcdStore
 
     return EtcdStore(config.etcd)
 
 
 def _nats_bus(config: RuntimeConfig) -> Bus:
-    from dynamo.runtime._nats import NatsBus
+    from dynamo.runtime.transport.nats import NatsBus
 
     return NatsBus(config.nats)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class CancellationToken:
-    """See the module; a runtime makes them."""
+    """Tell whoever waits that work is to end; a runtime makes tokens."""
 
     def __init__(self, on_cancel: Callable[[], object] | None = None) -> None:
         self._on_cancel = on_cancel

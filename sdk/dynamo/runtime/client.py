@@ -10,19 +10,16 @@ from __future__ import annotations
 import asyncio
 import random as _random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any, Final, NoReturn, Protocol
 
-from dynamo.runtime._membership import Instance
 from dynamo.runtime.context import Context
+from dynamo.runtime.discovery.instance_view import InstanceView
+from dynamo.runtime.discovery.membership import Instance
 from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances, StreamIncomplete
-from dynamo.runtime.left_out import refuse
+from dynamo.runtime.load_balancing import RouterMode, select
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.selection import RouterMode, select
-from dynamo.runtime.view import InstanceView
-
-if TYPE_CHECKING:
-    from dynamo.runtime.component import Endpoint
+from dynamo.runtime.unsupported import refuse
 
 BUFFER: Final = 10_000
 """Items that a reader may be behind before its stream is given up."""
@@ -36,7 +33,7 @@ class Call(Protocol):
 
 
 class Opener(Protocol):
-    """The part of `calling.Caller` that a client needs."""
+    """The part of `caller.Caller` that a client needs."""
 
     def open(
         self,
@@ -49,12 +46,12 @@ class Opener(Protocol):
     ) -> Call: ...
 
 
-class InvalidRequest(InvalidArgument, ValueError):  # noqa: N818 - as its parent; callers of the original catch ValueError
+class InvalidRequest(InvalidArgument, ValueError):  # noqa: N818 - as its parent; callers of NVIDIA Dynamo catch ValueError
     """The worker could not take the request."""
 
 
 class Annotated:
-    """One item as the original wraps it. Errors are raised while iterating: none comes as an item."""
+    """One item as NVIDIA Dynamo wraps it. Errors are raised while iterating: none comes as an item."""
 
     __slots__ = ("_data",)
 
@@ -116,7 +113,7 @@ class _Buffer:
 
 
 class ItemStream:
-    """The items of one request: iterate it; `await` gives it back, as the original's calls do.
+    """The items of one request: iterate it; `await` gives it back, as NVIDIA Dynamo's calls do.
 
     Leaving it (`aclose`, `async with`, or dropping it) cancels the request.
     """
@@ -188,8 +185,8 @@ class Client:
 
     def instances(self) -> list[Instance]:
         """Those that serve the endpoint now, in order of their ids."""
-        found = [instance for key, instance in self._view.instances.items() if key.path == self.path]
-        return sorted(found, key=lambda instance: instance.id)
+        instances = [instance for key, instance in self._view.instances.items() if key.path == self.path]
+        return sorted(instances, key=lambda instance: instance.id)
 
     def instance_ids(self) -> list[int]:
         return [instance.id for instance in self.instances()]
@@ -200,10 +197,10 @@ class Client:
 
     async def wait_for_instances(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
         """Return the ids as soon as there is one; `NoInstances` after `timeout` seconds."""
-        found = await self._wait(self.instances, 1, timeout)
-        if not found:
+        instances = await self._wait(self.instances, 1, timeout)
+        if not instances:
             raise NoInstances(f"nobody has served {self.path} for {timeout:g} s")
-        return [instance.id for instance in found]
+        return [instance.id for instance in instances]
 
     async def wait_for_endpoints(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
         """What 0.1 called `wait_for_instances`."""
@@ -220,22 +217,26 @@ class Client:
         timeout = WAIT_FOR_INSTANCES if timeout_s is None else timeout_s
 
         def matching() -> list[Instance]:
-            return [one for one in self.instances() if dict(one.figures.get("runtime_data") or {}).get(key) == value]
+            return [
+                instance
+                for instance in self.instances()
+                if dict(instance.figures.get("runtime_data") or {}).get(key) == value
+            ]
 
-        found = await self._wait(matching, min_count, timeout)
-        if len(found) < min_count:
-            raise NoInstances(f"{len(found)} instances of {self.path} have {key}={value} after {timeout:g} s")
-        return [instance.id for instance in found]
+        instances = await self._wait(matching, min_count, timeout)
+        if len(instances) < min_count:
+            raise NoInstances(f"{len(instances)} instances of {self.path} have {key}={value} after {timeout:g} s")
+        return [instance.id for instance in instances]
 
     async def _wait(self, find: Callable[[], list[Instance]], count: int, timeout: float) -> list[Instance]:
         """What `find` gives once that are `count` or more, or `timeout` seconds have passed."""
         try:
             async with asyncio.timeout(timeout):
-                while len(found := find()) < count:
+                while len(instances := find()) < count:
                     await self._view.wait_news()
         except TimeoutError:
             return find()
-        return found
+        return instances
 
     # `annotated` False: bare values instead of `Annotated`. `context`: the request stops with it.
 
@@ -280,7 +281,7 @@ class Client:
             silent = "; those that are known don't answer" if self.instance_ids() else ""
             raise NoInstances(f"nobody serves {self.path} now{silent}")
         self._turn += 1
-        key = select(mode, candidates, self._loads, self._turn - 1, self._rng)
+        key = select(mode, candidates, self._loads.__getitem__, self._turn - 1, self._rng)
         return self._open(key, request, annotated, context)
 
     def _routable(self) -> list[InstanceKey]:
@@ -320,15 +321,6 @@ class UnaryClient:
             async for item in items:
                 return item
         raise StreamIncomplete(f"{self._client.path} ended without an answer")
-
-
-async def serve_unary_endpoint(endpoint: Endpoint, handler: Callable[..., Awaitable[Any]]) -> None:
-    """Serve `await handler(request, context=…)`, which answers once, until the shutdown."""
-
-    async def generate(request: Any, *, context: Context) -> AsyncIterator[Any]:
-        yield await handler(request, context=context)
-
-    await endpoint.serve_endpoint(generate)
 
 
 def _raw(data: Any) -> Any:

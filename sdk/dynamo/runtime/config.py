@@ -140,13 +140,13 @@ class _Reader:
         text = self.text(name)
         if text is None:
             return default
-        found = tuple(part.strip() for part in text.split(",") if part.strip())
-        for url in found:
+        urls = tuple(part.strip() for part in text.split(",") if part.strip())
+        for url in urls:
             if problem := check(url):
                 raise InvalidArgument(f"{name}: {problem}")
-        if not found:
+        if not urls:
             raise InvalidArgument(f"{name} names no server")
-        return found
+        return urls
 
     def file(self, name: str) -> str | None:
         text = self.text(name)
@@ -214,12 +214,12 @@ def _nats(read: _Reader) -> NatsConfig:
 def _filled(config: C, folder: str | None, files: Mapping[str, str], variable: str) -> C:
     if folder is None:
         return config
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, field in files.items():
         path = Path(folder, name)
         if getattr(config, field) is None and path.is_file():
-            found[field] = _text_of(path, variable) if field in _CONTENTS else str(path)
-    return dataclasses.replace(config, **found)  # type: ignore[arg-type]
+            texts[field] = _text_of(path, variable) if field in _CONTENTS else str(path)
+    return dataclasses.replace(config, **texts)  # type: ignore[arg-type]
 
 
 def _text_of(path: Path, variable: str) -> str:

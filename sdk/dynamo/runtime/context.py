@@ -3,7 +3,7 @@
 A frontend makes one per request, `Caller` carries it over the bus, `RequestServer`
 rebuilds it beside the engine. It works push-style (`on_stop` calls back at once, for
 code that must not own a task) and pull-style (`is_stopped`, `async_killed_or_stopped`,
-the original's names). Used from the event loop only.
+NVIDIA Dynamo's names). Used from the event loop only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dynamo.runtime.tracing import TRACEPARENT, TRACESTATE, trace_ids
+from dynamo.runtime.process.tracing import TRACEPARENT, TRACESTATE, trace_ids
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Context:
 
     def __init__(
         self,
-        id: str | None = None,  # noqa: A002 - the original's keyword
+        id: str | None = None,  # noqa: A002 - NVIDIA Dynamo's keyword
         metadata: Mapping[str, str] | None = None,
         *,
         deadline: float | None = None,
@@ -113,10 +113,10 @@ class Context:
 
     def trace_headers(self) -> dict[str, str] | None:
         """The W3C headers to give to whatever is called for this request; None where tracing is off."""
-        found: dict[str, str] = {
+        headers: dict[str, str] = {
             name: self.metadata[name] for name in (TRACEPARENT, TRACESTATE) if name in self.metadata
         }
-        return found if TRACEPARENT in found else None
+        return headers if TRACEPARENT in headers else None
 
     def current_span(self) -> SpanProxy:
         """A span that is not sent: see `SpanProxy`."""
@@ -146,7 +146,7 @@ class Context:
 
 
 class SpanProxy:
-    """A span of a program's own, as the original's handlers begin it. Nothing is sent of it.
+    """A span of a program's own, as NVIDIA Dynamo's handlers begin it. Nothing is sent of it.
 
     For a span that is seen, use OpenTelemetry itself, with `Context.trace_headers()` as its parent.
     """

@@ -1,10 +1,12 @@
-"""`@dynamo_worker` and `@dynamo_endpoint`, as programs written for the original use them.
+"""`@dynamo_worker` and `@dynamo_endpoint`, as programs written for NVIDIA Dynamo use them.
 
-@dynamo_worker()
-async def worker(runtime): await runtime.endpoint("ns.comp.ep").serve_endpoint(generate)
+    @dynamo_worker()
+    async def worker(runtime): await runtime.endpoint("ns.comp.ep").serve_endpoint(generate)
 
-asyncio.run(worker())
-"""
+    asyncio.run(worker())
+
+`DYN_SYSTEM_PORT=8081 python worker.py` starts the system server of such a program, as NVIDIA Dynamo's runtime does.
+`dynamo-worker` and the frontend have theirs by flags."""
 
 from __future__ import annotations
 
@@ -12,20 +14,69 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import signal
 import threading
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.program import system_server
 from dynamo.runtime.runtime import DistributedRuntime
 
-T = TypeVar("T")
+_ON: Final = ("1", "true", "yes", "on")
+_OFF: Final = ("0", "false", "no", "off")
 
 log = logging.getLogger(__name__)
+
+
+def wanted_port(env: Mapping[str, str]) -> int:
+    """As `DYN_SYSTEM_PORT` says, and the older switch `DYN_SYSTEM_ENABLED`; -1: none. `InvalidArgument`: no port."""
+    text, switch = env.get("DYN_SYSTEM_PORT", "").strip(), env.get("DYN_SYSTEM_ENABLED", "").strip().lower()
+    try:
+        port = int(text or -1)
+    except ValueError:
+        port = -2
+    if not -1 <= port <= 65535:
+        raise InvalidArgument(f"DYN_SYSTEM_PORT must be a port, 0 for a free one or -1 for none, not {text!r}")
+    if switch in _OFF:
+        return -1
+    return 0 if port < 0 and switch in _ON else port
+
+
+@contextlib.asynccontextmanager
+async def system_server(runtime: DistributedRuntime, env: Mapping[str, str] | None = None) -> AsyncIterator[None]:
+    """Serve health and engine routes of `runtime` meanwhile, where the environment asks for it.
+
+    `/metrics` shows what the program keeps with prometheus_client.
+    """
+    env = os.environ if env is None else env
+    if (port := wanted_port(env)) < 0:
+        yield
+        return
+    from prometheus_client import REGISTRY
+
+    from dynamo.runtime.http.engine_routes import PREFIX
+    from dynamo.runtime.http.local_callers import OPEN_VARIABLE
+    from dynamo.runtime.http.system_server import SystemServer, runtime_health
+
+    host = env.get("DYN_SYSTEM_HOST", "").strip() or "127.0.0.1"
+    trees = {PREFIX: runtime.engine_routes.answer}
+    server = SystemServer(
+        lambda: runtime_health(runtime), REGISTRY, host=host, port=port, trees=trees,
+        open_trees=env.get(OPEN_VARIABLE, "").strip().lower() in _ON,
+    )  # fmt: skip
+    runtime.system_url = f"http://{f'[{host}]' if ':' in host else host}:{await server.start()}"
+    log.info("health is on %s/health", runtime.system_url)
+    try:
+        yield
+    finally:
+        runtime.system_url = None
+        await server.stop()
+
+
+T = TypeVar("T")
 
 
 def dynamo_worker(
@@ -104,15 +155,15 @@ def dynamo_endpoint(request_model: Any, response_model: Any) -> Callable[[Callab
 
 def _with_model(model: Any, args: tuple[Any, ...]) -> list[Any]:
     """`args` with the request (the last one that is no context) as a `model`."""
-    found = list(args)
-    at = len(found) - (2 if found and isinstance(found[-1], Context) else 1)
-    if at < 0 or not hasattr(model, "model_validate") or isinstance(found[at], model):
-        return found
+    values = list(args)
+    at = len(values) - (2 if values and isinstance(values[-1], Context) else 1)
+    if at < 0 or not hasattr(model, "model_validate") or isinstance(values[at], model):
+        return values
     try:
-        request = found[at]
-        found[at] = (
+        request = values[at]
+        values[at] = (
             model.model_validate_json(request) if isinstance(request, str | bytes) else model.model_validate(request)
         )
     except ValueError as error:
         raise InvalidArgument(f"Invalid request: {error}") from error
-    return found
+    return values

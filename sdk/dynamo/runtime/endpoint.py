@@ -1,31 +1,37 @@
 """Namespaces, components and endpoints: the objects by which programs name what they serve and call.
 
 `runtime.endpoint("ns.comp.ep")` or `runtime.namespace("ns").component("comp").endpoint("ep")`.
-Serving comes in two forms: `serve_endpoint` with an async generator, as the original
+Serving comes in two forms: `serve_endpoint` with an async generator, as NVIDIA Dynamo
 has it, and `start` with a low-level handler, which the worker uses.
-"""
+
+`dynamo.llm.register_model` offers a model at an endpoint (`Offers`), before or after the program serves that. The
+runtime knows no word of models: it puts the card into the record, and each request through `adapt`."""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from dynamo.runtime._readiness import Readiness
 from dynamo.runtime.client import Client
+from dynamo.runtime.context import Context
+from dynamo.runtime.discovery.readiness import Readiness
+from dynamo.runtime.discovery.registry import Registration
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.left_out import refuse
+from dynamo.runtime.load_balancing import RouterMode
 from dynamo.runtime.names import EndpointPath, check_name
-from dynamo.runtime.registry import Registration
-from dynamo.runtime.selection import RouterMode
+from dynamo.runtime.request_plane.generator_handler import from_generator
+from dynamo.runtime.request_plane.peer import Incoming
+from dynamo.runtime.unsupported import refuse
+
+if TYPE_CHECKING:
+    from dynamo.runtime.request_plane.server import Handler, RequestServer
+    from dynamo.runtime.runtime import DistributedRuntime
+
 
 LEAVE_LIMIT: Final = 1.0
 """Seconds that a leaving instance waits for the clients to have heard of it."""
-
-if TYPE_CHECKING:
-    from dynamo.runtime.runtime import DistributedRuntime
-    from dynamo.runtime.serving import Handler, RequestServer
 
 
 class Served:
@@ -60,10 +66,10 @@ class Served:
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here, and if not, why?"""
-        found = self._registration.readiness()
+        readiness = self._registration.readiness()
         if reasons := [why for why in (*self._left.values(), *self._held.values()) if why]:
             return Readiness(False, reasons)
-        return found
+        return readiness
 
     async def update(self, *, figures: Mapping[str, Any] | None = None, card: Mapping[str, Any] | None = None) -> bool:
         """Publish new figures or another card. False: the store is away, it is written later."""
@@ -217,7 +223,7 @@ class Component:
         return Endpoint(self._runtime, EndpointPath(self.namespace, self.name, check_name(name, "endpoint")))
 
     def create_service(self) -> Awaitable[None]:
-        """Nothing to do, awaited or not: a service needs no making since 0.8 of the original."""
+        """Nothing to do, awaited or not: a service needs no making since NVIDIA Dynamo 0.8."""
         warnings.warn(
             "create_service() changes nothing: serve_endpoint() makes the endpoint known; leave it out",
             DeprecationWarning,
@@ -247,3 +253,62 @@ class Namespace:
 
     def component(self, name: str) -> Component:
         return Component(self._runtime, self.name, name)
+
+
+Generate = Callable[..., Any]
+"""`generate(request)` or `generate(request, context)`: a program's async generator."""
+
+
+class ModelOffer(NamedTuple):
+    """Offer a model at an endpoint: its card, and what turns its function into a handler."""
+
+    card: Mapping[str, Any]
+    adapt: Callable[[Generate], Generate]
+
+
+class Offers:
+    """Those of one process, by endpoint."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[EndpointPath, ModelOffer] = {}
+
+    def put(self, path: EndpointPath, offer: ModelOffer) -> None:
+        self._by_path[path] = offer
+
+    def drop(self, path: EndpointPath) -> None:
+        self._by_path.pop(path, None)
+
+    def paths(self) -> list[EndpointPath]:
+        """Where something is offered."""
+        return list(self._by_path)
+
+    def card(self, path: EndpointPath) -> Mapping[str, Any] | None:
+        """None: nothing is offered there."""
+        offer = self._by_path.get(path)
+        return None if offer is None else offer.card
+
+    def handler(self, path: EndpointPath, generate: Generate) -> Callable[[Incoming], None]:
+        """The low-level handler of a generator; each request is given to what is offered when it comes."""
+        plain = from_generator(generate)
+        adapted: tuple[ModelOffer, Callable[[Incoming], None]] | None = None
+
+        def handle(incoming: Incoming) -> None:
+            nonlocal adapted
+            offer = self._by_path.get(path)
+            if offer is None:
+                plain(incoming)
+                return
+            if adapted is None or adapted[0] is not offer:
+                adapted = offer, from_generator(offer.adapt(generate))
+            adapted[1](incoming)
+
+        return handle
+
+
+async def serve_unary_endpoint(endpoint: Endpoint, handler: Callable[..., Awaitable[Any]]) -> None:
+    """Serve `await handler(request, context=…)`, which answers once, until the shutdown."""
+
+    async def generate(request: Any, *, context: Context) -> AsyncIterator[Any]:
+        yield await handler(request, context=context)
+
+    await endpoint.serve_endpoint(generate)

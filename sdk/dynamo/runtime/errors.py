@@ -17,7 +17,7 @@
     └── Unknown              unknown       a code that this version does not know
 
 `retryable` says that another instance may well succeed; nothing in here decides
-whether to try. Names follow `dynamo.llm.exceptions` of the original where it has one.
+whether to try. Names follow `dynamo.llm.exceptions` of NVIDIA Dynamo where it has one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 
-class DynamoException(Exception):  # noqa: N818 - the original's public name
+class DynamoException(Exception):  # noqa: N818 - NVIDIA Dynamo's public name
     """Base of all errors that cross the runtime; `code` travels on the wire."""
 
     code: str = "unknown"
@@ -101,7 +101,7 @@ class EngineShutdown(DynamoException):
     retryable = True
 
 
-class EngineError(DynamoException, ValueError):  # callers of the original catch a ValueError
+class EngineError(DynamoException, ValueError):  # callers of NVIDIA Dynamo catch a ValueError
     """The engine failed on this request."""
 
     code = "engine_error"

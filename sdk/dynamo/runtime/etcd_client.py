@@ -7,21 +7,44 @@ lives as long as this process, as there. New programs keep their settings where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dynamo.runtime.errors import DynamoException, InvalidArgument
 
 if TYPE_CHECKING:
-    from dynamo.runtime.runtime import DistributedRuntime
+    from dynamo.runtime.discovery.registry import Registry
+    from dynamo.runtime.discovery.store import Store
+    from dynamo.runtime.endpoint import Served
 
 OURS: Final = "dynamo/"
 """Keys of the runtime's own."""
 
 
-class EtcdClient:
-    """See the module; `runtime.etcd_client()` makes it."""
+class KeysOwner(Protocol):
+    """The part of a runtime that a program's own keys need."""
 
-    def __init__(self, runtime: DistributedRuntime) -> None:
+    id: int
+
+    @property
+    def store(self) -> Store:
+        """Where keys are."""
+
+    @property
+    def registry(self) -> Registry:
+        """Keeps keys under the process's lease."""
+
+    @property
+    def served(self) -> list[Served]:
+        """The endpoints of this process."""
+
+    async def ready(self) -> None:
+        """Wait until the store can be asked."""
+
+
+class EtcdClient:
+    """Read and write a program's own keys; `runtime.etcd_client()` makes it."""
+
+    def __init__(self, runtime: KeysOwner) -> None:
         self._runtime = runtime
 
     def primary_lease_id(self) -> int:
@@ -45,8 +68,8 @@ class EtcdClient:
     async def kv_get_prefix(self, prefix: str) -> list[dict[str, Any]]:
         """All keys that begin so, in order: `key`, `value` (bytes) and `mod_revision`."""
         await self._runtime.ready()
-        found = await self._runtime.store.read(prefix)
-        return [{"key": one.key, "value": one.value, "mod_revision": one.revision} for one in found.entries]
+        snapshot = await self._runtime.store.read(prefix)
+        return [{"key": entry.key, "value": entry.value, "mod_revision": entry.revision} for entry in snapshot.entries]
 
     async def revoke_lease(self, lease_id: int) -> None:
         """With the primary id: no endpoint of this process is routed to any more, nor found; it runs on."""
@@ -63,10 +86,10 @@ class EtcdClient:
     async def _create(self, key: str, value: bytes, lease_id: int | None, *, anew: bool) -> None:
         self._check(key, lease_id)
         await self._runtime.ready()
-        written, found = await self._runtime.registry.put_new(key, value)
+        written, present = await self._runtime.registry.put_new(key, value)
         if written:
             return
-        if anew or found != value:
+        if anew or present != value:
             raise InvalidArgument(f"the key {key} is there already" + ("" if anew else ", with another value"))
         await self._runtime.registry.put(key, value)
 
@@ -107,8 +130,8 @@ class EtcdKvCache:
 
     async def get_all(self) -> dict[str, bytes]:
         """All of them, without the prefix."""
-        found = await self._client.kv_get_prefix(self._prefix)
-        return {one["key"].removeprefix(self._prefix): one["value"] for one in found}
+        entries = await self._client.kv_get_prefix(self._prefix)
+        return {entry["key"].removeprefix(self._prefix): entry["value"] for entry in entries}
 
     async def put(self, key: str, value: str | bytes, lease_id: int | None = None) -> None:
         data = value.encode() if isinstance(value, str) else value

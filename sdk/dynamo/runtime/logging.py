@@ -1,4 +1,4 @@
-"""`dynamo.runtime.logging`, as programs of the original import it; `dynamo.runtime.logs` does the work."""
+"""`dynamo.runtime.logging`, as programs of NVIDIA Dynamo import it; `dynamo.runtime.process.logs` does the work."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import os
 from typing import Any, Final
 
-from dynamo.runtime.left_out import LEFT_OUT, sentence
-from dynamo.runtime.logs import LEVELS, configure_logging
+from dynamo.runtime.process.logs import LEVELS, configure_logging
+from dynamo.runtime.unsupported import LEFT_OUT, sentence
 
 _TRUE: Final = ("1", "true", "yes", "on")
 

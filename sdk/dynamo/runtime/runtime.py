@@ -12,28 +12,27 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dynamo.runtime.calling import Caller
+from dynamo.runtime.backends import Backends, MemoryWorld, asked_config, in_memory, parts_of
+from dynamo.runtime.cancellation import CancellationToken
 from dynamo.runtime.client import Client
-from dynamo.runtime.component import Endpoint, Namespace, Served
 from dynamo.runtime.config import RuntimeConfig
-from dynamo.runtime.engine_routes import Callback, EngineRoutes
+from dynamo.runtime.discovery.registry import IdTaken, Registry
+from dynamo.runtime.discovery.static import StaticWorkers
+from dynamo.runtime.endpoint import Endpoint, ModelOffer, Namespace, Offers, Served
 from dynamo.runtime.errors import CannotConnect, DynamoException
-from dynamo.runtime.left_out import refuse
-from dynamo.runtime.memory import MemoryWorld
+from dynamo.runtime.http.engine_routes import Callback, EngineRoutes
+from dynamo.runtime.load_balancing import RouterMode
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.offers import Offer, Offers
-from dynamo.runtime.parts import Parts, asked_config, in_memory, parts_of
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import IdTaken, Registry
-from dynamo.runtime.selection import RouterMode
-from dynamo.runtime.serving import RequestServer
-from dynamo.runtime.static import StaticWorkers
-from dynamo.runtime.tokens import CancellationToken
-from dynamo.runtime.tracing import Tracing
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.process.tracing import Tracing
+from dynamo.runtime.request_plane.caller import Caller
+from dynamo.runtime.request_plane.server import RequestServer
+from dynamo.runtime.transport.bus import Verdict
+from dynamo.runtime.unsupported import refuse
 
 if TYPE_CHECKING:
     from dynamo.runtime.etcd_client import EtcdClient
-    from dynamo.runtime.serving import Handler
+    from dynamo.runtime.request_plane.server import Handler
 
 CLOSE_LIMIT: Final = 3.0
 """Seconds for each closing step that talks to a server."""
@@ -59,7 +58,9 @@ class DistributedRuntime:
         is_static: bool = False,
         store_kv: str | None = None,
     ) -> None:
-        """As the original's of all ages: `(loop, is_static)`, `(loop, "etcd", "tcp")`; needs no running loop.
+        """Take the arguments of all of NVIDIA Dynamo's versions: `(loop, is_static)`, `(loop, "etcd", "tcp")`.
+
+        Needs no running loop.
 
         `discovery_backend` (0.8: `store_kv`): `etcd`, `mem`, or as `DYN_DISCOVERY_BACKEND` says. Planes and
         `enable_nats` change nothing: all travels over NATS. Raises `InvalidArgument`.
@@ -70,20 +71,20 @@ class DistributedRuntime:
         self._compose(parts_of(config, static))
 
     @classmethod
-    def over(cls, parts: Parts) -> DistributedRuntime:
+    def over(cls, parts: Backends) -> DistributedRuntime:
         """Over these adapters, connected or not."""
         made = cls.__new__(cls)
         made._loop = None
         made._compose(parts)
         return made
 
-    def _compose(self, parts: Parts) -> None:
-        self.config, self.store, self.bus = parts.config, parts.store, parts.bus
+    def _compose(self, backends: Backends) -> None:
+        self.config, self.store, self.bus = backends.config, backends.store, backends.bus
         self.id, self.client_id = new_id(), new_id()
         self.caller = Caller(self.bus, self.client_id)
         self.server = RequestServer(self.bus, self.id)
         self.registry = Registry(
-            self.store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=parts.transport,
+            self.store, self._ping, self.client_id, lease_ttl=self.config.etcd.lease_ttl, transport=backends.transport,
             host=self.config.host,
         )  # fmt: skip
         self.caller.on_verdict(self.registry.observe)
@@ -105,8 +106,8 @@ class DistributedRuntime:
         self.kept: dict[Any, Any] = {}
         """What other layers keep as long as this process serves, by keys of their own."""
         self._on_close: list[Callable[[], None]] = []
-        self._writing: set[asyncio.Task[bool]] = set()
-        self._static = StaticWorkers(self.bus, self.store, self.client_id, self.id) if parts.static else None
+        self._announcements = TaskOwner(log)
+        self._static = StaticWorkers(self.bus, self.store, self.client_id, self.id) if backends.static else None
         self._tokens: weakref.WeakSet[CancellationToken] = weakref.WeakSet()
         self._connecting: asyncio.Task[None] | None = None
         self._closed: asyncio.Task[None] | None = None
@@ -115,7 +116,7 @@ class DistributedRuntime:
     async def create(cls, config: RuntimeConfig | None = None, *, static: bool = False) -> DistributedRuntime:
         """Over etcd and NATS; waits for both, says so, and gives up after the configuration's limit.
 
-        `static`: over NATS alone, see `dynamo.runtime.static`.
+        `static`: over NATS alone, see `dynamo.runtime.discovery.static`.
         """
         return await cls.over(parts_of(config or RuntimeConfig.from_env(), static))._opened()
 
@@ -214,17 +215,15 @@ class DistributedRuntime:
         known.update(figures)
         for served in self._served:
             if served.path == path:
-                task = asyncio.get_running_loop().create_task(served.update(figures={**served.figures, **known}))
-                self._writing.add(task)
-                task.add_done_callback(self._writing.discard)
+                self._announcements.start(served.update(figures={**served.figures, **known}), f"announce {path}")
 
-    async def offer(self, path: EndpointPath, offer: Offer | None) -> None:
+    async def offer(self, path: EndpointPath, offer: ModelOffer | None) -> None:
         """Have the endpoint, served already or not, be what `offer` says; None: nothing but itself."""
         if offer is None:
             self.offers.drop(path)
         else:
             self.offers.put(path, offer)
-        for served in [one for one in self._served if one.path == path]:
+        for served in [serving for serving in self._served if serving.path == path]:
             await served.update(card=self.offers.card(path) or {})
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -313,7 +312,7 @@ class DistributedRuntime:
     async def _take_new_id(self, path: EndpointPath) -> None:
         if self._served:
             raise IdTaken(f"another process serves {path} under the id of this one; restart this one")
-        log.warning("another process serves %s under id %d; this one takes a new id", path, self.id)
+        log.warning("Another process serves %s as instance %d; taking a new id.", path, self.id)
         await self.server.stop()
         self.id = self.server.worker_id = new_id()
 
@@ -327,11 +326,11 @@ class DistributedRuntime:
                 self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
         served = self.served
-        drains = [one.drain(grace if one.graceful else 0.0) for one in served]
+        drains = [serving.drain(grace if serving.graceful else 0.0) for serving in served]
         if not all(await asyncio.gather(*drains)):
-            log.warning("streams still run after %g s; they end now", grace)
-        for one in served:
-            await self._step("withdraw", one.stop())
+            log.warning("Streams still run after %g s; ending them.", grace)
+        for serving in served:
+            await self._step("withdraw", serving.stop())
         for callback in self._on_close:
             callback()
         if self._static is not None:

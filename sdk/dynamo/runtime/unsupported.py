@@ -1,4 +1,4 @@
-"""Names of the original's runtime that have no meaning here, each with what to do instead.
+"""Names of NVIDIA Dynamo's runtime that have no meaning here, each with what to do instead.
 
 Importing one (`from dynamo.runtime import …`) or calling one says the sentence. docs/compatibility.md is made from this
 table too.

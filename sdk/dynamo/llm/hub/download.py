@@ -1,6 +1,6 @@
 """One file of the hub into its cache: resumed where it broke off, checked, loaded once by all processes together.
 
-The hub's own library begins a file again after a kill (docs/design/models.md has the measurement), so this step is
+The hub's own library begins a file again after a kill (measured in docs/design/serving/models.md), so this step is
 ours. It fills the same cache (`blobs/NAME`, written as `NAME.incomplete`) under the same lock as that library, so that
 other tools wait for us and find the files. The lock goes with its process. Where a file system has none, two processes
 write the same bytes to the same places, which costs a second load and harms nothing.
@@ -19,8 +19,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dynamo.llm.progress import Progress
+from dynamo.llm.hub.progress import Progress
 from dynamo.runtime.errors import Cancelled, CannotConnect, InvalidArgument
+from dynamo.runtime.process.backoff import Backoff
 
 TRIES: Final = 6
 """Failures in a row, without one byte between them, after which a file is given up."""
@@ -52,7 +53,7 @@ class Answer(Protocol):
         """Yield the body as it comes; `Interrupted` where it breaks off."""
 
 
-class Line(Protocol):
+class HubConnection(Protocol):
     """The way to the hub."""
 
     def open(self, url: str, start: int, end: int) -> contextlib.AbstractContextManager[Answer]:
@@ -110,7 +111,7 @@ class Patience:
     """How long to wait before the next try, and when to give up. Pure."""
 
     def __init__(self, tries: int = TRIES, first: float = 0.5) -> None:
-        self._tries, self._first = tries, first
+        self._tries, self._backoff = tries, Backoff(first, LONGEST_WAIT)
         self._failed = 0
 
     def progressed(self) -> None:
@@ -122,14 +123,14 @@ class Patience:
         self._failed += 1
         if self._failed >= self._tries:
             return None
-        return min(LONGEST_WAIT, max(asked or 0.0, self._first * (1 << self._failed - 1)))
+        return min(LONGEST_WAIT, max(asked or 0.0, self._backoff.delay(self._failed)))
 
 
 @dataclass
-class Errand:
+class DownloadJob:
     """What the files of one download share."""
 
-    line: Line
+    connection: HubConnection
     progress: Progress
     stop: threading.Event
     """Set by whoever wants it to end."""
@@ -146,21 +147,21 @@ class Errand:
         self.check()
 
 
-def load(file: RemoteFile, place: Place, errand: Errand) -> None:
+def load(file: RemoteFile, place: Place, job: DownloadJob) -> None:
     """Bring one file into the cache unless it is there; blocks, perhaps for an hour.
 
     `CannotConnect` where the hub doesn't answer, `InvalidArgument` where it sends something else than it announced,
     `Cancelled` where it was stopped; `OSError` of the file system (a full disk, say). All but the wrong content keep
     what came.
     """
-    with _held(file, place, errand):
+    with _held(file, place, job):
         if place.blob.exists():
-            errand.progress.at(file.name, file.size)
+            job.progress.at(file.name, file.size)
             return
-        if not _filled(file, place, errand):
+        if not _filled(file, place, job):
             # Half a file of another time, or a disk that lost power: once more from the beginning.
             place.partial.unlink(missing_ok=True)
-            if not _filled(file, place, errand):
+            if not _filled(file, place, job):
                 place.partial.unlink(missing_ok=True)
                 raise InvalidArgument(
                     f"the hub sent another content of {file.name} than it announces (checksum): try again later, "
@@ -171,7 +172,7 @@ def load(file: RemoteFile, place: Place, errand: Errand) -> None:
 
 
 @contextlib.contextmanager
-def _held(file: RemoteFile, place: Place, errand: Errand) -> Iterator[None]:
+def _held(file: RemoteFile, place: Place, job: DownloadJob) -> Iterator[None]:
     """Hold the file's lock; meanwhile tell how far its holder is."""
     from filelock import FileLock, Timeout
 
@@ -183,8 +184,8 @@ def _held(file: RemoteFile, place: Place, errand: Errand) -> Iterator[None]:
             lock.acquire(timeout=_LOCK_POLL)
             break
         except Timeout:
-            errand.progress.at(file.name, place.have(), elsewhere=True)
-            errand.check()
+            job.progress.at(file.name, place.have(), elsewhere=True)
+            job.check()
         except (NotImplementedError, OSError) as error:
             if not isinstance(error, NotImplementedError) and error.errno not in (errno.ENOSYS, errno.ENOLCK):
                 raise
@@ -195,39 +196,39 @@ def _held(file: RemoteFile, place: Place, errand: Errand) -> Iterator[None]:
         lock.release()
 
 
-def _filled(file: RemoteFile, place: Place, errand: Errand) -> bool:
+def _filled(file: RemoteFile, place: Place, job: DownloadJob) -> bool:
     """Complete the partial file; whether its content is what the hub announced."""
     handle = os.open(place.partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         summed = file.digest()
-        at = _sum_up(handle, summed, file.size, errand)
-        errand.progress.at(file.name, at)
-        patience = errand.patience()
+        at = _sum_up(handle, summed, file.size, job)
+        job.progress.at(file.name, at)
+        patience = job.patience()
         while at < file.size:
             try:
-                for piece in _pieces(file, errand.line, at):
+                for piece in _pieces(file, job.connection, at):
                     if piece:
                         _write(handle, piece, at)
                         summed.update(piece)
                         at += len(piece)
-                        errand.progress.add(file.name, len(piece))
+                        job.progress.add(file.name, len(piece))
                         patience.progressed()
-                    errand.check()
+                    job.check()
             except Interrupted as error:
-                _wait(file, error, patience, errand)
+                _wait(file, error, patience, job)
         os.fsync(handle)
     finally:
         os.close(handle)
     return str(summed.hexdigest()) == file.blob
 
 
-def _pieces(file: RemoteFile, line: Line, at: int) -> Iterator[bytes]:
+def _pieces(file: RemoteFile, connection: HubConnection, at: int) -> Iterator[bytes]:
     """Yield what follows `at`, as it comes; `Interrupted` where nothing does.
 
     Empty pieces stand for what was sent before `at`, by servers that know no ranges: who takes them may have to end.
     """
     end = min(file.size, at + PART)
-    with line.open(file.url, at, end) as answer:
+    with connection.open(file.url, at, end) as answer:
         here = _begin(file, answer, at)
         for chunk in answer.chunks():
             yield chunk[max(0, at - here) : end - here]
@@ -238,7 +239,7 @@ def _pieces(file: RemoteFile, line: Line, at: int) -> Iterator[bytes]:
         raise Interrupted("the answer ended too early")
 
 
-def _sum_up(handle: int, summed: Any, size: int, errand: Errand) -> int:
+def _sum_up(handle: int, summed: Any, size: int, job: DownloadJob) -> int:
     """Sum up what is there and return its length; what is beyond the file's size is cut off."""
     if os.fstat(handle).st_size > size:
         os.ftruncate(handle, 0)
@@ -246,7 +247,7 @@ def _sum_up(handle: int, summed: Any, size: int, errand: Errand) -> int:
     while chunk := os.pread(handle, _READ, at):
         summed.update(chunk)
         at += len(chunk)
-        errand.check()
+        job.check()
     return at
 
 
@@ -282,11 +283,11 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
-def _wait(file: RemoteFile, error: Interrupted, patience: Patience, errand: Errand) -> None:
+def _wait(file: RemoteFile, error: Interrupted, patience: Patience, job: DownloadJob) -> None:
     seconds = patience.wait(error.retry_after)
     if seconds is None:
         raise CannotConnect(
             f"{file.name} can't be loaded: {error}; try again later: "
             "what has come stays, and the next try goes on there"
         ) from error
-    errand.pause(seconds)
+    job.pause(seconds)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from dynamo.llm.hub_names import HubModel
+from dynamo.llm.hub.names import HubModel
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
 
 _SECONDS: Final = 5.0
@@ -48,7 +48,7 @@ def retry_after(error: Exception) -> float | None:
     return seconds_of(error.response.headers) if isinstance(error, errors.HfHubHTTPError) else None
 
 
-def told(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """What went wrong, in few words; not the library's own for an answer, since they hold the address, and that
     perhaps a password or a signature."""
     status = _status(error)
@@ -92,7 +92,7 @@ def _refused(model: HubModel, error: Exception) -> DynamoException:
 
 
 def _unreachable(model: HubModel, error: Exception) -> DynamoException:
-    return CannotConnect(f"{model} can't be loaded: {told(error)}; check the way to the hub (HF_ENDPOINT, proxies)")
+    return CannotConnect(f"{model} can't be loaded: {describe(error)}; check the way to the hub (HF_ENDPOINT, proxies)")
 
 
 def _page(model: HubModel) -> str:
@@ -116,10 +116,10 @@ def _unwritable(model: HubModel, error: OSError) -> DynamoException:
 def _near_name(model: HubModel) -> str:
     """A model that was probably meant: of the same name elsewhere, or of the same organisation."""
     organisation, _, name = model.repo.partition("/")
-    found = [*_search(author=organisation), *_search(search=name), *_search(search=name[: max(4, len(name) // 2)])]
-    by_lower = {repo.lower(): repo for repo in found}
+    candidates = [*_search(author=organisation), *_search(search=name), *_search(search=name[: max(4, len(name) // 2)])]
+    by_lower = {repo.lower(): repo for repo in candidates}
     close = difflib.get_close_matches(model.repo.lower(), by_lower, n=1, cutoff=0.6)
-    same = [repo for repo in found if repo.lower().endswith(f"/{name.lower()}")]
+    same = [repo for repo in candidates if repo.lower().endswith(f"/{name.lower()}")]
     best = by_lower[close[0]] if close else same[0] if same else None
     return f" (did you mean {best}?)" if best else ""
 
@@ -138,10 +138,10 @@ def _search(**how: str) -> list[str]:
     return _values(_ask("api/models", {**how, "limit": "50", "sort": "downloads"}), "id")
 
 
-def _values(found: Any, name: str) -> list[str]:
+def _values(listing: Any, name: str) -> list[str]:
     """That text of each object of a list; mirrors answer in other shapes."""
-    objects = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    return [value for one in objects if isinstance(value := one.get(name), str)]
+    objects = [entry for entry in listing if isinstance(entry, dict)] if isinstance(listing, list) else []
+    return [value for entry in objects if isinstance(value := entry.get(name), str)]
 
 
 def _ask(path: str, parameters: dict[str, str]) -> Any:
@@ -151,6 +151,6 @@ def _ask(path: str, parameters: dict[str, str]) -> Any:
 
     with contextlib.suppress(Exception):
         url = f"{constants.ENDPOINT}/{path}"
-        found = get_session().get(url, params=parameters, headers=build_hf_headers(), timeout=_SECONDS)
-        return found.json() if found.status_code == HTTPStatus.OK else None
+        answer = get_session().get(url, params=parameters, headers=build_hf_headers(), timeout=_SECONDS)
+        return answer.json() if answer.status_code == HTTPStatus.OK else None
     return None

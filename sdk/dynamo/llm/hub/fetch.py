@@ -21,9 +21,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.download import Answer, Errand, Interrupted, Line, Patience, Place, RemoteFile, load
-from dynamo.llm.hub_names import Choice, HubModel, Weights, choose, parse
-from dynamo.llm.progress import Progress, Teller, duration_text, size_text, terminal_of
+from dynamo.llm.hub.download import Answer, DownloadJob, HubConnection, Interrupted, Patience, Place, RemoteFile, load
+from dynamo.llm.hub.names import Choice, HubModel, Weights, choose, parse
+from dynamo.llm.hub.progress import Progress, Teller, duration_text, size_text, terminal_of
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -51,45 +51,45 @@ def fetch(source: str, *, weights: Weights = "any", stop: threading.Event | None
     from huggingface_hub import constants
     from huggingface_hub.utils import httpx
 
-    from dynamo.llm.hub_errors import explained, may_pass, retry_after, told
+    from dynamo.llm.hub.errors import describe, explained, may_pass, retry_after
 
-    errand = Errand(HubLine(), Progress({}), stop or threading.Event())
+    job = DownloadJob(HttpHubConnection(), Progress({}), stop or threading.Event())
     with explained(model):
         if constants.HF_HUB_OFFLINE:
             return _cached(model, weights, "HF_HUB_OFFLINE is set")
         patience = Patience(_ABOUT_TRIES)
         while True:
             try:
-                return _loaded(model, weights, errand)
+                return _loaded(model, weights, job)
             except httpx.HTTPError as error:
                 if not may_pass(error):
                     raise
-                if found := _whole_in_cache(model, weights, told(error)):
-                    return found
-                if errand.stop.is_set():  # files were being loaded, and one of them failed for good
+                if path := _whole_in_cache(model, weights, describe(error)):
+                    return path
+                if job.stop.is_set():  # files were being loaded, and one of them failed for good
                     raise
                 seconds = patience.wait(retry_after(error))
                 if seconds is None:
                     raise
-                errand.pause(seconds)
+                job.pause(seconds)
 
 
 def _whole_in_cache(model: HubModel, weights: Weights, why: str) -> Path | None:
     try:
-        found = _cached(model, weights, "")
+        path = _cached(model, weights, "")
     except InvalidArgument:
         return None
-    log.warning("the hub can't be reached (%s); %s is whole in the cache and serves", why, model)
-    return found
+    log.warning("Can't reach the Hugging Face Hub (%s); serving %s from the cache.", why, model)
+    return path
 
 
-def _loaded(model: HubModel, weights: Weights, errand: Errand) -> Path:
+def _loaded(model: HubModel, weights: Weights, job: DownloadJob) -> Path:
     from huggingface_hub import HfApi, constants
 
     about = HfApi().model_info(model.repo, revision=model.revision, timeout=_ABOUT_SECONDS)
     files = _tree(model.repo, about.sha or model.revision or "main")
     choice = choose(model, files, weights)
-    _load_all(model, [files[name] for name in choice.names], Path(constants.HF_HUB_CACHE).expanduser(), errand)
+    _load_all(model, [files[name] for name in choice.names], Path(constants.HF_HUB_CACHE).expanduser(), job)
     return _entry(_linked(model, choice), choice)
 
 
@@ -110,25 +110,25 @@ def _tree(repo: str, revision: str) -> dict[str, RemoteFile]:
     }
 
 
-def _load_all(model: HubModel, files: Sequence[RemoteFile], cache: Path, errand: Errand) -> None:
+def _load_all(model: HubModel, files: Sequence[RemoteFile], cache: Path, job: DownloadJob) -> None:
     """Bring the files into the cache, several at once; say how far it is."""
     places = {file: _place(model, file, cache) for file in dict.fromkeys(files)}
     missing = [file for file, place in places.items() if not place.blob.exists()]
     if not missing:
         return
     _check_room(model, {file: places[file] for file in missing}, cache)
-    progress = errand.progress = Progress({file.name: file.size for file in missing})
+    progress = job.progress = Progress({file.name: file.size for file in missing})
     for file in missing:
         progress.at(file.name, places[file].have())
     begun = time.monotonic()
     log.info("%s: loading %d files, %s, into %s", model, len(missing), progress.state(begun), cache)
     with ThreadPoolExecutor(PARALLEL, "download") as pool:
         largest_first = sorted(missing, key=lambda file: -file.size)
-        tasks = [pool.submit(load, file, places[file], errand) for file in largest_first]
+        tasks = [pool.submit(load, file, places[file], job) for file in largest_first]
         try:
             _watch(tasks, progress, Teller(str(model), terminal_of(sys.stderr)))
         except BaseException:  # Ctrl-C above all: the threads end at their next chunk
-            errand.stop.set()
+            job.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     seconds = time.monotonic() - begun
@@ -212,7 +212,7 @@ def _entry(folder: Path, choice: Choice) -> Path:
     return folder / choice.gguf if choice.gguf else folder
 
 
-class HubLine(Line):
+class HttpHubConnection(HubConnection):
     """Files over the hub library's own client: its proxies and hooks, and the token, but never to another host."""
 
     @contextlib.contextmanager
@@ -220,15 +220,15 @@ class HubLine(Line):
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, httpx
 
-        from dynamo.llm.hub_errors import BUSY, seconds_of
+        from dynamo.llm.hub.errors import BUSY, seconds_of
 
         headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
         try:
-            with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as found:
-                if found.status_code in BUSY or found.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                    raise Interrupted(f"the hub answers {found.status_code}", seconds_of(found.headers))
-                hf_raise_for_status(found)
-                yield _HubAnswer(found)
+            with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as answer:
+                if answer.status_code in BUSY or answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                    raise Interrupted(f"the hub answers {answer.status_code}", seconds_of(answer.headers))
+                hf_raise_for_status(answer)
+                yield _HubAnswer(answer)
         except httpx.TransportError as error:
             raise Interrupted(f"the line broke ({error or type(error).__name__})") from error
 

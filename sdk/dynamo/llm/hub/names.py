@@ -70,10 +70,10 @@ def parse(source: str) -> HubModel | None:
     """Read a name, None where it can't be one of a model of the hub."""
     page = _PAGE.match(source)
     text = source[page.end() :].partition("?")[0] if page else source.removeprefix(SCHEME).rstrip("/")
-    found = _REVISION_FIRST.fullmatch(text) or _NAME.fullmatch(text.rstrip("/"))
-    if found is None or any(part in (".", "..") for part in text.split("/")):
+    match = _REVISION_FIRST.fullmatch(text) or _NAME.fullmatch(text.rstrip("/"))
+    if match is None or any(part in (".", "..") for part in text.split("/")):
         return None
-    named = found.groupdict()
+    named = match.groupdict()
     revision = named.get("revision") or named.get("page_revision")
     return HubModel(named["repo"], revision, named.get("file"), named.get("variant"))
 
@@ -89,30 +89,30 @@ class Choice:
 
 def choose(model: HubModel, names: Iterable[str], weights: Weights) -> Choice:
     """Choose the files that an engine needs; `InvalidArgument` where what was named is not there."""
-    found = [name for name in names if not _any(name, _LEFT_OUT)]
-    described = [name for name in found if _describes(name)]
-    groups = _gguf_groups(found)
+    kept = [name for name in names if not _any(name, _LEFT_OUT)]
+    described = [name for name in kept if _describes(name)]
+    groups = _gguf_groups(kept)
     if model.file or model.variant:
         return _with_gguf(described, _named_group(model, groups))
     has_tokenizer = any(name == "tokenizer.json" or name.endswith((".model", ".tiktoken")) for name in described)
     if weights == "none" and (has_tokenizer or not groups):
         return Choice(described)
-    tensors = [name for name in found if name.endswith((".safetensors", *(kind[1:] for kind in _TORCH)))]
+    tensors = [name for name in kept if name.endswith((".safetensors", *(kind[1:] for kind in _TORCH)))]
     if weights == "gguf" or (groups and not tensors):
         if not groups:
             raise InvalidArgument(f"{model} has no GGUF file, and the engine reads nothing else")
         return _with_gguf(described, _preferred(groups))
-    return Choice(_without_copies(found))
+    return Choice(_without_copies(kept))
 
 
-def _without_copies(found: list[str]) -> list[str]:
+def _without_copies(names: list[str]) -> list[str]:
     """All but the same weights in other forms."""
     left_out: tuple[str, ...] = (*_OTHERS, "*.gguf")
-    if any(name.endswith(".safetensors") for name in found):
+    if any(name.endswith(".safetensors") for name in names):
         left_out += _TORCH
-    if any(fnmatch(name, "model*.safetensors") for name in found):
+    if any(fnmatch(name, "model*.safetensors") for name in names):
         left_out += (_ONE_PIECE,)
-    return [name for name in found if not _any(name, left_out)]
+    return [name for name in names if not _any(name, left_out)]
 
 
 def _describes(name: str) -> bool:
@@ -156,8 +156,8 @@ def _preferred(groups: dict[str, list[str]]) -> list[str]:
 
 def variant_of(stem: str) -> str:
     """Return the quantisation that a GGUF file's name tells, "" where it tells none."""
-    found = _VARIANT.findall(stem)
-    return found[-1] if found else ""
+    variants = _VARIANT.findall(stem)
+    return variants[-1] if variants else ""
 
 
 def _listed(before: str, names: Sequence[str]) -> str:

@@ -1,1 +1,1 @@
-"""What the router knows of KV caches: `hashing` names blocks, `index` says which worker holds which. Pure."""
+"""KV-aware routing, decided: block hashes, who holds which blocks, what runs where, and what a choice costs. Pure."""

@@ -38,7 +38,7 @@ class Loads(NamedTuple):
 @dataclass(slots=True)
 class _Request:
     rank: Rank
-    names: Sequence[int]
+    hashes: Sequence[int]
     to_prefill: int
     grown: int = 0
     """Blocks of its output, which nobody shares."""
@@ -63,7 +63,7 @@ _NOTHING = _Busy()
 
 
 class Activity:
-    """See the module. `request` is any id that is unique while the request runs."""
+    """Count running requests by rank; `request` is any id that is unique while the request runs."""
 
     def __init__(self) -> None:
         self._requests: dict[str, _Request] = {}
@@ -74,18 +74,18 @@ class Activity:
         """Requests that run."""
         return len(self._requests)
 
-    def add(self, request: str, rank: Rank, names: Sequence[int], to_prefill: int) -> None:
-        """It was sent to `rank`: the names of its prompt's whole blocks, and how many tokens aren't cached there."""
+    def add(self, request: str, rank: Rank, hashes: Sequence[int], to_prefill: int) -> None:
+        """It was sent to `rank`: the hashes of its prompt's whole blocks, and how many tokens aren't cached there."""
         self.free(request)
         busy = self._ranks.setdefault(rank, _Busy())
-        fresh = [name for name in names if busy.users.setdefault(name, 0) == 0]
-        for name in names:
-            busy.users[name] += 1
+        fresh = [block_hash for block_hash in hashes if busy.users.setdefault(block_hash, 0) == 0]
+        for block_hash in hashes:
+            busy.users[block_hash] += 1
         self._used.store(rank, fresh)
         busy.count()
         busy.prefill_tokens += to_prefill
         busy.requests += 1
-        self._requests[request] = _Request(rank, names, to_prefill)
+        self._requests[request] = _Request(rank, hashes, to_prefill)
 
     def prefilled(self, request: str) -> None:
         """Its first token came."""
@@ -111,17 +111,17 @@ class Activity:
         busy = self._ranks[entry.rank]
         busy.requests -= 1
         busy.grown -= entry.grown
-        self._used.remove(entry.rank, _released(busy, entry.names))
+        self._used.remove(entry.rank, _released(busy, entry.hashes))
         busy.count()
         if not busy.requests:
             self._leave(entry.rank)
 
     def drop(self, rank: Rank) -> list[str]:
         """The rank is gone: its requests, which are no longer counted."""
-        found = [request for request, entry in self._requests.items() if entry.rank == rank]
-        for request in found:
+        requests = [request for request, entry in self._requests.items() if entry.rank == rank]
+        for request in requests:
             self.free(request)
-        return found
+        return requests
 
     def ranks_of(self, instance: int) -> list[Rank]:
         """Its ranks that have requests."""
@@ -134,20 +134,20 @@ class Activity:
             return IDLE
         return Load(busy.prefill_tokens, busy.blocks, busy.requests)
 
-    def loads(self, ranks: Sequence[Rank], names: Sequence[int]) -> Loads:
+    def loads(self, ranks: Sequence[Rank], hashes: Sequence[int]) -> Loads:
         """Of each rank, in their order."""
         get = self._ranks.get
-        found = [get(rank) or _NOTHING for rank in ranks]
-        blocks, depths = [busy.blocks for busy in found], None
-        if shared := self.shared(names):
+        loads = [get(rank) or _NOTHING for rank in ranks]
+        blocks, depths = [busy.blocks for busy in loads], None
+        if shared := self.shared(hashes):
             known = {self._ranks[rank]: depth for rank, depth in shared.items()}
-            depths = [known.get(busy, 0) for busy in found]
+            depths = [known.get(busy, 0) for busy in loads]
             blocks = [count - depth for count, depth in zip(blocks, depths, strict=True)]
-        return Loads([busy.prefill_tokens for busy in found], blocks, [busy.requests for busy in found], depths)
+        return Loads([busy.prefill_tokens for busy in loads], blocks, [busy.requests for busy in loads], depths)
 
-    def shared(self, names: Sequence[int]) -> dict[Rank, int]:
+    def shared(self, hashes: Sequence[int]) -> dict[Rank, int]:
         """How many of these blocks a rank has in use anyway; ranks with none aren't there."""
-        return self._used.depths(names)
+        return self._used.depths(hashes)
 
     def _prefilled(self, entry: _Request) -> None:
         self._ranks[entry.rank].prefill_tokens -= entry.to_prefill
@@ -158,12 +158,12 @@ class Activity:
         self._used.drop(rank)
 
 
-def _released(busy: _Busy, names: Sequence[int]) -> list[int]:
-    """Blocks that nobody uses any more, now that one user of each of `names` is gone."""
-    found = []
-    for name in names:
-        busy.users[name] -= 1
-        if not busy.users[name]:
-            del busy.users[name]
-            found.append(name)
-    return found
+def _released(busy: _Busy, hashes: Sequence[int]) -> list[int]:
+    """Blocks that nobody uses any more, now that one user of each of `hashes` is gone."""
+    freed = []
+    for block_hash in hashes:
+        busy.users[block_hash] -= 1
+        if not busy.users[block_hash]:
+            del busy.users[block_hash]
+            freed.append(block_hash)
+    return freed

@@ -1,7 +1,7 @@
 """Names of KV blocks: a hash of a block's tokens, and one of everything up to its end.
 
 Numbers equal those of Dynamo's `compute_block_hash_for_seq` and `compute_seq_hash_for_block`
-(XXH3, 64 bits), so that its workers, clients and traces can be read. Only whole blocks have a name.
+(XXH3, 64 bits), so that its workers, clients and traces can be read. Only whole blocks have a hash.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def block_hashes(
 
 
 def sequence_hashes(blocks: Iterable[int], after: int | None = None) -> list[int]:
-    """The name of each prefix: the first block's hash, then each chained to the one before.
+    """Return the hash of each prefix: the first block's hash, then each chained to the one before.
 
-    `after` is the name of the prefix that these blocks continue, if they don't begin a sequence.
+    `after` is the hash of the prefix that these blocks continue, if they don't begin a sequence.
     """
-    found: list[int] = []
-    append, last = found.append, after
+    chained: list[int] = []
+    append, last = chained.append, after
     for block in blocks:
         last = block if last is None else _xxh3(_link(last, block), SEED)
         append(last)
-    return found
+    return chained
 
 
 def compute_block_hash_for_seq(
@@ -79,7 +79,7 @@ def compute_block_hash_for_seq(
     is_eagle: bool | None = None,
     cache_namespace: str | None = None,
 ) -> list[int]:
-    """`block_hashes` under the original's name and with its arguments; equal numbers (tests pin ai-dynamo 1.6.1's).
+    """`block_hashes` under NVIDIA Dynamo's name and with its arguments; equal numbers (tests pin ai-dynamo 1.6.1's).
 
     `block_mm_infos` has per block None or `{"mm_objects": [{"mm_hash": int, ...}]}`. Raises `ValueError` for what
     isn't a token id, a block of no tokens, or media of another form.
@@ -95,9 +95,9 @@ compute_block_hash_for_seq_py = compute_block_hash_for_seq
 
 
 def media_hashes(block_mm_infos: Iterable[Mapping[str, Any] | None]) -> list[list[int]]:
-    """The `media` of `block_hashes` from the original's form; raises `ValueError` where it is another one."""
+    """The `media` of `block_hashes` from NVIDIA Dynamo's form; raises `ValueError` where it is another one."""
     try:
-        return [[one["mm_hash"] & _WRAP for one in info["mm_objects"]] if info else [] for info in block_mm_infos]
+        return [[item["mm_hash"] & _WRAP for item in info["mm_objects"]] if info else [] for info in block_mm_infos]
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"block_mm_infos has None or {{'mm_objects': [{{'mm_hash': int}}]}} for each block: {error!r}"

@@ -1,6 +1,6 @@
 """What it costs to send a request to a rank, and the choice by it. Pure; the unit is a KV block.
 
-The current original's terms and defaults (docs/design/kv.md names the older ages' words for them):
+NVIDIA Dynamo 1.6's terms and defaults (docs/design/serving/kv.md names older versions' words for them):
 work that the rank has yet to prefill for this request and those before it, less what its cache
 already holds, plus the blocks that it would then have to read at every decode step.
 """
@@ -65,30 +65,30 @@ def costs(
         ]
     candidates = list(candidates)
     least = min((candidate[1] for candidate in candidates), default=0)
-    found = []
+    costs = []
     for _, prefill, decode, requests, overlap in candidates:
         worth = credit * overlap / (1.0 + decay * (prefill - least) / max(tokens, 1))
         left = (prefill + tokens) / block_size - worth
-        found.append(scale * max(0.0, left) + (decode + per_request * requests))
-    return found
+        costs.append(scale * max(0.0, left) + (decode + per_request * requests))
+    return costs
 
 
-def choose(found: Sequence[float], temperature: float, draw: Callable[[], float]) -> int:
+def choose(costs: Sequence[float], temperature: float, draw: Callable[[], float]) -> int:
     """The index of the choice; `draw` gives a number from 0 up to, but not, 1.
 
     At temperature 0 the lowest, ties by chance. Else softmax over the costs, scaled to 0..1 first, so that a
     temperature means the same for long prompts and short ones. Raises `ValueError` where there is none.
     """
-    if not found:
+    if not costs:
         raise ValueError("there is no candidate to choose from")
-    low, high = min(found), max(found)
+    low, high = min(costs), max(costs)
     if high - low < _EVEN:
-        return int(draw() * len(found))
+        return int(draw() * len(costs))
     if temperature <= 0.0:
-        lowest = [index for index, cost in enumerate(found) if cost == low]
+        lowest = [index for index, cost in enumerate(costs) if cost == low]
         return lowest[0] if len(lowest) == 1 else lowest[int(draw() * len(lowest))]
     spread = (high - low) * temperature
-    return _weighted([math.exp(-(cost - low) / spread) for cost in found], draw())
+    return _weighted([math.exp(-(cost - low) / spread) for cost in costs], draw())
 
 
 def _weighted(shares: Iterable[float], drawn: float) -> int:

@@ -3,7 +3,9 @@
 A sequence hash names its whole prefix, so no tree is needed: a worker's match is as long as
 its bit is set in every mask from the prompt's first block on. Nothing here waits or does I/O;
 who feeds it (events, snapshots) and who asks (the router) share one thread.
-"""
+
+`Predicted` feeds an index where workers don't say: with its router's own decisions, and takes each block out again
+`seconds` after it was last used. NVIDIA Dynamo calls it the approximate indexer (`--no-kv-events`) and waits 120 s."""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ class _Slot:
 
 
 class KvIndex:
-    """See the module. A rank gets a slot (a bit) at its first block and keeps it until `drop`."""
+    """Map hashes of prefixes to the ranks that hold them.
+
+    A rank gets a slot (a bit) at its first block and keeps it until `drop`.
+    """
 
     __slots__ = (
         "_blocks",
@@ -94,8 +99,8 @@ class KvIndex:
         slot = self._slots.get(rank) or self._new_slot(rank)
         bit, blocks, limit, added = slot.bit, self._blocks, slot.limit, 0
         before, after = 0, bit
-        for name in hashes:
-            mask = blocks.get(name, 0)
+        for block_hash in hashes:
+            mask = blocks.get(block_hash, 0)
             if mask & bit:
                 continue
             if limit is not None and slot.blocks + added >= limit:
@@ -103,7 +108,7 @@ class KvIndex:
                 continue
             if mask != before:  # neighbours have the same holders mostly, and share one integer then
                 before, after = mask, mask | bit
-            blocks[name] = after
+            blocks[block_hash] = after
             added += 1
         slot.blocks += added
 
@@ -113,14 +118,14 @@ class KvIndex:
         if slot is None:
             return
         bit, blocks = slot.bit, self._blocks
-        for name in hashes:
-            mask = blocks.get(name, 0)
+        for block_hash in hashes:
+            mask = blocks.get(block_hash, 0)
             if mask & bit:
                 slot.blocks -= 1
                 if mask == bit:
-                    del blocks[name]
+                    del blocks[block_hash]
                 else:
-                    blocks[name] = mask ^ bit
+                    blocks[block_hash] = mask ^ bit
 
     def drop(self, rank: Rank) -> None:
         """The rank is gone, or its cache was cleared. At once for `find`; `sweep` then frees the memory."""
@@ -143,13 +148,13 @@ class KvIndex:
             self._to_sweep = list(self._blocks)
         part, blocks = self._to_sweep[-count:], self._blocks
         del self._to_sweep[-count:]
-        for name in part:
-            mask = blocks.get(name, 0)
+        for block_hash in part:
+            mask = blocks.get(block_hash, 0)
             if mask & self._leaving:
                 if rest := mask & ~self._leaving:
-                    blocks[name] = rest
+                    blocks[block_hash] = rest
                 else:
-                    del blocks[name]
+                    del blocks[block_hash]
         if not self._to_sweep:
             self._free += _bits(self._leaving)
             self._leaving = 0
@@ -160,20 +165,20 @@ class KvIndex:
     def find(self, hashes: Iterable[int]) -> list[Match]:
         """Who holds the longest beginnings of a prompt, longest first; ranks without its first block aren't there."""
         get, held, depth = self._blocks.get, self._live, 0
-        found: list[Match] = []
-        for name in hashes:
-            mask = get(name, 0) & held
+        matches: list[Match] = []
+        for block_hash in hashes:
+            mask = get(block_hash, 0) & held
             if mask != held:
                 if depth:
-                    found.append(Match(depth, held ^ mask))
+                    matches.append(Match(depth, held ^ mask))
                 held = mask
                 if not held:
                     break
             depth += 1
         if held and depth:
-            found.append(Match(depth, held))
-        found.reverse()
-        return found
+            matches.append(Match(depth, held))
+        matches.reverse()
+        return matches
 
     def ranks_in(self, mask: int) -> list[Rank]:
         """The ranks of a `Match`'s mask."""
@@ -185,15 +190,15 @@ class KvIndex:
 
     def overlaps(self, hashes: Iterable[int], ranks: Sequence[Rank]) -> list[int]:
         """`depths` of these ranks, in their order; 0 for those that hold nothing of it."""
-        found = self.find(hashes)
-        if not found:
+        matches = self.find(hashes)
+        if not matches:
             return [0] * len(ranks)
         slots = self._slots
-        if len(found) == 1:
-            ((blocks, mask),) = found
+        if len(matches) == 1:
+            ((blocks, mask),) = matches
             return [blocks if (slot := slots.get(rank)) is not None and mask & slot.bit else 0 for rank in ranks]
-        if len(found) == 2:
-            (more, deep), (less, flat) = found
+        if len(matches) == 2:
+            (more, deep), (less, flat) = matches
             return [
                 0 if (slot := slots.get(rank)) is None
                 else more if deep & (bit := slot.bit)
@@ -201,14 +206,14 @@ class KvIndex:
                 else 0
                 for rank in ranks
             ]  # fmt: skip
-        known = {rank: match.blocks for match in found for rank in self.ranks_in(match.mask)}
+        known = {rank: match.blocks for match in matches for rank in self.ranks_in(match.mask)}
         return [known.get(rank, 0) for rank in ranks]
 
     def blocks_of(self, rank: Rank) -> Iterator[int]:
         """All blocks of a rank, in no order; looks at the whole index."""
         slot = self._slots.get(rank)
         if slot is not None:
-            yield from (name for name, mask in self._blocks.items() if mask & slot.bit)
+            yield from (block_hash for block_hash, mask in self._blocks.items() if mask & slot.bit)
 
     def count(self, rank: Rank) -> int:
         """How many blocks a rank holds."""
@@ -230,8 +235,45 @@ class KvIndex:
 def _bits(mask: int) -> list[int]:
     """The numbers of the bits that are set, ascending."""
     text = bin(mask)[:1:-1]
-    found, at = [], text.find("1")
+    places, at = [], text.find("1")
     while at >= 0:
-        found.append(at)
+        places.append(at)
         at = text.find("1", at + 1)
-    return found
+    return places
+
+
+SECONDS: Final = 120.0
+
+
+class Predicted:
+    """Feed an index with a router's own decisions; `now` must never go back."""
+
+    def __init__(self, index: KvIndex, seconds: float = SECONDS) -> None:
+        self._index, self._seconds = index, seconds
+        self._until: dict[Rank, dict[int, float]] = {}
+        """When each block goes; in the order in which they do."""
+
+    def sent(self, rank: Rank, hashes: Sequence[int], now: float) -> None:
+        """A prompt with these blocks was sent to `rank`."""
+        until = self._until.setdefault(rank, {})
+        for block_hash in hashes:
+            until.pop(block_hash, None)
+            until[block_hash] = now + self._seconds
+        self._index.store(rank, hashes)
+
+    def drop(self, rank: Rank) -> None:
+        """The rank is gone."""
+        self._until.pop(rank, None)
+        self._index.drop(rank)
+
+    def expire(self, now: float) -> None:
+        """Take out what has not been used for too long."""
+        for rank, until in self._until.items():
+            old = []
+            for block_hash, limit in until.items():
+                if limit > now:
+                    break
+                old.append(block_hash)
+            for block_hash in old:
+                del until[block_hash]
+            self._index.remove(rank, old)

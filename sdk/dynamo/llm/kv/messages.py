@@ -3,7 +3,8 @@
 A worker numbers its messages: one `Step` for what an engine step did to the cache of one rank (several where
 that is over the bus's limit), on `dyn.<ns>.kv.<component>.<id>`. A `beat` repeats the last number, so that the
 loss of a last message shows. Who has missed something asks the control operation `kv_snapshot` for `Part`s,
-each with the number up to which it is right. `following.py` is the reader's half; docs/design/kv.md says why.
+each with the number up to which it is right. `kv_events/reader.py` is the reader's half; docs/design/serving/kv.md says
+why.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from dynamo.runtime.errors import InvalidArgument
 VERSION: Final = 1
 OPERATION: Final = "kv_snapshot"
 """The control operation's name: body `[part, parts]` (`parts` 0: the worker says how many), answer a `Part`."""
-NAME_BYTES: Final = 8
+HASH_BYTES: Final = 8
 OVERHEAD: Final = 256
-"""More than a message needs beside the names in it."""
+"""More than a message needs beside the hashes in it."""
 SLACK: Final = 0.8
 """How full a part is made of what a message may hold: it may grow before it is asked for."""
 MOST_PARTS: Final = 1 << 16
@@ -53,14 +54,14 @@ class Step(msgspec.Struct, array_like=True, gc=False):
 
 
 class Part(msgspec.Struct, array_like=True, gc=False):
-    """The blocks with `name % parts == part` of all ranks, as they were after message `seq`."""
+    """The blocks with `block_hash % parts == part` of all ranks, as they were after message `seq`."""
 
     version: int
     seq: int
     part: int
     parts: int
     ranks: list[tuple[int, bytes]]
-    """`(dp_rank, packed names)`."""
+    """`(dp_rank, packed hashes)`."""
 
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -69,16 +70,16 @@ decode_step: Final = msgspec.msgpack.Decoder(Step).decode
 """Raises `UNREADABLE`."""
 
 
-def pack(names: Iterable[int]) -> bytes:
+def pack(hashes: Iterable[int]) -> bytes:
     """Names as they travel."""
-    numbers = array("Q", names)
+    numbers = array("Q", hashes)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
 
 
 def unpack(data: bytes) -> Sequence[int]:
-    """The inverse of `pack`; raises `ValueError` for what isn't whole names."""
+    """The inverse of `pack`; raises `ValueError` for what isn't whole hashes."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -101,14 +102,14 @@ class Sender:
 
     def step(self, step: KvStep, worker: int, limit: int) -> list[bytes]:
         """Take a step in; the messages that say so, each of at most `limit` bytes."""
-        names = self._ranks.setdefault(step.dp_rank, set())
+        hashes = self._ranks.setdefault(step.dp_rank, set())
         if step.cleared:
-            names.clear()
-        names.difference_update(step.removed)
-        names.update(step.stored)
+            hashes.clear()
+        hashes.difference_update(step.removed)
+        hashes.update(step.stored)
         if not self.listened:
             return []
-        room = max(1, (limit - OVERHEAD) // NAME_BYTES)
+        room = max(1, (limit - OVERHEAD) // HASH_BYTES)
         return [self._message(piece, worker) for piece in _pieces(step, room)]
 
     def beat(self, worker: int) -> bytes:
@@ -119,11 +120,11 @@ class Sender:
         """Answer `OPERATION`; raises `InvalidArgument` for a body that isn't `[part, parts]`."""
         part, parts = _asked(body)
         self.listened = True
-        room = max(1, int((limit - OVERHEAD - 16 * len(self._ranks)) // NAME_BYTES * SLACK))
+        room = max(1, int((limit - OVERHEAD - 16 * len(self._ranks)) // HASH_BYTES * SLACK))
         parts = parts or max(1, -(-len(self) // room))
         ranks = [
-            (rank, pack(names if parts == 1 else [name for name in names if name % parts == part]))
-            for rank, names in self._ranks.items()
+            (rank, pack(hashes if parts == 1 else [block_hash for block_hash in hashes if block_hash % parts == part]))
+            for rank, hashes in self._ranks.items()
         ]
         return Part(VERSION, self.seq, part, parts, ranks)
 
@@ -135,7 +136,7 @@ class Sender:
 
 
 def _pieces(step: KvStep, room: int) -> Iterator[KvStep]:
-    """The step in steps of at most `room` names, removals first."""
+    """The step in steps of at most `room` hashes, removals first."""
     if len(step.stored) + len(step.removed) <= room:
         yield step
         return

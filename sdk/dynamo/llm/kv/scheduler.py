@@ -1,8 +1,8 @@
-"""The KV-aware choice: `KvRouter` puts names, index, activity and cost together. Pure; time comes as an argument.
+"""The KV-aware choice: `KvScheduler` puts hashes, index, activity and cost together. Pure; time comes as an argument.
 
 One router for the instances that serve one model. Whoever uses it says what happens to a request: `place` when it is
 sent, `prefilled` at its first token, `ended` however it ends. What an instance caches is predicted from what was sent
-there, until somebody `follow`s its events and tells them (`told`).
+there, until somebody `follow`s its events and hands them on (`apply`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dynamo.llm.kv.activity import Activity
+from dynamo.llm.kv.active_requests import Activity
+from dynamo.llm.kv.block_hash import SEED, block_hashes, sequence_hashes
 from dynamo.llm.kv.cost import Weights, choose, costs
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import SEED, block_hashes, sequence_hashes
-from dynamo.llm.kv.index import MOST_RANKS, KvIndex, Rank
-from dynamo.llm.kv.predicted import Predicted
+from dynamo.llm.kv.index import MOST_RANKS, KvIndex, Predicted, Rank
+from dynamo.llm.kv.messages import KvStep
 
 EXPIRE_EVERY: Final = 1.0
 
@@ -23,7 +22,7 @@ EXPIRE_EVERY: Final = 1.0
 class Prompt(NamedTuple):
     """A request as routing sees it."""
 
-    names: list[int]
+    hashes: list[int]
     """Of its beginnings, one per whole block."""
     tokens: int
 
@@ -41,8 +40,8 @@ class Decision(NamedTuple):
     """Of `rank` among those to choose from."""
 
 
-class KvRouter:
-    """See the module."""
+class KvScheduler:
+    """Choose a rank for each request, by caches and load."""
 
     def __init__(
         self, block_size: int, weights: Weights, temperature: float, draw: Callable[[], float], predict_seconds: float
@@ -67,7 +66,9 @@ class KvRouter:
         if instances != self._instances:
             self._instances, several = instances, self.spread
             if several:
-                self._ranks = [Rank(one, number) for one in instances for number in range(several.get(one, 1))]
+                self._ranks = [
+                    Rank(instance, number) for instance in instances for number in range(several.get(instance, 1))
+                ]
             else:
                 self._ranks = [Rank(instance) for instance in instances]
         return self._ranks
@@ -90,27 +91,27 @@ class KvRouter:
         """
         self._expire(now)
         decision = self.query(prompt, ranks, weighing)
-        self.activity.add(request, decision.rank, prompt.names, decision.to_prefill)
+        self.activity.add(request, decision.rank, prompt.hashes, decision.to_prefill)
         if decision.rank.instance not in self._followed:
-            self._predicted.sent(decision.rank, prompt.names, now)
+            self._predicted.sent(decision.rank, prompt.hashes, now)
         return decision
 
     def query(self, prompt: Prompt, ranks: Sequence[Rank], weighing: tuple[Weights, float] | None = None) -> Decision:
         """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
         weights, temperature = weighing or (self._weights, self._temperature)
-        names = prompt.names
-        overlaps = self.index.overlaps(names, ranks)
-        prefill, used, requests, shared = self.activity.loads(ranks, names)
+        hashes = prompt.hashes
+        overlaps = self.index.overlaps(hashes, ranks)
+        prefill, used, requests, shared = self.activity.loads(ranks, hashes)
         if shared is not None:
             # What is being computed there will be cached when this one's turn comes, though no event says so yet.
             overlaps = [max(both) for both in zip(overlaps, shared, strict=True)]
-        found = costs(
+        prices = costs(
             zip(ranks, prefill, used, requests, overlaps, strict=True), prompt.tokens, self.block_size, weights
         )
-        chosen = choose(found, temperature, self._draw)
+        chosen = choose(prices, temperature, self._draw)
         left = max(0, prompt.tokens - overlaps[chosen] * self.block_size)
         # Its own blocks are decoded over wherever it goes.
-        return Decision(ranks[chosen], overlaps[chosen], found[chosen] + len(names), left, chosen)
+        return Decision(ranks[chosen], overlaps[chosen], prices[chosen] + len(hashes), left, chosen)
 
     def prefilled(self, request: str) -> None:
         """Its first token came."""
@@ -127,7 +128,7 @@ class KvRouter:
             self._forget(instance)
         self.index.limit(instance, blocks)
 
-    def told(self, instance: int, step: KvStep) -> bool:
+    def apply(self, instance: int, step: KvStep) -> bool:
         """What one of its engine steps did; False where it stores more than it may have."""
         rank, before = Rank(instance, step.dp_rank), self.index.refused
         if step.cleared:

@@ -1,7 +1,7 @@
-"""From an engine's names of KV blocks to ours: what one rank's cache holds, in the engine's words and in ours. Pure.
+"""From an engine's hashes of KV blocks to ours: what one rank's cache holds, in the engine's words and in ours. Pure.
 
 Engines name a block by a hash of their own (an integer or bytes) and say tokens and parent only when they store it.
-`EngineBlocks` keeps what was said, so that a child finds its parent's name and a removal the name that goes. What has
+`EngineBlocks` keeps what was said, so that a child finds its parent's hash and a removal the hash that goes. What has
 changed since the last `take` is one `KvStep`, net.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.messages import KvStep
 
 EngineHash: TypeAlias = int | bytes
 _WORD: Final = (1 << 64) - 1
@@ -54,36 +54,36 @@ Event: TypeAlias = Stored | Removed | Cleared
 class _Block:
     """One block of the engine."""
 
-    __slots__ = ("copies", "era", "name", "seed")
+    __slots__ = ("copies", "era", "seed", "sequence_hash")
 
-    def __init__(self, name: int, seed: int, era: int) -> None:
-        self.name, self.seed, self.era = name, seed, era
+    def __init__(self, sequence_hash: int, seed: int, era: int) -> None:
+        self.sequence_hash, self.seed, self.era = sequence_hash, seed, era
         self.copies = 1
         """vLLM computes the same block twice for requests that run side by side, and says so for each copy."""
 
 
 class EngineBlocks:
-    """See the module. `capacity`: how many blocks the rank has, where that is known."""
+    """Keep what one rank caches; `capacity` is how many blocks it has, where that is known."""
 
     def __init__(self, block_size: int, capacity: int | None = None) -> None:
         self.block_size, self._capacity = block_size, capacity
         self._blocks: dict[EngineHash, _Block] = {}
         self._held: dict[int, int] = {}
-        """Our names, each with how many of the engine's blocks have it."""
+        """Our hashes, each with how many of the engine's blocks have it."""
         self._added: dict[int, None] = {}
         self._gone: dict[int, None] = {}
         self._cleared = False
         self._era = 0
         self.orphans = 0
-        """Blocks that have no name since their parent was never heard of."""
+        """Blocks that have no hash of ours since their parent was never heard of."""
         self.misfits = 0
-        """Blocks of another size than ours; they have no name either."""
+        """Blocks of another size than ours; they have no hash either."""
 
     def __len__(self) -> int:
         """Blocks of the engine."""
         return len(self._blocks)
 
-    def names(self) -> set[int]:
+    def hashes(self) -> set[int]:
         """What the rank caches, in our words."""
         return set(self._held)
 
@@ -132,21 +132,22 @@ class EngineBlocks:
             return
         seed = seed_of(event.lora_name, event.salt) if parent is None else parent.seed
         local = block_hashes(event.tokens, self.block_size, seed=seed, media=event.media, eagle=event.eagle)
-        names = sequence_hashes(local, None if parent is None else parent.name)
-        if len(names) != count:  # which of them is which can't be said
+        hashes = sequence_hashes(local, None if parent is None else parent.sequence_hash)
+        if len(hashes) != count:  # which of them is which can't be said
             self.misfits += count
             return
-        for engine_hash, name in zip(event.hashes, names, strict=True):
-            self._add(_plain(engine_hash), name, seed)
+        for engine_hash, sequence_hash in zip(event.hashes, hashes, strict=True):
+            self._add(_plain(engine_hash), sequence_hash, seed)
 
-    def _add(self, engine_hash: EngineHash, name: int, seed: int) -> None:
+    def _add(self, engine_hash: EngineHash, sequence_hash: int, seed: int) -> None:
         block = self._blocks.get(engine_hash)
-        if block is not None and block.name != name:  # whoever numbers blocks by place uses a hash again
-            self._release(self._blocks.pop(engine_hash).name)
+        # Engines that number blocks by their place use a hash again.
+        if block is not None and block.sequence_hash != sequence_hash:
+            self._release(self._blocks.pop(engine_hash).sequence_hash)
             block = None
         if block is None:
-            self._blocks[engine_hash] = _Block(name, seed, self._era)
-            self._hold(name)
+            self._blocks[engine_hash] = _Block(sequence_hash, seed, self._era)
+            self._hold(sequence_hash)
         elif block.era != self._era:
             block.era, block.copies = self._era, 1
         else:
@@ -159,33 +160,33 @@ class EngineBlocks:
         block.copies -= 1
         if block.copies <= 0 or block.era != self._era:
             del self._blocks[engine_hash]
-            self._release(block.name)
+            self._release(block.sequence_hash)
 
-    def _hold(self, name: int) -> None:
-        held = self._held.get(name, 0)
-        self._held[name] = held + 1
+    def _hold(self, sequence_hash: int) -> None:
+        held = self._held.get(sequence_hash, 0)
+        self._held[sequence_hash] = held + 1
         if not held:
-            if name in self._gone:
-                del self._gone[name]
+            if sequence_hash in self._gone:
+                del self._gone[sequence_hash]
             else:
-                self._added[name] = None
+                self._added[sequence_hash] = None
 
-    def _release(self, name: int) -> None:
-        left = self._held[name] - 1
+    def _release(self, sequence_hash: int) -> None:
+        left = self._held[sequence_hash] - 1
         if left:
-            self._held[name] = left
+            self._held[sequence_hash] = left
             return
-        del self._held[name]
-        if name in self._added:
-            del self._added[name]
+        del self._held[sequence_hash]
+        if sequence_hash in self._added:
+            del self._added[sequence_hash]
         else:
-            self._gone[name] = None
+            self._gone[sequence_hash] = None
 
     def _forget_old(self, count: int) -> None:
         """Oldest first, of what was heard of before something was missed."""
         old = [engine_hash for engine_hash, block in self._blocks.items() if block.era != self._era]
         for engine_hash in old[:count]:
-            self._release(self._blocks.pop(engine_hash).name)
+            self._release(self._blocks.pop(engine_hash).sequence_hash)
 
 
 def steps_of(events: Iterable[Event], blocks: EngineBlocks, dp_rank: int = 0) -> list[KvStep]:

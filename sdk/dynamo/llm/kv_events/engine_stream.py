@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.llm.kv.engine_blocks import Cleared, EngineBlocks, Event, Removed, Stored, steps_of
-from dynamo.llm.kv.engine_wire import UnreadableBatch, read_batch
-from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.engine_blocks import Cleared, EngineBlocks, Event, Removed, Stored, steps_of
+from dynamo.llm.kv_events.engine_wire import UnreadableBatch, read_batch
 
 MOST_WAITING: Final = 4096
 """Batches that wait for a replay; then what is missing counts as lost."""
@@ -20,7 +20,7 @@ WHOLE: Final = frozenset((None, "full_attention", "mla_attention", "sink_full_at
 
 
 class EngineStream:
-    """See the module. `dp_rank` is for engines that don't say theirs; `capacity`: blocks of one rank, where known."""
+    """Order an engine's events; `dp_rank` is for engines that don't say theirs, `capacity` the blocks of one rank."""
 
     def __init__(
         self, block_size: int, dp_rank: int = 0, capacity: int | None = None, *, replays: bool = False
@@ -49,13 +49,13 @@ class EngineStream:
 
     @property
     def orphans(self) -> int:
-        """Blocks without a name, since their parent was never heard of."""
+        """Blocks without a hash of ours, since their parent was never heard of."""
         return sum(blocks.orphans for blocks in self._ranks.values())
 
-    def names(self, dp_rank: int = 0) -> set[int]:
-        """What a rank caches, by our names."""
+    def hashes(self, dp_rank: int = 0) -> set[int]:
+        """Return what a rank caches, by our hashes."""
         blocks = self._ranks.get(dp_rank)
-        return set() if blocks is None else blocks.names()
+        return set() if blocks is None else blocks.hashes()
 
     def live(self, number: int, payload: bytes) -> list[KvStep]:
         """A message came."""

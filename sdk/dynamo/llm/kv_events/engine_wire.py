@@ -2,8 +2,8 @@
 
 Both send `[topic, number (8 bytes, big-endian), msgpack]`; the last is `[time, events, data-parallel rank]`. An event
 is an array that begins with its kind (SGLang, older vLLM) or a map with a `type` (newer vLLM; read off 0.32). Later
-ages have more fields, older ones fewer. What is cached elsewhere than on the device is left out: our index knows one
-tier.
+versions have more fields, older ones fewer. What is cached elsewhere than on the device is left out: our index knows
+one tier.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from xxhash import xxh3_64_intdigest as _xxh3
 
-from dynamo.llm.kv.engine_blocks import Cleared, EngineHash, Event, Removed, Stored
+from dynamo.llm.kv_events.engine_blocks import Cleared, EngineHash, Event, Removed, Stored
 
 END_OF_REPLAY: Final = (1 << 64) - 1
 """The number that ends a replay's answer."""
@@ -72,12 +72,12 @@ def read_batch(payload: bytes) -> Batch:
     if rank is not None and (type(rank) is not int or rank < 0):
         raise UnreadableBatch(f"{rank!r} is no data-parallel rank")
     try:
-        found = [_event(one) for one in data[1]]
+        events = [_event(item) for item in data[1]]
     except UnreadableBatch:
         raise
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise UnreadableBatch(f"an event lacks a field, or has a wrong one: {error!r}") from error
-    return Batch([event for event in found if event is not None], rank)
+    return Batch([event for event in events if event is not None], rank)
 
 
 def _event(data: Any) -> Event | None:
@@ -108,7 +108,7 @@ def _stored(fields: dict[str, Any]) -> Stored:
     if not isinstance(tokens, list) or type(size) is not int or size < 1:
         raise UnreadableBatch("an event has no token ids or no block size")
     if lora is None and (number := fields.get("lora_id")) is not None:
-        lora = str(number)  # older ages don't say more; its blocks must not be taken for the base model's
+        lora = str(number)  # older versions don't say more; its blocks must not be taken for the base model's
     media, salt = _extras(fields.get("extra_keys") or (), lora, begins=parent is None)
     if tokens and isinstance(tokens[0], list):
         tokens = [pair[0] for pair in tokens]  # SGLang with EAGLE: each token with the one after it
@@ -127,7 +127,7 @@ def _optional(fields: dict[str, Any], name: str, kind: type[T]) -> T | None:
 
 
 def _hashes(fields: dict[str, Any]) -> list[EngineHash]:
-    return [_hash(one) for one in fields["block_hashes"]]
+    return [_hash(item) for item in fields["block_hashes"]]
 
 
 def _hash(value: Any) -> EngineHash:

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm.kv.places import endpoint_of
-from dynamo.runtime.component import Component, Endpoint
+from dynamo.llm.kv_events.publisher import endpoint_of
+from dynamo.runtime.endpoint import Component, Endpoint
 
 SECONDS: Final = 1.0
 """Between two writes."""
 
 
 class WorkerStats(msgspec.Struct, frozen=True):
-    """Requests of one rank, as programs of the ages 0.x say them."""
+    """Requests of one rank, as programs for NVIDIA Dynamo 0.x say them."""
 
     request_active_slots: int
     request_total_slots: int
@@ -28,7 +28,7 @@ class WorkerStats(msgspec.Struct, frozen=True):
 
 
 class KvStats(msgspec.Struct, frozen=True):
-    """The KV cache of one rank, in those ages."""
+    """The KV cache of one rank, in those versions."""
 
     kv_active_blocks: int
     kv_total_blocks: int
@@ -37,7 +37,7 @@ class KvStats(msgspec.Struct, frozen=True):
 
 
 class SpecDecodeStats(msgspec.Struct, frozen=True):
-    """Speculative decoding of one rank, in those ages; taken, and told to nobody."""
+    """Speculative decoding of one rank, in those versions; taken, and told to nobody."""
 
     num_spec_tokens: int | None = None
     num_drafts: int | None = None
@@ -55,7 +55,11 @@ class ForwardPassMetrics(msgspec.Struct, frozen=True):
 
 
 class WorkerMetricsPublisher:
-    """See the module. `publish` may be called from any thread, as often as one likes."""
+    """Publish what a program's engine is doing, in the record of its instance, at most once a second.
+
+    Routers read `running` and `waiting` there (`least-loaded`, `power-of-two`). `publish` may be called from any
+    thread, however often.
+    """
 
     def __init__(self) -> None:
         self._endpoint: Endpoint | None = None

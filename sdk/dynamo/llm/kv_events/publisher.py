@@ -1,8 +1,8 @@
 """What a worker caches, on the bus: steps as they come, beats while nothing does, snapshots for those who ask.
 
-The decisions are in `events.py`; `KvPublisher` is the shell around its `Sender`. `KvEventPublisher` is the original's
-name for programs that tell of their engine's blocks themselves, or have its ZMQ stream relayed.
-"""
+The decisions are in `kv/messages.py`; `KvPublisher` is the shell around its `Sender`. `KvEventPublisher` is NVIDIA
+Dynamo's name for programs that tell of their engine's blocks themselves, or have its ZMQ stream relayed;
+`ZmqKvEventPublisher` is the class of its own that 0.x had for the latter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,30 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, overload
 
-from dynamo.llm.kv.engine_blocks import EngineBlocks, EngineHash, Event, Removed, Stored, steps_of
-from dynamo.llm.kv.events import OPERATION, KvStep, Part, Sender
-from dynamo.llm.kv.hashing import media_hashes
-from dynamo.llm.kv.places import endpoint_of
-from dynamo.llm.kv.zmq_source import ZmqSource
-from dynamo.runtime.component import Component, Endpoint
+import msgspec
+
+from dynamo.llm.kv.block_hash import media_hashes
+from dynamo.llm.kv.messages import OPERATION, KvStep, Part, Sender
+from dynamo.llm.kv_events.engine_blocks import EngineBlocks, EngineHash, Event, Removed, Stored, steps_of
+from dynamo.llm.kv_events.zmq_source import ZmqSource
+from dynamo.runtime.endpoint import Component, Endpoint
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
 from dynamo.runtime.names import EndpointPath, kv_subject
-from dynamo.runtime.ports import Bus
 from dynamo.runtime.runtime import DistributedRuntime
+from dynamo.runtime.transport.bus import Bus
+
+USUAL: Final = "generate"
+
+
+def endpoint_of(place: Endpoint | Component) -> Endpoint:
+    """Of a component the endpoint that this process registered a model at, or serves; else `generate`."""
+    if isinstance(place, Endpoint):
+        return place
+    runtime = place.runtime
+    known = [*runtime.offers.paths(), *(served.path for served in runtime.served)]
+    path = next((path for path in known if path[:2] == (place.namespace, place.name)), None)
+    return place.endpoint(USUAL if path is None else path.endpoint)
+
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +115,7 @@ def kv_publisher(runtime: DistributedRuntime, path: EndpointPath) -> KvPublisher
 
 
 class KvEventPublisher:
-    """The original's publisher of one data-parallel rank's blocks: made once the endpoint is known, before requests.
+    """NVIDIA Dynamo's publisher of one data-parallel rank's blocks: made once the endpoint is known, before requests.
 
     `publish_stored` and `publish_removed` may be called from any thread. With `zmq_endpoint` the engine's own stream
     (vLLM's or SGLang's) is read instead, and nothing is published by hand; `zmq_replay_endpoint`, ours, closes gaps.
@@ -188,17 +202,17 @@ class KvEventPublisher:
 
     def publish_batch(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Several of both, in order, as one message: `{"type": "stored" | "removed", ...}` with the arguments above."""
-        found: list[Event] = []
+        batch: list[Event] = []
         for event in events:
             arguments = {name: value for name, value in event.items() if name != "type"}
             match event.get("type"):
                 case "stored":
-                    found.append(self._stored(**arguments))
+                    batch.append(self._stored(**arguments))
                 case "removed":
-                    found.append(Removed(list(arguments["block_hashes"])))
+                    batch.append(Removed(list(arguments["block_hashes"])))
                 case other:
                     raise ValueError(f"an event is 'stored' or 'removed', not {other!r}")
-        self._submit(found)
+        self._submit(batch)
 
     def shutdown(self) -> None:
         """Publish nothing more; what was published stays true until the process leaves."""
@@ -238,3 +252,24 @@ class KvEventPublisher:
     def _publish(self, events: list[Event]) -> None:
         for step in steps_of(events, self._blocks, self._rank):
             self._publisher.step(step)
+
+
+class ZmqKvEventPublisherConfig(msgspec.Struct):
+    """Which engine's stream is relayed, in 0.x."""
+
+    worker_id: int | None = None
+    kv_block_size: int = 0
+    zmq_endpoint: str = "tcp://127.0.0.1:5557"
+    zmq_topic: str = ""
+    enable_local_indexer: bool = False
+    dp_rank: int = 0
+
+
+class ZmqKvEventPublisher(KvEventPublisher):
+    """0.x: relays an engine's ZMQ stream; today `KvEventPublisher(endpoint, zmq_endpoint=…)`. Raises as that."""
+
+    def __init__(self, component: Component | Endpoint, config: ZmqKvEventPublisherConfig) -> None:
+        super().__init__(
+            component, config.worker_id, config.kv_block_size, config.dp_rank,
+            zmq_endpoint=config.zmq_endpoint, zmq_topic=config.zmq_topic,
+        )  # fmt: skip

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dynamo.llm.kv.events import MOST_PARTS, VERSION, KvStep, Part, Step, unpack
 from dynamo.llm.kv.index import MOST_RANKS
+from dynamo.llm.kv.messages import MOST_PARTS, VERSION, KvStep, Part, Step, unpack
 from dynamo.runtime.errors import InvalidArgument
 
 MOST_WAITING: Final = 4096
@@ -25,7 +25,7 @@ SLICE: Final = 8192
 """Names in one of the steps that a snapshot becomes: about a millisecond's work for the index."""
 
 
-class Following:
+class EventReader:
     """One worker. `seq` is the number up to which the index is told; None before the first snapshot."""
 
     def __init__(self, most_waiting: int = MOST_WAITING, most_waiting_names: int = MOST_WAITING_NAMES) -> None:
@@ -53,10 +53,10 @@ class Following:
         """A message came. Raises `ValueError` for one that can't be read; its number is then missing."""
         before = self.behind
         self._highest = max(self._highest, step.seq)
-        found = [] if step.beat else self._take(step.seq, _read(step))
+        steps = [] if step.beat else self._take(step.seq, _read(step))
         if self.behind and not before:
             self.gaps += 1
-        return found
+        return steps
 
     def lost(self) -> None:
         """Messages may have been dropped without a trace."""
@@ -106,14 +106,14 @@ class Following:
 
     def _drain(self) -> list[KvStep]:
         """What waited and is next."""
-        found: list[KvStep] = []
+        steps: list[KvStep] = []
         if self.seq is None:
-            return found
+            return steps
         while (step := self._waiting.pop(self.seq + 1, None)) is not None:
             self._waiting_names -= _size(step)
             self._next(step)
-            found.append(step)
-        return found
+            steps.append(step)
+        return steps
 
     def _next(self, step: KvStep) -> None:
         self.seq = (self.seq or 0) + 1
@@ -126,22 +126,22 @@ class Following:
         if self.seq is not None and oldest < self.seq:
             self._stale = True  # the answer to an older question: what came between is not there any more
             return self._drain()
-        found = self._replacement(parts)
+        steps = self._replacement(parts)
         self.seq = oldest
         for seq in [seq for seq in self._waiting if seq <= oldest]:
             self._waiting_names -= _size(self._waiting.pop(seq))
         # The worker has just said its number: a higher one that somebody made up would keep us asking for ever. What
         # is really lost beyond it shows at the next step or beat.
         self._highest = max([part.seq for part in parts] + [*self._waiting])
-        return found + self._drain()
+        return steps + self._drain()
 
     def _replacement(self, parts: list[Part]) -> list[KvStep]:
         """Steps that put the snapshot in place of what is known: for each rank one that clears it, then slices."""
         ranks: dict[int, list[Sequence[int]]] = {rank: [] for rank in self._ranks}
         for part in parts:
-            for rank, names in part.ranks:
-                ranks.setdefault(_checked(rank), []).append(unpack(names))
-        total = sum(len(names) for pieces in ranks.values() for names in pieces)
+            for rank, hashes in part.ranks:
+                ranks.setdefault(_checked(rank), []).append(unpack(hashes))
+        total = sum(len(hashes) for pieces in ranks.values() for hashes in pieces)
         if total > MOST_NAMES:
             raise InvalidArgument(f"a snapshot of {total} blocks is more than is taken ({MOST_NAMES})")
         self._ranks = set(ranks)
@@ -150,9 +150,9 @@ class Following:
 
 def _slices(rank: int, pieces: list[Sequence[int]]) -> Iterator[KvStep]:
     yield KvStep((), (), rank, cleared=True)
-    for names in pieces:
-        for at in range(0, len(names), SLICE):
-            yield KvStep(names[at : at + SLICE], (), rank)
+    for hashes in pieces:
+        for at in range(0, len(hashes), SLICE):
+            yield KvStep(hashes[at : at + SLICE], (), rank)
 
 
 def _read(step: Step) -> KvStep:

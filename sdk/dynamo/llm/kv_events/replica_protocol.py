@@ -1,8 +1,8 @@
 """What runs where, told to the other frontends: requests that they sent count in every router's activity. Pure.
 
-Who sends a request says so (`Speaker`), with the names of its blocks, since blocks that requests share count once;
-who hears it (`Listener`) counts it under the sender's id. Messages may be lost: a beat every second lists what
-still runs, so that nothing stays counted that is over, and whoever isn't heard for `PATIENCE` is forgotten with
+Who sends a request says so (`ReplicaSender`), with the hashes of its blocks, since blocks that requests share count
+once; who hears it (`ReplicaReceiver`) counts it under the sender's id. Messages may be lost: a beat every second lists
+what still runs, so that nothing stays counted that is over, and whoever isn't heard for `PATIENCE` is forgotten with
 all that it sent. A newcomer is told everything. Nothing of this is said while nobody listens.
 """
 
@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.kv.events import NAME_BYTES, OVERHEAD, pack, unpack
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.messages import HASH_BYTES, OVERHEAD, pack, unpack
+from dynamo.llm.kv.scheduler import KvScheduler
 
 VERSION: Final = 1
 BEAT_SECONDS: Final = 1.0
@@ -24,11 +24,11 @@ MOST_PEERS: Final = 1024
 MOST_REQUESTS: Final = 100_000
 """Of one peer; more are not counted."""
 _ENTRY_BYTES: Final = 64
-"""More than an `Added` needs beside its names."""
+"""More than an `Added` needs beside its hashes."""
 
 
 class Added(msgspec.Struct, array_like=True, gc=False):
-    """A request was sent. Names are packed as in `events.py`."""
+    """A request was sent. Names are packed as in `kv/messages.py`."""
 
     number: int
     instance: int
@@ -37,7 +37,7 @@ class Added(msgspec.Struct, array_like=True, gc=False):
     names: bytes
 
 
-class Said(msgspec.Struct, array_like=True, gc=False):
+class ReplicaMessage(msgspec.Struct, array_like=True, gc=False):
     """One message of one frontend, on `dyn.<ns>.router.<client>`."""
 
     version: int
@@ -52,18 +52,18 @@ class Said(msgspec.Struct, array_like=True, gc=False):
     leaving: bool = False
 
 
-decode_said: Final = msgspec.msgpack.Decoder(Said).decode
-"""Raises `events.UNREADABLE`."""
+decode_message: Final = msgspec.msgpack.Decoder(ReplicaMessage).decode
+"""Raises `messages.UNREADABLE`."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class _Sent(msgspec.Struct, gc=False):
     rank: Rank
-    names: Sequence[int]
+    hashes: Sequence[int]
     to_prefill: int
 
 
-class Speaker:
+class ReplicaSender:
     """What one frontend says in one namespace. `listened`: somebody is there to hear it."""
 
     def __init__(self, client: int) -> None:
@@ -84,10 +84,10 @@ class Speaker:
         """There is something for `take`."""
         return bool(self._added or self._prefilled or self._freed)
 
-    def added(self, rank: Rank, names: Sequence[int], to_prefill: int) -> int:
+    def added(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> int:
         """A request was sent; the number under which it goes on."""
         self._last += 1
-        self._active[self._last] = _Sent(rank, names, to_prefill)
+        self._active[self._last] = _Sent(rank, hashes, to_prefill)
         if self.listened:
             self._added[self._last] = None
         return self._last
@@ -121,32 +121,32 @@ class Speaker:
         added, prefilled, freed = self._added, self._prefilled, self._freed
         self._added, self._prefilled, self._freed = {}, [], []
         if prefilled or freed:
-            yield _encode(Said(VERSION, self._client, [], prefilled, freed))
+            yield _encode(ReplicaMessage(VERSION, self._client, [], prefilled, freed))
         entries: list[Added] = []
         size = OVERHEAD
         for entry in (self._entry(number, limit) for number in added):
             needs = len(entry.names) + _ENTRY_BYTES
             if entries and size + needs > limit:
-                yield _encode(Said(VERSION, self._client, entries))
+                yield _encode(ReplicaMessage(VERSION, self._client, entries))
                 entries, size = [], OVERHEAD
             entries.append(entry)
             size += needs
         if entries:
-            yield _encode(Said(VERSION, self._client, entries))
+            yield _encode(ReplicaMessage(VERSION, self._client, entries))
 
     def beat(self) -> bytes:
         """What still runs."""
         prefilling = [number for number, sent in self._active.items() if sent.to_prefill]
-        return _encode(Said(VERSION, self._client, active=list(self._active), prefilling=prefilling))
+        return _encode(ReplicaMessage(VERSION, self._client, active=list(self._active), prefilling=prefilling))
 
     def farewell(self) -> bytes:
         """All that it sent is over, or nobody will say when."""
-        return _encode(Said(VERSION, self._client, leaving=True))
+        return _encode(ReplicaMessage(VERSION, self._client, leaving=True))
 
     def _entry(self, number: int, limit: int) -> Added:
         sent = self._active[number]
-        names = sent.names[: max(0, limit - OVERHEAD - _ENTRY_BYTES) // NAME_BYTES]
-        return Added(number, sent.rank.instance, sent.rank.dp_rank, sent.to_prefill, pack(names))
+        hashes = sent.hashes[: max(0, limit - OVERHEAD - _ENTRY_BYTES) // HASH_BYTES]
+        return Added(number, sent.rank.instance, sent.rank.dp_rank, sent.to_prefill, pack(hashes))
 
 
 class _Peer:
@@ -157,11 +157,11 @@ class _Peer:
         self.prefilling: set[int] = set()
 
 
-RouterOf = Callable[[int], "KvRouter | None"]
+RouterOf = Callable[[int], KvScheduler | None]
 """The router of an instance; None where that isn't known here."""
 
 
-class Listener:
+class ReplicaReceiver:
     """What the other frontends of one namespace have said, counted in this one's routers."""
 
     def __init__(self, client: int, router_of: RouterOf, patience: float = PATIENCE) -> None:
@@ -172,28 +172,28 @@ class Listener:
         """Frontends that are heard."""
         return len(self._peers)
 
-    def heard(self, said: Said, now: float) -> bool:
-        """Take a message in; True where its sender is new. Raises `ValueError` for names that can't be read."""
-        if said.client == self._client:
+    def heard(self, news: ReplicaMessage, now: float) -> bool:
+        """Take a message in; True where its sender is new. Raises `ValueError` for hashes that can't be read."""
+        if news.client == self._client:
             return False
-        if said.leaving:
-            self._forget(said.client)
+        if news.leaving:
+            self._forget(news.client)
             return False
-        peer = self._peers.get(said.client)
+        peer = self._peers.get(news.client)
         new = peer is None
         if peer is None:
             if len(self._peers) >= MOST_PEERS:
                 return False
-            peer = self._peers[said.client] = _Peer(now)
+            peer = self._peers[news.client] = _Peer(now)
         peer.heard_at = now
-        for number in said.prefilled:
-            self._prefilled(said.client, peer, number)
-        for number in said.freed:
-            self._freed(said.client, peer, number)
-        for entry in said.added:
-            self._added(said.client, peer, entry)
-        if said.active is not None:
-            self._compare(said.client, peer, said.active, said.prefilling)
+        for number in news.prefilled:
+            self._prefilled(news.client, peer, number)
+        for number in news.freed:
+            self._freed(news.client, peer, number)
+        for entry in news.added:
+            self._added(news.client, peer, entry)
+        if news.active is not None:
+            self._compare(news.client, peer, news.active, news.prefilling)
         return new
 
     def expire(self, now: float) -> None:
@@ -205,8 +205,8 @@ class Listener:
         router = self._router_of(entry.instance)
         if router is None or entry.number in peer.requests or len(peer.requests) >= MOST_REQUESTS:
             return
-        names = unpack(entry.names)
-        router.activity.add(_key(client, entry.number), Rank(entry.instance, entry.dp_rank), names, entry.to_prefill)
+        hashes = unpack(entry.names)
+        router.activity.add(_key(client, entry.number), Rank(entry.instance, entry.dp_rank), hashes, entry.to_prefill)
         peer.requests[entry.number] = entry.instance
         if entry.to_prefill:
             peer.prefilling.add(entry.number)

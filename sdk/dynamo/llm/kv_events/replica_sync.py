@@ -1,4 +1,5 @@
-"""What this router has sent, told to the others, and what they say counted: the shell around `dynamo.llm.kv.sharing`.
+"""What this router has sent, told to the others, and what they say counted: the shell around
+`dynamo.llm.kv_events.replica_protocol`.
 
 One channel per Dynamo namespace that has instances of a kv-routed model. What happens in one turn of the loop leaves as
 one message; a beat every second says what still runs.
@@ -12,14 +13,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from dynamo.llm.kv.events import UNREADABLE
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
-from dynamo.llm.kv.sharing import BEAT_SECONDS, PATIENCE, VERSION, Listener, Speaker, decode_said
-from dynamo.runtime.background import Background, leave
+from dynamo.llm.kv.messages import UNREADABLE
+from dynamo.llm.kv.scheduler import KvScheduler
+from dynamo.llm.kv_events.replica_protocol import (
+    BEAT_SECONDS,
+    PATIENCE,
+    VERSION,
+    ReplicaReceiver,
+    ReplicaSender,
+    decode_message,
+)
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
 from dynamo.runtime.names import InstanceKey, router_subject
-from dynamo.runtime.ports import Bus, Message, Subscription
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.transport.bus import Bus, Message, Subscription, leave
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +44,16 @@ class Shared(Protocol):
 
 
 class Sharing(Protocol):
-    """What tells them (`KvSharing`)."""
+    """What tells them (`ReplicaSync`)."""
 
-    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> Shared | None: ...
+    def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> Shared | None: ...
 
 
 class Routing(Protocol):
     """Whose requests are told."""
 
-    sharing: Sharing | None
-    """Set where others are told."""
-
     @property
-    def router(self) -> KvRouter: ...
+    def router(self) -> KvScheduler: ...
 
 
 class _Sent:
@@ -60,11 +65,11 @@ class _Sent:
         self._channel, self._number = channel, number
 
     def prefilled(self) -> None:
-        self._channel.speaker.prefilled(self._number)
+        self._channel.sender.prefilled(self._number)
         self._channel.flush_soon()
 
     def freed(self) -> None:
-        self._channel.speaker.freed(self._number)
+        self._channel.sender.freed(self._number)
         self._channel.flush_soon()
 
 
@@ -75,20 +80,20 @@ class _Channel:
         self._bus, self._namespace, self._clock = bus, namespace, clock
         self._subject = router_subject(namespace, client)
         self.routings: dict[int, Routing] = {}
-        self.speaker = Speaker(client)
-        self.listener = Listener(client, self._router_of, patience)
+        self.sender = ReplicaSender(client)
+        self.receiver = ReplicaReceiver(client, self._router_of, patience)
         self.task: asyncio.Task[None] | None = None
         self._flushing = False
         self._complained = False
 
-    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> _Sent:
-        made = _Sent(self, self.speaker.added(rank, names, to_prefill))
+    def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> _Sent:
+        made = _Sent(self, self.sender.added(rank, hashes, to_prefill))
         self.flush_soon()
         return made
 
     def flush_soon(self) -> None:
         """Say at the end of this turn of the loop what has happened in it."""
-        if self.speaker.pending and not self._flushing:
+        if self.sender.pending and not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -102,32 +107,32 @@ class _Channel:
                         router_subject(self._namespace, "*"), self._on_message, lambda: None
                     )
                 except CannotConnect as error:
-                    log.warning("the other frontends can't be listened to yet: %s", error)
+                    log.warning("Can't subscribe to what other routers send: %s", error)
                     await asyncio.sleep(AGAIN_SECONDS)
             while True:
                 self._beat()
                 await asyncio.sleep(beat_seconds)
         finally:
-            self._publish(self.speaker.farewell())
-            self.listener.expire(float("inf"))
+            self._publish(self.sender.farewell())
+            self.receiver.expire(float("inf"))
             if subscription is not None:
                 await leave(subscription)
 
-    def _router_of(self, instance: int) -> KvRouter | None:
+    def _router_of(self, instance: int) -> KvScheduler | None:
         routing = self.routings.get(instance)
         return None if routing is None else routing.router
 
     def _beat(self) -> None:
-        self.listener.expire(self._clock())
-        if self.speaker.listened and not len(self.listener):
-            self.speaker.silence()
+        self.receiver.expire(self._clock())
+        if self.sender.listened and not len(self.receiver):
+            self.sender.silence()
         self._flush()
-        self._publish(self.speaker.beat())
+        self._publish(self.sender.beat())
 
     def _flush(self) -> None:
         self._flushing = False
-        if self.speaker.pending:
-            for data in self.speaker.take(self._bus.max_payload):
+        if self.sender.pending:
+            for data in self.sender.take(self._bus.max_payload):
                 self._publish(data)
 
     def _publish(self, data: bytes) -> None:
@@ -140,22 +145,22 @@ class _Channel:
         if message.subject == self._subject:
             return  # its own
         try:
-            said = decode_said(message.data)
-            if said.version != VERSION:
-                raise ValueError(f"its version is {said.version}, not {VERSION}")
-            new = self.listener.heard(said, self._clock())
+            news = decode_message(message.data)
+            if news.version != VERSION:
+                raise ValueError(f"its version is {news.version}, not {VERSION}")
+            new = self.receiver.heard(news, self._clock())
         except UNREADABLE as error:
             if not self._complained:
                 self._complained = True
                 log.warning("unreadable message on %s: %s (said once)", message.subject, error)
             return
         if new:
-            self.speaker.everything()
+            self.sender.everything()
             self._beat()
 
 
-class KvSharing:
-    """See the module. Its owner says who joins and leaves; `stop` ends its tasks."""
+class ReplicaSync:
+    """Tell other routers what this one sent; its owner says who joins and leaves, and `stop` ends its tasks."""
 
     def __init__(
         self, bus: Bus, client: int, *, clock: Callable[[], float] = time.monotonic,
@@ -165,7 +170,7 @@ class KvSharing:
         self._beat_seconds, self._patience = beat_seconds, patience
         self._channels: dict[str, _Channel] = {}
         self._of: dict[int, _Channel] = {}
-        self._background = Background(log)
+        self._tasks = TaskOwner(log)
 
     def joined(self, key: InstanceKey, routing: Routing) -> None:
         """An instance is there that `routing` routes to."""
@@ -174,10 +179,9 @@ class KvSharing:
         if channel is None:
             channel = _Channel(self._bus, namespace, self._client, self._clock, self._patience)
             self._channels[namespace] = channel
-            channel.task = self._background.start(channel.run(self._beat_seconds), f"kv sharing in {namespace}")
+            channel.task = self._tasks.start(channel.run(self._beat_seconds), f"kv sharing in {namespace}")
         channel.routings[key.id] = routing
         self._of[key.id] = channel
-        routing.sharing = self
 
     def left(self, key: InstanceKey) -> None:
         """It is gone."""
@@ -190,19 +194,19 @@ class KvSharing:
             if channel.task is not None:
                 channel.task.cancel()
 
-    def sent(self, rank: Rank, names: Sequence[int], to_prefill: int) -> _Sent | None:
+    def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> _Sent | None:
         """A request goes to `rank`; the result is told how it goes on."""
         channel = self._of.get(rank.instance)
-        return None if channel is None else channel.sent(rank, names, to_prefill)
+        return None if channel is None else channel.sent(rank, hashes, to_prefill)
 
     @property
     def peers(self) -> int:
         """Frontends that are heard, in all namespaces."""
-        return sum(len(channel.listener) for channel in self._channels.values())
+        return sum(len(channel.receiver) for channel in self._channels.values())
 
     async def stop(self) -> None:
         """Tell and hear nothing more."""
         self._of.clear()
         self._channels.clear()
-        self._background.cancel()
-        await self._background.ended()
+        self._tasks.cancel()
+        await self._tasks.ended()

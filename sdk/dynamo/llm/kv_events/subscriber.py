@@ -1,8 +1,8 @@
-"""The workers' KV events, followed into the routers' indexes: the shell around `dynamo.llm.kv.following`.
+"""The workers' KV events, followed into the routers' indexes: the shell around `dynamo.llm.kv_events.reader`.
 
-Its owner (a frontend's `ModelPool`, a `dynamo.llm.KvRouter`) says who joins and leaves. One subscription per component,
-one task per instance: it waits until something is missing and then fetches the instance's own snapshot. An instance
-that can't be followed is reported once and counted in `/metrics`; what it caches is predicted then.
+Its owner (a frontend's `ModelWatcher`, a `dynamo.llm.KvRouter`) says who joins and leaves. One subscription per
+component, one task per instance: it waits until something is missing and then fetches the instance's own snapshot. An
+instance that can't be followed is reported once and counted in `/metrics`; what it caches is predicted then.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from dynamo.llm.kv.events import OPERATION, UNREADABLE, VERSION, KvStep, Part, Step, decode_step
-from dynamo.llm.kv.following import Following
 from dynamo.llm.kv.index import KvIndex
-from dynamo.llm.kv.router import KvRouter
-from dynamo.runtime.background import Background, leave
+from dynamo.llm.kv.messages import OPERATION, UNREADABLE, VERSION, KvStep, Part, Step, decode_step
+from dynamo.llm.kv.scheduler import KvScheduler
+from dynamo.llm.kv_events.reader import EventReader
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.names import InstanceKey, kv_subject
-from dynamo.runtime.ports import Bus, Message, Subscription
+from dynamo.runtime.process.backoff import Backoff
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.transport.bus import Bus, Message, Subscription, leave
 
 log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
 ASK_AT_ONCE: Final = 16
 """Snapshots that are fetched side by side."""
-PAUSES: Final = (0.05, 10.0)
+PAUSES: Final = Backoff(0.05, 10.0)
 """Before the next snapshot of an instance; twice as long each time that one doesn't come."""
-NAMES_PER_TURN: Final = 16_384
+HASHES_PER_TURN: Final = 16_384
 """What one instance may bring into the index in one turn of the loop: two milliseconds' work."""
 SILENT_SECONDS: Final = 25.0
 """A worker repeats its last number every 10 s at least: whom nothing is heard of for longer is asked again."""
@@ -47,7 +48,7 @@ class Routed(Protocol):
     """Whose router is told."""
 
     @property
-    def router(self) -> KvRouter: ...
+    def router(self) -> KvScheduler: ...
 
 
 class Control(Protocol):
@@ -70,10 +71,10 @@ class _Follower:
 
     def __init__(self, key: InstanceKey, figures: dict[str, Any], routing: Routed, meter: Meter) -> None:
         self.key, self.figures, self.routing, self.meter = key, figures, routing, meter
-        self.following = Following()
+        self.reader = EventReader()
         self.heard = 0
         self.steps = 0
-        """Those of `following` that `/metrics` knows of."""
+        """Those of `reader` that `/metrics` knows of."""
         self.to_apply: deque[KvStep] = deque()
         """For the index, in order; a snapshot's slices are taken in over several turns of the loop."""
         self.news = asyncio.Event()
@@ -94,15 +95,15 @@ class _Topic:
         self.complained = False
 
 
-class KvEvents:
-    """See the module. All tasks are its own; `stop` ends them."""
+class KvEventSubscriber:
+    """Follow the workers' KV events into the routers' indexes; `stop` ends its tasks."""
 
     def __init__(self, bus: Bus, control: Control, *, silent_seconds: float = SILENT_SECONDS) -> None:
         self._bus, self._control, self._silent = bus, control, silent_seconds
         self._topics: dict[tuple[str, str], _Topic] = {}
         self._known: dict[InstanceKey, _Follower] = {}
         self._at_once = asyncio.Semaphore(ASK_AT_ONCE)
-        self._background = Background(log)
+        self._tasks = TaskOwner(log)
         self._sweeping: set[KvIndex] = set()
 
     # -- what the pool says
@@ -119,7 +120,7 @@ class KvEvents:
         else:
             topic = self._topic(key)
             topic.followers[key.id] = follower
-            follower.task = self._background.start(self._keep(topic, follower), f"kv events of {key.path}")
+            follower.task = self._tasks.start(self._keep(topic, follower), f"kv events of {key.path}")
 
     def left(self, key: InstanceKey) -> None:
         """It is gone."""
@@ -136,17 +137,17 @@ class KvEvents:
             del topic.followers[key.id]
             if not topic.followers:
                 del self._topics[place]
-                self._background.start(self._close(topic), "kv events end")
+                self._tasks.start(self._close(topic), "kv events end")
 
     def behind(self) -> list[InstanceKey]:
         """Whose events are followed, but whose snapshot is not there yet, or has to come again."""
-        return [key for key, one in self._known.items() if one.task is not None and one.following.behind]
+        return [key for key, follower in self._known.items() if follower.task is not None and follower.reader.behind]
 
     async def stop(self) -> None:
         """Follow nobody any more."""
         for key in list(self._known):
             self.left(key)
-        await self._background.ended()
+        await self._tasks.ended()
 
     # -- what the bus brings
 
@@ -155,20 +156,20 @@ class KvEvents:
         topic = self._topics.get(place)
         if topic is None:
             topic = self._topics[place] = _Topic()
-            topic.task = self._background.start(self._listen(topic, kv_subject(*place, "*")), f"listen to {place}")
+            topic.task = self._tasks.start(self._listen(topic, kv_subject(*place, "*")), f"listen to {place}")
         return topic
 
     async def _listen(self, topic: _Topic, subject: str) -> None:
-        pause = PAUSES[0]
+        pause = PAUSES.first
         while topic.subscription is None:
             try:
                 topic.subscription = await self._bus.subscribe(
                     subject, lambda message: self._on_message(topic, message), lambda: self._on_loss(topic)
                 )
             except CannotConnect as error:
-                log.warning("KV events can't be listened to yet: %s", error)
+                log.warning("Can't subscribe to KV events: %s", error)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, PAUSES[1])
+                pause = PAUSES.after(pause)
         topic.ready.set()
 
     async def _close(self, topic: _Topic) -> None:
@@ -193,39 +194,39 @@ class KvEvents:
 
     def _heard(self, follower: _Follower, step: Step) -> None:
         follower.heard += 1
-        following, before = follower.following, follower.following.gaps
+        reader, before = follower.reader, follower.reader.gaps
         try:
-            found = following.heard(step)
+            steps = reader.heard(step)
         finally:
-            if following.behind:
+            if reader.behind:
                 follower.news.set()
-        if following.gaps != before:
+        if reader.gaps != before:
             follower.meter.add("model_kv_gaps_total")
-        self._apply(follower, found)
+        self._apply(follower, steps)
 
     def _on_loss(self, topic: _Topic) -> None:
         for follower in topic.followers.values():
-            follower.following.lost()
+            follower.reader.lost()
             follower.news.set()
 
     def _apply(self, follower: _Follower, steps: Iterable[KvStep]) -> None:
         """Behind what is waiting to be applied, if anything is: order matters."""
-        follower.meter.add("model_kv_steps_total", follower.following.steps - follower.steps)
-        follower.steps = follower.following.steps
+        follower.meter.add("model_kv_steps_total", follower.reader.steps - follower.steps)
+        follower.steps = follower.reader.steps
         waited = bool(follower.to_apply)
         follower.to_apply.extend(steps)
         if follower.to_apply and not waited:
             self._drain(follower)
 
     def _drain(self, follower: _Follower) -> None:
-        router, room = follower.routing.router, NAMES_PER_TURN
+        router, room = follower.routing.router, HASHES_PER_TURN
         steps = follower.to_apply
         while steps and room > 0:
             step = steps.popleft()
             room -= len(step.stored) + len(step.removed) + 1
             if step.cleared:
                 self._sweep_soon(router.index)
-            if not router.told(follower.key.id, step):
+            if not router.apply(follower.key.id, step):
                 most = follower.figures.get("total_kv_blocks")
                 self._report(follower, OVERFULL, f"says that it caches more than its {most} blocks", predicted=False)
         if steps:
@@ -236,17 +237,17 @@ class KvEvents:
     async def _keep(self, topic: _Topic, follower: _Follower) -> None:
         """Fetch a snapshot whenever something is missing, as long as the instance is there."""
         await topic.ready.wait()
-        pause = PAUSES[0]
+        pause = PAUSES.first
         while self._known.get(follower.key) is follower:
-            if not follower.following.behind:
+            if not follower.reader.behind:
                 await self._wait(follower)
                 continue
             async with self._at_once:
                 there = await self._catch_up(follower)
             if there:
                 self._fine(follower, NO_SNAPSHOT)
-            behind = follower.following.behind  # whatever keeps it so, it is asked less and less often
-            pause = PAUSES[0] if there and not behind else min(2 * pause, PAUSES[1])
+            behind = follower.reader.behind  # whatever keeps it so, it is asked less and less often
+            pause = PAUSES.first if there and not behind else PAUSES.after(pause)
             await asyncio.sleep(pause if behind else 0)
 
     async def _wait(self, follower: _Follower) -> None:
@@ -260,28 +261,26 @@ class KvEvents:
             if follower.heard != before:
                 self._fine(follower, SILENT)
                 return
-            follower.following.lost()
+            follower.reader.lost()
             text = "publishes KV events that don't arrive here: its cache is looked at every"
             self._report(follower, SILENT, f"{text} {self._silent:g} s", predicted=False)
 
     async def _catch_up(self, follower: _Follower) -> bool:
         """One snapshot; False where it did not come."""
-        following = follower.following
+        reader = follower.reader
         try:
-            while (asked := following.ask()) is not None:
+            while (asked := reader.ask()) is not None:
                 answer = await self._control.control(follower.key, OPERATION, asked, timeout=ASK_SECONDS)
                 part = msgspec.convert(answer, Part)
-                found = following.answered(part)
+                steps = reader.answered(part)
                 if part.part + 1 == part.parts:
                     follower.routing.router.follow(follower.key.id, _capacity(follower.figures))
                     follower.meter.add("model_kv_snapshots_total")
-                    self._apply(follower, found)
+                    self._apply(follower, steps)
                     break
         except (DynamoException, *UNREADABLE) as error:
-            self._apply(follower, following.failed())
-            self._report(
-                follower, NO_SNAPSHOT, f"does not say what it caches: {error}", predicted=following.seq is None
-            )
+            self._apply(follower, reader.failed())
+            self._report(follower, NO_SNAPSHOT, f"does not say what it caches: {error}", predicted=reader.seq is None)
             return False
         return True
 

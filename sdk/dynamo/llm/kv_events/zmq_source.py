@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dynamo.llm.kv.engine_stream import EngineStream
-from dynamo.llm.kv.engine_wire import END_OF_REPLAY, UnreadableBatch, read_number, write_number
-from dynamo.llm.kv.events import KvStep
-from dynamo.runtime.background import Background
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.engine_stream import EngineStream
+from dynamo.llm.kv_events.engine_wire import END_OF_REPLAY, UnreadableBatch, read_number, write_number
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.tasks import TaskOwner
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -32,8 +32,11 @@ LINGER: Final = 0
 
 
 class ZmqSource:
-    """See the module. `on_step` is called on the loop. `endpoint` and `replay_endpoint` are those of rank 0, as the
-    engine was given them: `*` becomes this machine, and a rank's port is that many higher."""
+    """Read one rank's KV events from an engine's sockets; `on_step` is called on the loop.
+
+    `endpoint` and `replay_endpoint` are those of rank 0, as the engine was given them: `*` becomes this machine, and a
+    rank's port is that many higher.
+    """
 
     def __init__(
         self, endpoint: str, on_step: Callable[[KvStep], None], block_size: int, *, dp_rank: int = 0, topic: str = "",
@@ -45,7 +48,7 @@ class ZmqSource:
         self.stream = EngineStream(block_size, dp_rank, capacity, replays=replay_endpoint is not None)
         self.unanswered = 0
         """Replays that never ended."""
-        self._background = Background(log)
+        self._tasks = TaskOwner(log)
         self._said: set[str] = set()
 
     def start(self) -> None:
@@ -56,15 +59,15 @@ class ZmqSource:
             raise InvalidArgument(
                 'reading an engine\'s ZMQ events needs pyzmq: pip install "dynamo-pipelines[zmq]"'
             ) from error
-        self._background.start(self._run(), f"KV events of {self._endpoint}")
+        self._tasks.start(self._run(), f"KV events of {self._endpoint}")
 
     def stop(self) -> None:
         """End; `ended` waits for it."""
-        self._background.cancel()
+        self._tasks.cancel()
 
     async def ended(self) -> None:
         """Return once the sockets are closed."""
-        await self._background.ended()
+        await self._tasks.ended()
 
     async def _run(self) -> None:
         import zmq.asyncio

@@ -1,4 +1,4 @@
-"""One request in a `KvRouter`: its prompt's names, where it may go, and where it counts until it is over."""
+"""One request in a `KvScheduler`: its prompt's names, where it may go, and where it counts until it is over."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dynamo.llm.kv.hashing import block_hashes, media_hashes, seed_of, sequence_hashes
-from dynamo.llm.kv.replicas import Shared
-from dynamo.llm.kv.router import Decision, KvRouter, Prompt
+from dynamo.llm.kv.block_hash import block_hashes, media_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.scheduler import Decision, KvScheduler, Prompt
+from dynamo.llm.kv_events.replica_sync import Shared
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -27,7 +27,7 @@ class FollowCounts:
 class Booking:
     """One request that counts somewhere, until `free`."""
 
-    def __init__(self, router: KvRouter, request: str, decision: Decision, shared: Shared | None) -> None:
+    def __init__(self, router: KvScheduler, request: str, decision: Decision, shared: Shared | None) -> None:
         self._router, self._request, self._shared = router, request, shared
         self.rank, self.overlap_blocks = decision.rank, decision.overlap_blocks
 

@@ -1,4 +1,4 @@
-"""`KvRouterConfig`: the original's keywords (ai-dynamo 1.6.1, and older ages'), and what they are here."""
+"""`KvRouterConfig`: NVIDIA Dynamo's keywords (ai-dynamo 1.6.1, and older versions'), and what they are here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_A_REQUEST: Final = {
 
 
 class KvRouterConfig:
-    """How a `KvRouter` chooses. Defaults are the original's; every keyword is an attribute.
+    """How a `KvRouter` chooses. Defaults are NVIDIA Dynamo's; every keyword is an attribute.
 
     Raises `ValueError` for a keyword that nobody knows, for a value that can't be, and for one that asks for what is
     not here yet.

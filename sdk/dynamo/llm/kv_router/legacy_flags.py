@@ -1,12 +1,12 @@
-"""The original's flags of KV-aware routing that mean nothing here, for the frontend and `python -m dynamo.router`."""
+"""NVIDIA Dynamo's flags of KV-aware routing that mean nothing here, for the frontend and `python -m dynamo.router`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dynamo.runtime.flags import Former, needless, refused, renamed
+from dynamo.runtime.process.legacy_flags import LegacyFlag, needless, refused, renamed
 
-ROUTER: Final[tuple[Former, ...]] = (
+ROUTER: Final[tuple[LegacyFlag, ...]] = (
     renamed("--load-aware", "--router-kv-overlap-score-credit", "0", "--no-use-kv-events", switch=True,
             env="DYN_ROUTER_LOAD_AWARE"),
     needless("--no-load-aware", "it is off", switch=True),
@@ -18,7 +18,7 @@ ROUTER: Final[tuple[Former, ...]] = (
     needless("--router-event-threads", "events are applied by the loop", env="DYN_ROUTER_EVENT_THREADS"),
     needless("--admission-control", "each threshold opts in by itself (--active-decode-blocks-threshold ...)",
              plain=["none"], env="DYN_ADMISSION_CONTROL"),
-    needless("--enforce-disagg --no-enforce-disagg", "the original ignores it, too", switch=True,
+    needless("--enforce-disagg --no-enforce-disagg", "NVIDIA Dynamo ignores it, too", switch=True,
              env="DYN_ENFORCE_DISAGG"),
     needless("--router-approximate-cache-policy", "predictions end after --router-ttl-secs", plain=["ttl"],
              env="DYN_ROUTER_APPROXIMATE_CACHE_POLICY"),

@@ -1,4 +1,4 @@
-"""`KvIndexer` and `ApproxKvIndexer`, which programs written for the ages 0.3 to 1.0 route by themselves with.
+"""`KvIndexer` and `ApproxKvIndexer`, which programs written for NVIDIA Dynamo 0.3 to 1.0 route by themselves with.
 
 The first knows what workers say that they cache, the second what was sent where. Neither chooses: they say how much of
 a prompt each worker holds.
@@ -10,17 +10,16 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from dynamo.llm.kv.booking import FollowCounts
+from dynamo.llm.kv.block_hash import compute_block_hash_for_seq, sequence_hashes
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.followers import KvEvents
-from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes
-from dynamo.llm.kv.index import KvIndex, Rank
-from dynamo.llm.kv.predicted import SECONDS, Predicted
-from dynamo.llm.kv.router import KvRouter
-from dynamo.llm.kv.tree import OverlapScores
-from dynamo.runtime.component import Component, Endpoint
+from dynamo.llm.kv.index import SECONDS, KvIndex, Predicted, Rank
+from dynamo.llm.kv.scheduler import KvScheduler
+from dynamo.llm.kv_events.subscriber import KvEventSubscriber
+from dynamo.llm.kv_router.booking import FollowCounts
+from dynamo.llm.kv_router.radix_tree import OverlapScores
+from dynamo.runtime.discovery.registry import Instance
+from dynamo.runtime.endpoint import Component, Endpoint
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.registry import Instance
 
 
 class KvIndexer:
@@ -30,10 +29,10 @@ class KvIndexer:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
         self._source = component
-        self.router = KvRouter(block_size, Weights(), 0.0, lambda: 0.0, SECONDS)
+        self.router = KvScheduler(block_size, Weights(), 0.0, lambda: 0.0, SECONDS)
         self.counts = FollowCounts()
         runtime = component.runtime
-        self._events = KvEvents(runtime.bus, runtime.caller)
+        self._events = KvEventSubscriber(runtime.bus, runtime.caller)
         self._followed: set[InstanceKey] = set()
         self._starting: asyncio.Task[None] | None = None
 
@@ -48,7 +47,7 @@ class KvIndexer:
     async def find_matches_for_request(
         self, token_ids: Sequence[int], lora_id: int | None = None, lora_name: str | None = None
     ) -> OverlapScores:
-        """By its tokens. `lora_id`, of older ages, stands for an adapter that is called by that number."""
+        """By its tokens. `lora_id`, of older versions, stands for an adapter that is called by that number."""
         name = lora_name if lora_name is not None or lora_id is None else str(lora_id)
         return await self.find_matches(compute_block_hash_for_seq(token_ids, self.block_size(), lora_name=name))
 
@@ -129,5 +128,5 @@ class ApproxKvIndexer:
 
 
 def _scores(index: KvIndex, local: Sequence[int]) -> OverlapScores:
-    found = index.depths(sequence_hashes(local))
-    return OverlapScores({(rank.instance, rank.dp_rank): depth for rank, depth in found.items()})
+    depths = index.depths(sequence_hashes(local))
+    return OverlapScores({(rank.instance, rank.dp_rank): depth for rank, depth in depths.items()})

@@ -1,7 +1,7 @@
-"""`RadixTree`, the original's index under its own name: fed with its JSON events, asked with hashes of blocks.
+"""`RadixTree`, NVIDIA Dynamo's index under its own name: fed with its JSON events, asked with hashes of blocks.
 
 Underneath is the flat index (`index.py`): an event's parents and local hashes become sequence hashes here.
-What it answers was read off ai-dynamo 1.6.1 (tests/llm/kv/test_tree.py). Pure; for one thread.
+What it answers was read off ai-dynamo 1.6.1 (tests/llm/kv_router/test_radix_tree.py). Pure; for one thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dynamo.llm.kv.hashing import sequence_hashes
+from dynamo.llm.kv.block_hash import sequence_hashes
 from dynamo.llm.kv.index import KvIndex, Rank
 
 _HASH: Final = 1 << 64
@@ -34,7 +34,7 @@ class OverlapScores:
 
     @property
     def frequencies(self) -> list[int]:
-        """Empty, as the original's is unless blocks expire: nothing counts accesses."""
+        """Empty, as NVIDIA Dynamo's is unless blocks expire: nothing counts accesses."""
         return []
 
     def __repr__(self) -> str:
@@ -72,21 +72,24 @@ _decode: Final = msgspec.json.Decoder(_CacheEvent).decode
 class _Edge(NamedTuple):
     """A block of one rank."""
 
-    name: int
+    sequence_hash: int
     tokens_hash: int
     parent: int | None
 
 
 class _Held:
-    """One rank's blocks by the engine's hashes, and how many of them have one name."""
+    """One rank's blocks by the engine's hashes, and how many of them have one hash of ours."""
 
     def __init__(self) -> None:
         self.edges: dict[int, _Edge] = {}
-        self.names: Counter[int] = Counter()
+        self.hashes: Counter[int] = Counter()
 
 
 class RadixTree:
-    """See the module. `expiration_duration_secs` is of older ages; only None is taken."""
+    """Index blocks by NVIDIA Dynamo's JSON events, for questions with hashes of blocks; for one thread.
+
+    Its answers are those of ai-dynamo 1.6.1. Of `expiration_duration_secs` only None is taken.
+    """
 
     def __init__(self, expiration_duration_secs: float | None = None) -> None:
         if expiration_duration_secs is not None:
@@ -97,10 +100,10 @@ class RadixTree:
     def find_matches(self, sequence: Sequence[int], early_exit: bool = False) -> OverlapScores:
         """Who holds the longest beginnings of a prompt, by its blocks' local hashes (`compute_block_hash_for_seq`).
 
-        `early_exit` changes nothing, neither here nor in the original's answers.
+        `early_exit` changes nothing, neither here nor in NVIDIA Dynamo's answers.
         """
-        found = self._index.depths(sequence_hashes(sequence))
-        return OverlapScores(MappingProxyType({(rank.instance, rank.dp_rank): depth for rank, depth in found.items()}))
+        depths = self._index.depths(sequence_hashes(sequence))
+        return OverlapScores(MappingProxyType({(rank.instance, rank.dp_rank): depth for rank, depth in depths.items()}))
 
     def apply_event(self, worker_id: int, kv_cache_event_bytes: bytes) -> None:
         """Take in one `KvCacheEvent` (JSON).
@@ -137,16 +140,18 @@ class RadixTree:
         parent = None if stored.parent_hash is None else held.edges.get(stored.parent_hash)
         if parent is None and stored.parent_hash is not None:
             raise RuntimeError("Failed to apply event: Failed to find parent block")
-        names = sequence_hashes((block.tokens_hash for block in stored.blocks), None if parent is None else parent.name)
+        hashes = sequence_hashes(
+            (block.tokens_hash for block in stored.blocks), None if parent is None else parent.sequence_hash
+        )
         before = stored.parent_hash
-        for block, name in zip(stored.blocks, names, strict=True):
+        for block, sequence_hash in zip(stored.blocks, hashes, strict=True):
             old = held.edges.get(block.block_hash)
-            held.edges[block.block_hash] = _Edge(name, block.tokens_hash, before)
-            held.names[name] += 1
+            held.edges[block.block_hash] = _Edge(sequence_hash, block.tokens_hash, before)
+            held.hashes[sequence_hash] += 1
             if old is not None:
-                self._release(rank, held, old.name)
+                self._release(rank, held, old.sequence_hash)
             before = block.block_hash
-        self._index.store(rank, names)
+        self._index.store(rank, hashes)
 
     def _remove(self, rank: Rank, block_hashes: Sequence[int]) -> None:
         held, missing = self._held.get(rank, _Held()), False
@@ -155,15 +160,15 @@ class RadixTree:
             if edge is None:
                 missing = True
             else:
-                self._release(rank, held, edge.name)
+                self._release(rank, held, edge.sequence_hash)
         if missing:
             raise RuntimeError("Failed to apply event: Failed to find block")
 
-    def _release(self, rank: Rank, held: _Held, name: int) -> None:
-        held.names[name] -= 1
-        if not held.names[name]:
-            del held.names[name]
-            self._index.remove(rank, (name,))
+    def _release(self, rank: Rank, held: _Held, sequence_hash: int) -> None:
+        held.hashes[sequence_hash] -= 1
+        if not held.hashes[sequence_hash]:
+            del held.hashes[sequence_hash]
+            self._index.remove(rank, (sequence_hash,))
 
     def _forget(self, rank: Rank) -> None:
         self._held.pop(rank, None)

@@ -1,7 +1,7 @@
-"""`KvRouter` under the original's name: KV-aware routing to one endpoint's instances, for programs and `dynamo.router`.
+"""`KvRouter` as in NVIDIA Dynamo: KV-aware routing to one endpoint's instances, for programs and `dynamo.router`.
 
-The shell around `router.KvRouter` (which chooses), `followers` (the workers' events) and `replicas` (what other routers
-and frontends sent). It starts at the first question, and ends with its runtime.
+The shell around `scheduler.KvRouter` (which chooses), `subscriber` (the workers' events) and `replica_sync` (what other
+routers and frontends sent). It starts at the first question, and ends with its runtime.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from contextlib import aclosing
 from random import Random
 from typing import Any, Final
 
-from dynamo.llm.kv.booking import ANYWHERE, Booking, FollowCounts, Target, prompt_of
-from dynamo.llm.kv.config import KvRouterConfig
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.followers import KvEvents
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.replicas import KvSharing, Sharing
-from dynamo.llm.kv.router import KvRouter as Router
-from dynamo.llm.kv.router import Prompt, rank_count
+from dynamo.llm.kv.scheduler import KvScheduler as Router
+from dynamo.llm.kv.scheduler import Prompt, rank_count
+from dynamo.llm.kv_events.replica_sync import ReplicaSync, Sharing
+from dynamo.llm.kv_events.subscriber import KvEventSubscriber
+from dynamo.llm.kv_router.booking import ANYWHERE, Booking, FollowCounts, Target, prompt_of
+from dynamo.llm.kv_router.config import KvRouterConfig
+from dynamo.llm.kv_router.prompt_reports import overlap_scores, potential_loads
 from dynamo.llm.protocols import output_dict
 from dynamo.runtime.client import Client
-from dynamo.runtime.component import Endpoint
 from dynamo.runtime.context import Context
+from dynamo.runtime.discovery.registry import Instance, InstanceView
+from dynamo.runtime.endpoint import Endpoint
 from dynamo.runtime.errors import DynamoException, InvalidArgument, NoInstances
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.registry import Instance, InstanceView
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +39,13 @@ ATTEMPTS: Final = 3
 MOST_BOOKED: Final = 65_536
 """Requests booked by `best_worker(request_id=…)` that nobody has freed; the oldest is freed then."""
 _LOOKED_AT: Final = ("kv_events", "data_parallel_size")
-_TIERS: Final = ("host_pinned", "disk", "host_pinned_extension", "disk_extension", "shared_beyond_device")
-"""Beside the device's."""
 _OPTIONS: Final = ("stop_conditions", "sampling_options", "output_options")
 
 
 class KvRouter:
-    """See the module. Methods raise `NoInstances` where nobody serves the endpoint, `InvalidArgument` for bad requests.
+    """Route requests to one endpoint's instances by what their KV caches hold; it starts at the first question.
+
+    Methods raise `NoInstances` where nobody serves the endpoint, `InvalidArgument` for bad requests.
 
     Not here yet, and refused: `ais_perf_config`, session affinity, thresholds.
     """
@@ -75,11 +76,11 @@ class KvRouter:
         self.router = Router(
             block_size, config.weights(), config.router_temperature, self._random.random, config.router_ttl_secs
         )
-        self.sharing: Sharing | None = None
         self.counts = FollowCounts()
         runtime = endpoint.runtime
-        self._events = KvEvents(runtime.bus, runtime.caller) if config.use_kv_events else None
-        self._replicas = KvSharing(runtime.bus, runtime.client_id) if config.router_replica_sync else None
+        self._events = KvEventSubscriber(runtime.bus, runtime.caller) if config.use_kv_events else None
+        self._replicas = ReplicaSync(runtime.bus, runtime.client_id) if config.router_replica_sync else None
+        self.sharing: Sharing | None = self._replicas
         self._figures: dict[InstanceKey, dict[str, Any]] = {}
         self._numbers = itertools.count()
         self._booked: dict[str, Booking] = {}
@@ -97,9 +98,9 @@ class KvRouter:
 
     async def close(self) -> None:
         """Follow nobody any more."""
-        for one in (self._events, self._replicas):
-            if one is not None:
-                await one.stop()
+        for part in (self._events, self._replicas):
+            if part is not None:
+                await part.stop()
 
     async def _start(self) -> None:
         runtime, path = self._endpoint.runtime, self._endpoint.path
@@ -179,7 +180,7 @@ class KvRouter:
     ) -> AsyncIterator[Any]:
         """The same for a whole `PreprocessedRequest` as a dict, which goes to the worker as it is.
 
-        Outputs are the original's dicts (`token_ids`, `finish_reason`, …); what a worker sends in a form of its own is
+        Outputs are NVIDIA Dynamo's dicts (`token_ids`, `finish_reason`, …); what a worker sends in a form of its own is
         handed on. Closing the iterator cancels the request. `response_buffer_size` has no effect: a reader may be
         10,000 items behind.
         """
@@ -275,19 +276,7 @@ class KvRouter:
         """What each worker would have to do with this prompt: tokens to prefill, blocks in use; and its requests."""
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
-        ranks, size = self._ranks(), self.router.block_size
-        prefill, blocks, requests, _ = self.router.activity.loads(ranks, prompt.names)
-        overlaps = self.router.index.overlaps(prompt.names, ranks)
-        return [
-            {
-                "worker_id": rank.instance,
-                "dp_rank": rank.dp_rank,
-                "potential_prefill_tokens": prefill[at] + max(0, prompt.tokens - overlaps[at] * size),
-                "potential_decode_blocks": blocks[at] + len(prompt.names),
-                "active_requests": requests[at],
-            }
-            for at, rank in enumerate(ranks)
-        ]
+        return potential_loads(self.router, prompt, self._ranks())
 
     async def get_overlap_scores(
         self, token_ids: Sequence[int], router_config_override: Mapping[str, Any] | None = None,
@@ -297,21 +286,7 @@ class KvRouter:
         """How many blocks of the prompt each worker holds. Only the device's tier is known; the others say 0."""
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
-        ranks = self._ranks()
-        return {
-            "block_size": self.router.block_size,
-            "num_blocks": len(prompt.names),
-            "shared_cache": {"enabled": False, "ranges": []},
-            "workers": [
-                {
-                    "worker_id": rank.instance,
-                    "dp_rank": rank.dp_rank,
-                    "device_blocks": held,
-                    **dict.fromkeys((f"{tier}_blocks" for tier in _TIERS), 0),
-                }
-                for rank, held in zip(ranks, self.router.index.overlaps(prompt.names, ranks), strict=True)
-            ],
-        }
+        return overlap_scores(self.router, prompt, self._ranks())
 
     # -- inside
 
@@ -338,24 +313,25 @@ class KvRouter:
 
     def _ranks(self, target: Target = ANYWHERE, failed: Iterable[int] = ()) -> Sequence[Rank]:
         """Where a request may go, one at least."""
-        found, wanted = self.router.ranks(self._instances(target, failed)), target.dp_rank
-        if wanted is not None and not (found := [rank for rank in found if rank.dp_rank == wanted]):
+        ranks, wanted = self.router.ranks(self._instances(target, failed)), target.dp_rank
+        if wanted is not None and not (ranks := [rank for rank in ranks if rank.dp_rank == wanted]):
             raise InvalidArgument(f"dp_rank: there is no data-parallel rank {wanted}")
-        return found
+        return ranks
 
     def _candidates(self, target: Target, failed: Iterable[int]) -> list[int]:
         path, wanted = self._endpoint.path, target.instance
         if wanted is not None:
             return [wanted] if self._view.serves(InstanceKey(path, wanted)) and wanted not in failed else []
-        found = [key.id for key in self._view.routable(path) if key.id not in failed]
-        return found if target.allowed is None else [instance for instance in found if instance in target.allowed]
+        instances = [key.id for key in self._view.routable(path) if key.id not in failed]
+        allowed = target.allowed
+        return instances if allowed is None else [instance for instance in instances if instance in allowed]
 
     def _instances(self, target: Target, failed: Iterable[int]) -> list[int]:
-        found = self._candidates(target, failed)
-        if not found:
+        ranks = self._candidates(target, failed)
+        if not ranks:
             wanted = "" if target.instance is None else f" as instance {target.instance}"
             raise NoInstances(f"nobody serves {self._endpoint.path}{wanted} now")
-        return found
+        return ranks
 
     def _chosen(self, override: Any) -> KvRouterConfig:
         """The configuration, as one request wants it."""
@@ -376,16 +352,16 @@ class KvRouter:
     ) -> Booking:
         ranks = self._ranks(target, failed)
         decision = self.router.place(request, prompt, ranks, time.monotonic(), self._weighing(config))
-        names, left = prompt.names, decision.to_prefill
+        hashes, left = prompt.hashes, decision.to_prefill
         if not config.router_track_active_blocks:
-            names = []
+            hashes = []
         elif not config.router_assume_kv_reuse:
-            names = [self._random.getrandbits(64) for _ in names]
+            hashes = [self._random.getrandbits(64) for _ in hashes]
         if not config.router_track_prefill_tokens:
             left = 0
-        if names is not prompt.names or left != decision.to_prefill:
-            self.router.activity.add(request, decision.rank, names, left)
-        shared = None if self.sharing is None else self.sharing.sent(decision.rank, names, left)
+        if hashes is not prompt.hashes or left != decision.to_prefill:
+            self.router.activity.add(request, decision.rank, hashes, left)
+        shared = None if self.sharing is None else self.sharing.sent(decision.rank, hashes, left)
         return Booking(self.router, request, decision, shared)
 
 

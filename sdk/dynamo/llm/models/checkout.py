@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm.card import (
+from dynamo.llm.hub.names import Weights
+from dynamo.llm.model_card import (
     CHAT_TEMPLATE,
     CHAT_TEMPLATE_JSON,
     CONFIG,
@@ -19,11 +19,11 @@ from dynamo.llm.card import (
     FileRef,
     ModelCard,
 )
-from dynamo.llm.files import FileCache, file_ref
-from dynamo.llm.hub_names import Weights
-from dynamo.llm.segments import Layout
-from dynamo.llm.sources import LocalModel
-from dynamo.llm.tokenizer_files import find_tokenizer, is_pointer
+from dynamo.llm.models.file_cache import FileCache, file_ref
+from dynamo.llm.models.local_model import LocalModel
+from dynamo.llm.models.tokenizer_files import find_tokenizer, is_pointer
+from dynamo.llm.processing.template_files import read_json, too_deep
+from dynamo.llm.tokenizer.segment_cache import Layout
 from dynamo.runtime.errors import InvalidArgument
 
 _FILES: Final = {
@@ -46,13 +46,13 @@ def open_checkout(folder: Path, cache: FileCache, weights: Weights = "any") -> L
     config, settings, generation = (
         read_json(paths[role]) if role in paths else {} for role in (CONFIG, TOKENIZER_CONFIG, GENERATION_CONFIG)
     )
-    found = find_tokenizer(folder, settings, cache)
-    if found is None:
+    tokenizer = find_tokenizer(folder, settings, cache)
+    if tokenizer is None:
         raise InvalidArgument(_no_tokenizer(folder))
     if weights != "none":
         check_weights(folder)
     refs: dict[str, FileRef] = {role: file_ref(path) for role, path in paths.items()}
-    refs[TOKENIZER], paths[TOKENIZER] = found
+    refs[TOKENIZER], paths[TOKENIZER] = tokenizer
     tokens = read_tokens(paths[TOKENIZER])
     special = special_tokens(settings)
     card = ModelCard(
@@ -91,30 +91,15 @@ def _id_of(tokens: list[str | None], content: str | None) -> int | None:
     return tokens.index(content) if content is not None and content in tokens else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read an object, or say in a sentence why not."""
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"{str(path)!r} is no valid JSON (is it cut off?): {error}") from error
-    except RecursionError as error:
-        raise _too_deep(path) from error
-    if not isinstance(data, dict):
-        raise InvalidArgument(f"{str(path)!r} must hold a JSON object")
-    return data
-
-
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """Read the special tokens by name; each is a string or an `AddedToken` object."""
-    found = {}
+    contents = {}
     for name in _SPECIAL:
         value = settings.get(name)
         content = value.get("content") if isinstance(value, Mapping) else value
         if isinstance(content, str):
-            found[name] = content
-    return found
+            contents[name] = content
+    return contents
 
 
 def context_length(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
@@ -138,38 +123,24 @@ def eos_ids(config: Mapping[str, Any], generation: Mapping[str, Any], of_tokeniz
     places = (generation, config, text if isinstance(text, Mapping) else {})
     stated: Any = next((place["eos_token_id"] for place in places if place.get("eos_token_id") is not None), [])
     ids = stated if isinstance(stated, list) else [stated]
-    found = [value for value in ids if isinstance(value, int)]
-    if of_tokenizer is not None and of_tokenizer not in found:
-        found.append(of_tokenizer)
-    return found
-
-
-def templates_of(settings: Mapping[str, Any]) -> tuple[str | None, dict[str, str]]:
-    """Return the default template and the named ones of a tokenizer configuration."""
-    value = settings.get("chat_template")
-    if isinstance(value, str):
-        return value, {}
-    named = {}
-    for entry in value if isinstance(value, list) else ():
-        if isinstance(entry, Mapping) and isinstance(entry.get("template"), str):
-            named[str(entry.get("name"))] = entry["template"]
-    return named.pop("default", None), named
+    numbers = [value for value in ids if isinstance(value, int)]
+    if of_tokenizer is not None and of_tokenizer not in numbers:
+        numbers.append(of_tokenizer)
+    return numbers
 
 
 def read_tokens(path: Path) -> list[str | None]:
     """Read the tokens of a `tokenizer.json` by id."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Layout).take_tokens()
+        layout = msgspec.json.decode(path.read_bytes(), type=Layout)
+        layout.check()
+        return layout.take_tokens()
     except OSError as error:
         raise InvalidArgument(f"{str(path)!r} can't be read: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidArgument(f"{str(path)!r} is no valid tokenizer file (is it cut off?): {error}") from error
     except RecursionError as error:
-        raise _too_deep(path) from error
-
-
-def _too_deep(path: Path) -> InvalidArgument:
-    return InvalidArgument(f"{str(path)!r} is nested too deeply to be read: get the model from elsewhere")
+        raise too_deep(path) from error
 
 
 def _no_tokenizer(folder: Path) -> str:

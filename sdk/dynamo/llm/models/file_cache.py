@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dynamo.llm.card import FileRef
+from dynamo.llm.model_card import FileRef
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, InvalidArgument
 
 OPERATION: Final = "file"
@@ -213,16 +213,16 @@ async def fetch_files(
 
     try:
         async with asyncio.timeout(timeout):
-            found = await asyncio.to_thread(_present, cache, {*refs.values()})
+            paths = await asyncio.to_thread(_present, cache, {*refs.values()})
             async with asyncio.TaskGroup() as group:
-                tasks = {ref: group.create_task(fetched(ref)) for ref in {*refs.values()} - {*found}}
+                tasks = {ref: group.create_task(fetched(ref)) for ref in {*refs.values()} - {*paths}}
     except TimeoutError as error:
         names = ", ".join(sorted(ref.name for ref in refs.values()))
         raise DeadlineExceeded(f"the model's files ({names}) did not arrive within {timeout:g} s") from error
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    found |= {ref: task.result() for ref, task in tasks.items()}
-    return {role: found[ref] for role, ref in refs.items()}
+    paths |= {ref: task.result() for ref, task in tasks.items()}
+    return {role: paths[ref] for role, ref in refs.items()}
 
 
 def _check(refs: Mapping[str, FileRef]) -> None:
@@ -238,9 +238,9 @@ def _check(refs: Mapping[str, FileRef]) -> None:
 
 def _present(cache: FileCache, refs: Iterable[FileRef]) -> dict[FileRef, Path]:
     """What need not be fetched; there is room for the rest when this returns."""
-    found = {ref: cache.find(ref) for ref in refs}
-    cache.make_sure_of_room(sum(ref.size for ref, path in found.items() if path is None))
-    return {ref: path for ref, path in found.items() if path is not None}
+    paths = {ref: cache.find(ref) for ref in refs}
+    cache.make_sure_of_room(sum(ref.size for ref, path in paths.items() if path is None))
+    return {ref: path for ref, path in paths.items() if path is not None}
 
 
 def _mb(size: int) -> int:

@@ -11,11 +11,18 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.card import CHAT_TEMPLATE, TOKENIZER, FileRef, ModelCard
-from dynamo.llm.files import FileCache
-from dynamo.llm.gguf import Header, read_header
-from dynamo.llm.gguf_tokenizer import CONVERSION, adds_bos, begin_and_end, build_tokenizer, token_list, token_types
-from dynamo.llm.sources import LocalModel
+from dynamo.llm.model_card import CHAT_TEMPLATE, TOKENIZER, FileRef, ModelCard
+from dynamo.llm.models.file_cache import FileCache
+from dynamo.llm.models.gguf_header import Header, read_header
+from dynamo.llm.models.gguf_tokenizer import (
+    CONVERSION,
+    adds_bos,
+    begin_and_end,
+    build_tokenizer,
+    token_list,
+    token_types,
+)
+from dynamo.llm.models.local_model import LocalModel
 
 _TEMPLATE: Final = "tokenizer.chat_template"
 _END_OF_TURN: Final = frozenset(
@@ -56,7 +63,7 @@ def open_gguf(path: Path, cache: FileCache) -> LocalModel:
         },
         files=files,
     )
-    paths = {ref.digest: found for ref in files.values() if (found := cache.find(ref)) is not None}
+    paths = {ref.digest: kept for ref in files.values() if (kept := cache.find(ref)) is not None}
     return LocalModel(card, paths, path)
 
 
@@ -64,19 +71,19 @@ def end_ids(header: Header) -> list[int]:
     """Return the ids that end a text or a turn."""
     tokens, types = token_list(header), token_types(header)
     stated = (header.number(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    found = dict.fromkeys(number for number in stated if number is not None and 0 <= number < len(tokens))
+    stops = dict.fromkeys(number for number in stated if number is not None and 0 <= number < len(tokens))
     for number, token in enumerate(tokens):
         if types[number] == _CONTROL and token in _END_OF_TURN:
-            found[number] = None
-    return list(found)
+            stops[number] = None
+    return list(stops)
 
 
 def _templates(header: Header) -> dict[str, str]:
-    found = {}
+    templates = {}
     for key, value in header.fields.items():
         if isinstance(value, str) and (key == _TEMPLATE or key.startswith(f"{_TEMPLATE}.")):
-            found[CHAT_TEMPLATE + key.removeprefix(_TEMPLATE)] = value
-    return found
+            templates[CHAT_TEMPLATE + key.removeprefix(_TEMPLATE)] = value
+    return templates
 
 
 def _tokenizer(header: Header, cache: FileCache) -> FileRef:

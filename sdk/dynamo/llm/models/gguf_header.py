@@ -22,6 +22,10 @@ _ARRAY: Final = 9
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _LIMIT: Final = 1 << 24
 """More pairs, tensors or dimensions than this are a broken file."""
+_DEEPEST: Final = 4
+"""Arrays within arrays; no known file has any."""
+_LONGEST_NAME: Final = 65_535
+"""Bytes of a key or a tensor's name; the format's own bound."""
 
 # Tensor types by number: values per block, bytes per block.
 _BLOCKS: Final = {
@@ -80,11 +84,11 @@ def _read(path: Path, data: mmap.mmap, size: int) -> Header:
             raise ValueError("impossible counts")
         fields = {}
         for _ in range(pairs):
-            key = cursor.string()
+            key = cursor.string(_LONGEST_NAME)
             fields[key] = cursor.value(cursor.take("I"))
         alignment = fields.get("general.alignment", 32)
         end = _data_end(cursor, tensors, alignment if type(alignment) is int and alignment > 0 else 32)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError, MemoryError) as error:
         raise InvalidArgument(f"{str(path)!r} ends within its header: the file is cut off or damaged") from error
     if size < end:
         raise InvalidArgument(
@@ -98,7 +102,7 @@ def _read(path: Path, data: mmap.mmap, size: int) -> Header:
 def _data_end(cursor: _Cursor, tensors: int, alignment: int) -> int:
     last = 0
     for _ in range(tensors):
-        cursor.string()
+        cursor.string(_LONGEST_NAME)
         dimensions = cursor.take("I")
         if dimensions > 8:
             raise ValueError("impossible tensor")
@@ -124,8 +128,11 @@ class _Cursor:
         self.at += struct.calcsize(f"<{kind}")
         return value
 
-    def string(self) -> str:
-        return self._bytes(self.take("Q")).decode(errors="replace")
+    def string(self, longest: int | None = None) -> str:
+        length = self.take("Q")
+        if longest is not None and length > longest:
+            raise ValueError("impossible name")
+        return self._bytes(length).decode(errors="replace")
 
     def value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -134,13 +141,13 @@ class _Cursor:
             return self._array(self.take("I"), self.take("Q"))
         return self.take(self._format(kind))
 
-    def _array(self, kind: int, count: int) -> list[Any]:
+    def _array(self, kind: int, count: int, depth: int = 1) -> list[Any]:
         if kind == _STRING:
             return self._strings(count)
         if kind == _ARRAY:
-            if count > _LIMIT:
+            if count > _LIMIT or depth >= _DEEPEST:
                 raise ValueError("impossible array")
-            return [self._array(self.take("I"), self.take("Q")) for _ in range(count)]
+            return [self._array(self.take("I"), self.take("Q"), depth + 1) for _ in range(count)]
         layout = struct.Struct(f"<{count}{self._format(kind)}" if count <= len(self._data) else "<x")
         values = layout.unpack_from(self._data, self.at)
         self.at += layout.size
@@ -151,15 +158,15 @@ class _Cursor:
     def _strings(self, count: int) -> list[str]:
         data, at, length_at = self._data, self.at, struct.Struct("<Q").unpack_from
         end = len(data)
-        found = []
+        texts = []
         for _ in range(count):
             (length,) = length_at(data, at)
             at += 8 + length
             if at > end:
                 raise ValueError("string beyond the end")
-            found.append(data[at - length : at].decode(errors="replace"))
+            texts.append(data[at - length : at].decode(errors="replace"))
         self.at = at
-        return found
+        return texts
 
     def _bytes(self, length: int) -> bytes:
         if self.at + length > len(self._data):

@@ -89,6 +89,7 @@ def _sequence(*steps: dict[str, Any]) -> dict[str, Any]:
 def _unknown(name: str | None) -> str:
     what = "does not name its pre-tokenizer (tokenizer.ggml.pre)"
     if name:
+        name = name[:100]
         close = difflib.get_close_matches(name, NAMES, n=1)
         what = f"names the pre-tokenizer {name!r}, which is not known here" + (
             f" (the nearest known one is {close[0]!r})" if close else ""

@@ -11,12 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dynamo.llm.gguf import Header
-from dynamo.llm.pretokenizers import pre_tokenizer
+from dynamo.llm.models.gguf_header import Header
+from dynamo.llm.models.gguf_pretokenizers import pre_tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 CONVERSION: Final = 1
 """Goes up when the same header gives another tokenizer: caches are keyed by it."""
+
+LONGEST_TOKEN: Final = 1024
+"""Characters; looking for all ways to make a token of two others takes the square of its length."""
+MOST_TOKENS: Final = 1 << 22
+MOST_TEXT: Final = 1 << 24
+"""Characters of all tokens together; large vocabularies have 2 million."""
 
 _BERT: Final = "bert"
 _NORMAL: Final = 1
@@ -38,7 +44,7 @@ def build_tokenizer(header: Header) -> dict[str, Any]:
     if kind is None:
         raise InvalidArgument("the GGUF file has no tokenizer (tokenizer.ggml.model): it is no language model's file")
     raise InvalidArgument(
-        f"the GGUF file's tokenizer is of kind {kind!r}; only 'llama', 'gpt2' and 'bert' are read: "
+        f"the GGUF file's tokenizer is of kind {kind[:100]!r}; only 'llama', 'gpt2' and 'bert' are read: "
         "use the model's folder with a tokenizer.json instead"
     )
 
@@ -48,6 +54,8 @@ def token_list(header: Header) -> list[str]:
     tokens = header.fields.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
         raise InvalidArgument("the GGUF file has no vocabulary (tokenizer.ggml.tokens)")
+    if len(tokens) > MOST_TOKENS:
+        raise InvalidArgument(f"the GGUF file has {len(tokens)} tokens: at most {MOST_TOKENS} are read")
     return tokens
 
 
@@ -55,7 +63,8 @@ def token_types(header: Header) -> list[int]:
     """Return the kind of each token; all are normal where the file doesn't say."""
     tokens = token_list(header)
     types = header.fields.get("tokenizer.ggml.token_type")
-    return types if isinstance(types, list) and len(types) == len(tokens) else [_NORMAL] * len(tokens)
+    fits = isinstance(types, list) and len(types) == len(tokens) and all(type(kind) is int for kind in types)
+    return types if isinstance(types, list) and fits else [_NORMAL] * len(tokens)
 
 
 def adds_bos(header: Header) -> bool:
@@ -151,7 +160,7 @@ def _named(header: Header, tokens: list[str], names: tuple[str, ...], content: s
 def _sentencepiece(header: Header) -> dict[str, Any]:
     tokens, types = token_list(header), token_types(header)
     scores = header.fields.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if not isinstance(scores, list) or len(scores) != len(tokens) or not all(type(score) is float for score in scores):
         raise InvalidArgument("the GGUF file's tokenizer has no score per token (tokenizer.ggml.scores)")
     prefix = header.flag("tokenizer.ggml.add_space_prefix") is not False
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
@@ -169,7 +178,7 @@ def _sentencepiece(header: Header) -> dict[str, Any]:
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": steps},
         "model": _bpe(
-            unk_token=tokens[unknown] if unknown is not None and unknown < len(tokens) else None,
+            unk_token=tokens[unknown] if unknown is not None and 0 <= unknown < len(tokens) else None,
             fuse_unk=True,
             byte_fallback=True,
             ignore_merges=False,
@@ -181,6 +190,10 @@ def _sentencepiece(header: Header) -> dict[str, Any]:
 
 def rebuild_merges(tokens: list[str], types: list[int], scores: list[float]) -> Iterator[tuple[str, str]]:
     """Return every way to make a normal token of two others, best score first."""
+    if (longest := max(map(len, tokens))) > LONGEST_TOKEN:
+        raise InvalidArgument(f"the tokenizer has a token of {longest} characters: at most {LONGEST_TOKEN} are read")
+    if sum(map(len, tokens)) > MOST_TEXT:
+        raise InvalidArgument(f"the tokenizer's tokens have more than {MOST_TEXT} characters together")
     normal = {token for token, kind in zip(tokens, types, strict=True) if kind == _NORMAL}
     order = sorted((n for n, kind in enumerate(types) if kind == _NORMAL), key=lambda n: -scores[n])
     for number in order:
@@ -198,7 +211,7 @@ def _byte_level(header: Header) -> dict[str, Any]:
     merges = header.fields.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise InvalidArgument("the GGUF file's tokenizer has no merges (tokenizer.ggml.merges)")
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    pairs = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else () for merge in merges]
     if any(len(pair) != 2 for pair in pairs):
         raise InvalidArgument("the GGUF file's tokenizer has a malformed merge (tokenizer.ggml.merges)")
     normalizer, splitter = pre_tokenizer(header.text("tokenizer.ggml.pre"))

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.llm.files import FileCache
+from dynamo.llm.models.file_cache import FileCache
 from dynamo.runtime.errors import InvalidArgument
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dynamo.llm.added_tokens import stated
-from dynamo.llm.gguf_tokenizer import rebuild_merges
+from dynamo.llm.models.added_tokens import stated
+from dynamo.llm.models.gguf_tokenizer import MOST_TOKENS, rebuild_merges
 from dynamo.runtime.errors import InvalidArgument
 
 SPACE: Final = "\u2581"
@@ -52,22 +52,26 @@ class Pieces:
 
 def read(data: bytes) -> Pieces:
     """Read a model; `InvalidArgument` where it is none or is cut off."""
-    found = Pieces()
+    pieces = Pieces()
     try:
         for number, value in _fields(data):
             if number == 1 and isinstance(value, bytes):
-                _read_piece(value, found)
+                _read_piece(value, pieces)
             elif number == 2 and isinstance(value, bytes):
-                _read_trainer(value, found)
+                _read_trainer(value, pieces)
             elif number == 3 and isinstance(value, bytes):
-                _read_normalizer(value, found)
+                _read_normalizer(value, pieces)
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
         raise InvalidArgument("the SentencePiece model is broken (is it cut off?): get the file again") from error
-    if not found.pieces:
+    if not pieces.pieces:
         raise InvalidArgument("the SentencePiece model has no pieces: get the file again")
-    if not 0 <= found.unk_id < len(found.pieces):
-        raise InvalidArgument(f"the SentencePiece model has no piece {found.unk_id}, which is its unknown one")
-    return found
+    if len(pieces.pieces) > MOST_TOKENS:
+        raise InvalidArgument(
+            f"the SentencePiece model has {len(pieces.pieces)} pieces: at most {MOST_TOKENS} are read"
+        )
+    if not 0 <= pieces.unk_id < len(pieces.pieces):
+        raise InvalidArgument(f"the SentencePiece model has no piece {pieces.unk_id}, which is its unknown one")
+    return pieces
 
 
 def build(data: bytes, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,13 +156,13 @@ def _added(model: Pieces, number: int) -> dict[str, Any]:
 
 def _stated(settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """The tokens that the configuration adds, by id."""
-    found = {}
+    steps = {}
     for number, about in stated(settings).items():
         own = _token(number, about["content"], bool(about.get("special")))
-        found[number] = own | {
+        steps[number] = own | {
             name: bool(about[name]) for name in ("lstrip", "rstrip", "single_word", "normalized") if name in about
         }
-    return found
+    return steps
 
 
 def _token(number: int, content: str, special: bool) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _post_processor(model: Pieces, settings: Mapping[str, Any]) -> dict[str, Any
     return {"type": "TemplateProcessing", "single": around, "pair": around, "special_tokens": used}
 
 
-def _read_piece(data: bytes, found: Pieces) -> None:
+def _read_piece(data: bytes, pieces: Pieces) -> None:
     piece, score, kind = "", 0.0, NORMAL
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -194,33 +198,33 @@ def _read_piece(data: bytes, found: Pieces) -> None:
             score = value
         elif number == 3 and isinstance(value, int):
             kind = value
-    found.pieces.append(piece)
-    found.scores.append(score)
-    found.kinds.append(kind)
+    pieces.pieces.append(piece)
+    pieces.scores.append(score)
+    pieces.kinds.append(kind)
 
 
-def _read_trainer(data: bytes, found: Pieces) -> None:
+def _read_trainer(data: bytes, pieces: Pieces) -> None:
     names = {3: "model_type", 40: "unk_id", 41: "bos_id", 42: "eos_id"}
     for number, value in _fields(data):
         if isinstance(value, int):
             if number in names:
-                setattr(found, names[number], value - (1 << 64) if value >> 63 else value)  # -1: there is none
+                setattr(pieces, names[number], value - (1 << 64) if value >> 63 else value)  # -1: there is none
             elif number == 35:
-                found.byte_fallback = bool(value)
+                pieces.byte_fallback = bool(value)
             elif number == 24:
-                found.space_after = bool(value)
+                pieces.space_after = bool(value)
 
 
-def _read_normalizer(data: bytes, found: Pieces) -> None:
+def _read_normalizer(data: bytes, pieces: Pieces) -> None:
     for number, value in _fields(data):
         if number == 2 and isinstance(value, bytes):
-            found.charsmap = value
+            pieces.charsmap = value
         elif number == 3:
-            found.dummy_prefix = bool(value)
+            pieces.dummy_prefix = bool(value)
         elif number == 4:
-            found.collapse_spaces = bool(value)
+            pieces.collapse_spaces = bool(value)
         elif number == 5:
-            found.escape_spaces = bool(value)
+            pieces.escape_spaces = bool(value)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | float | bytes]]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import difflib
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm import bytelevel
-from dynamo.llm.card import CHAT_TEMPLATE, ModelCard
-from dynamo.llm.files import FileCache, file_ref
-from dynamo.llm.hub_names import SCHEME, Weights, parse
+from dynamo.llm.hub.names import SCHEME, Weights, parse
+from dynamo.llm.model_card import CHAT_TEMPLATE, ModelCard
+from dynamo.llm.models.file_cache import FileCache, file_ref
+from dynamo.llm.models.local_model import LocalModel
+from dynamo.llm.tokenizer import byte_level
 from dynamo.runtime.errors import InvalidArgument
 
 BUILT_IN_NAME: Final = "bytes"
@@ -26,17 +27,6 @@ BUILT_IN_CONTEXT: Final = 131_072
 _PACKAGE: Final = "package://"
 _FILE: Final = "file://"
 _TEMPLATE_LIMIT: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class LocalModel:
-    """A model on this machine."""
-
-    card: ModelCard
-    files: dict[str, Path] = field(default_factory=dict)
-    """By digest: what the worker serves to frontends."""
-    path: Path | None = None
-    """What the engine loads: the folder or the GGUF file."""
 
 
 def open_model(
@@ -85,11 +75,11 @@ def _open(source: str | Path | None, cache: FileCache, weights: Weights, stop: t
     if source is None or source == "":
         return built_in()
     if isinstance(source, str) and source.startswith(_PACKAGE):
-        from dynamo.llm.packages import assemble
+        from dynamo.llm.models.python_package import assemble
 
         return _open_path(assemble(source.removeprefix(_PACKAGE), cache), cache, weights)
     if isinstance(source, str) and is_of_hub(source):
-        from dynamo.llm.hub import fetch
+        from dynamo.llm.hub.fetch import fetch
 
         model = _open_path(fetch(source, weights=weights, stop=stop), cache, weights)
         named = parse(source)
@@ -100,10 +90,10 @@ def _open(source: str | Path | None, cache: FileCache, weights: Weights, stop: t
 
 def _open_path(path: Path, cache: FileCache, weights: Weights) -> LocalModel:
     if path.is_dir():
-        from dynamo.llm.checkout import open_checkout
+        from dynamo.llm.models.checkout import open_checkout
 
         return open_checkout(path, cache, weights)
-    from dynamo.llm.gguf_model import open_gguf
+    from dynamo.llm.models.gguf import open_gguf
 
     return open_gguf(path, cache)
 
@@ -140,10 +130,10 @@ def built_in() -> LocalModel:
         name=BUILT_IN_NAME,
         tokenizer="bytes",
         context_length=BUILT_IN_CONTEXT,
-        vocab_size=bytelevel.VOCAB_SIZE,
-        eos_token_ids=[bytelevel.EOS_ID],
-        bos_token_id=bytelevel.BOS_ID,
-        special_tokens={"eos_token": bytelevel.SPECIAL["eos_token"]},
+        vocab_size=byte_level.VOCAB_SIZE,
+        eos_token_ids=[byte_level.EOS_ID],
+        bos_token_id=byte_level.BOS_ID,
+        special_tokens={"eos_token": byte_level.SPECIAL["eos_token"]},
     )
     return LocalModel(card)
 
@@ -191,7 +181,7 @@ def _check_context(wanted: int, known: int | None) -> None:
 
 def _use_template(model: LocalModel, template: str | Path, cache: FileCache) -> None:
     """Replace the model's templates by a file, or by the text itself."""
-    from dynamo.llm.template import ChatTemplate
+    from dynamo.llm.processing.chat_template import ChatTemplate
 
     if isinstance(template, str) and any(mark in template for mark in ("{{", "{%", "\n")):
         ChatTemplate(template)  # an error in it is told now, not at the first request

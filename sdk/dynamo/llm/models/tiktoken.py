@@ -14,12 +14,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dynamo.llm.added_tokens import stated
-from dynamo.llm.byte_alphabet import byte_characters, written
-from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
+from dynamo.llm.models.added_tokens import stated
+from dynamo.llm.models.gguf_pretokenizers import KIMI, LLAMA3, QWEN2
+from dynamo.llm.models.gguf_tokenizer import MOST_TEXT
+from dynamo.llm.tokenizer.token_table import byte_characters, written
 from dynamo.runtime.errors import InvalidArgument
 
 _LINE: Final = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n?")
+LONGEST_TOKEN: Final = 1024
+"""Bytes; looking for all ways to make a token of two others takes the square of its length."""
+MOST_CODE: Final = 1 << 18
+"""Characters of a Python file that is looked into; parsing 1 MB takes up to 7 s."""
 _NAMES: Final = ("pat_str", "pattern", "pretokenizer_pattern")
 _NO_REPEAT: Final = re.compile(r"(\{\d+(?:,\d*)?\})\+")
 """`{1,3}+` is possessive in tiktoken's expressions and one more repetition in those of `tokenizers`."""
@@ -28,6 +33,7 @@ _RESERVED_CLASS: Final = "TikTokenTokenizer"
 _PATTERNS: Final = {_QWEN_CLASS: QWEN2, _RESERVED_CLASS: KIMI, "ChatGLM4Tokenizer": LLAMA3}
 """By `tokenizer_class`, for checkouts without the code."""
 _QWEN_SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
+_MOST_RANKS: Final = 1 << 22
 _RESERVED: Final = 256
 """Special tokens that Kimi's models have after their vocabulary, named ones among them."""
 
@@ -44,7 +50,7 @@ def build(data: bytes, settings: Mapping[str, Any], code: Iterable[str]) -> dict
     """
     ranks = read_ranks(data)
     kind = str(settings.get("tokenizer_class") or "")
-    pattern = next((found for text in code if (found := pattern_in(text))), None) or _PATTERNS.get(kind)
+    pattern = next((match for text in code if (match := pattern_in(text))), None) or _PATTERNS.get(kind)
     if pattern is None:
         raise InvalidArgument(
             "the tiktoken vocabulary comes without the expression that cuts words (pat_str in a .py file of the "
@@ -85,11 +91,16 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
         for line in data.splitlines():
             if line:
                 token, _, rank = line.partition(b" ")
-                ranks[base64.b64decode(token, validate=True)] = int(rank)
+                number = int(rank)
+                if not 0 <= number < _MOST_RANKS or len(token) > 2 * LONGEST_TOKEN:
+                    raise ValueError("an impossible rank or token")
+                ranks[base64.b64decode(token, validate=True)] = number
     except (ValueError, binascii.Error) as error:
         raise InvalidArgument(
             f"the tiktoken vocabulary is broken in line {len(ranks) + 1}: get the file again"
         ) from error
+    if max(map(len, ranks), default=0) > LONGEST_TOKEN:
+        raise InvalidArgument(f"the tiktoken vocabulary has a token of more than {LONGEST_TOKEN} bytes: get it again")
     if not ranks:
         raise InvalidArgument("the tiktoken vocabulary is empty: get the file again")
     return ranks
@@ -97,32 +108,36 @@ def read_ranks(data: bytes) -> dict[bytes, int]:
 
 def merges(ranks: Mapping[bytes, int], characters: Mapping[int, str]) -> list[tuple[str, str]]:
     """Return every way to make a token of two others, lowest rank first, as tiktoken merges whatever gives a token."""
-    found = []
+    if sum(map(len, ranks)) > MOST_TEXT:
+        raise InvalidArgument(f"the tiktoken vocabulary has more than {MOST_TEXT} bytes of tokens")
+    pairs: list[tuple[str, str]] = []
     for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
         cuts = []
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in ranks and right in ranks:
                 cuts.append((ranks[left], ranks[right], left, right))
-        found += [(written(left, characters), written(right, characters)) for _, _, left, right in sorted(cuts)]
-    return found
+        pairs += [(written(left, characters), written(right, characters)) for _, _, left, right in sorted(cuts)]
+    return pairs
 
 
 def special_tokens(ranks: Mapping[bytes, int], settings: Mapping[str, Any], kind: str) -> dict[str, int]:
     """Return the special tokens: those that the configuration numbers, and those of known kinds."""
     first = max(ranks.values()) + 1
-    found: dict[str, int] = {about["content"]: number for number, about in stated(settings).items()}
-    if kind == _QWEN_CLASS and not found:
-        found = {content: first + n for n, content in enumerate(_QWEN_SPECIAL)}
+    added: dict[str, int] = {about["content"]: number for number, about in stated(settings).items()}
+    if kind == _QWEN_CLASS and not added:
+        added = {content: first + n for n, content in enumerate(_QWEN_SPECIAL)}
     if kind == _RESERVED_CLASS:
-        taken = set(found.values())
+        taken = set(added.values())
         reserved = {f"<|reserved_token_{number}|>": number for number in range(first, first + _RESERVED)}
-        found |= {content: number for content, number in reserved.items() if number not in taken}
-    return found
+        added |= {content: number for content, number in reserved.items() if number not in taken}
+    return added
 
 
 def pattern_in(code: str) -> str | None:
-    """Find the expression in a model's Python code, without executing any of it."""
+    """Find the expression in a model's Python code, without executing any of it; not in more than `MOST_CODE`."""
+    if len(code) > MOST_CODE or not any(name in code.lower() for name in _NAMES):
+        return None
     try:
         return _pattern_of(ast.parse(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.llm import sentencepiece_files, tiktoken_files
-from dynamo.llm.card import FileRef
-from dynamo.llm.files import FileCache, digest_of, file_ref
+from dynamo.llm.model_card import FileRef
+from dynamo.llm.models import sentencepiece, tiktoken
+from dynamo.llm.models.file_cache import FileCache, digest_of, file_ref
 from dynamo.runtime.errors import InvalidArgument
 
 CONVERSION: Final = 1
@@ -25,6 +25,7 @@ _SENTENCEPIECE: Final = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.m
 _LFS: Final = b"version https://git-lfs"
 _POINTER: Final = 1024
 """Bytes that a pointer of git-lfs has at most."""
+_MOST_CODE_FILES: Final = 32
 _LARGEST: Final = 1 << 28
 
 
@@ -33,11 +34,11 @@ def find_tokenizer(folder: Path, settings: Mapping[str, Any], cache: FileCache) 
     own = folder / OWN
     if own.is_file() and not is_pointer(own):
         return file_ref(own), own
-    found = _first(folder, (*_TIKTOKEN, *_SENTENCEPIECE))
-    if found is None or is_pointer(found):
+    source = _first(folder, (*_TIKTOKEN, *_SENTENCEPIECE))
+    if source is None or is_pointer(source):
         return None
-    data = _read(found)
-    code = [_read(path).decode("utf-8", "replace") for path in sorted(folder.glob("*.py"))]
+    data = _read(source)
+    code = [_read(path).decode("utf-8", "replace") for path in sorted(folder.glob("*.py"))[:_MOST_CODE_FILES]]
     make = _converter(data, settings, code)
     key = digest_of([data, msgspec.json.encode(dict(settings), order="sorted"), *(text.encode() for text in code)])
     ref = cache.made(f"tokenizer-{key[:32]}-{CONVERSION}", OWN, lambda: msgspec.json.encode(make()))
@@ -56,9 +57,9 @@ def is_pointer(path: Path) -> bool:
 
 
 def _converter(data: bytes, settings: Mapping[str, Any], code: list[str]) -> Callable[[], dict[str, Any]]:
-    if tiktoken_files.is_tiktoken(data):
-        return lambda: tiktoken_files.build(data, settings, code)
-    return lambda: sentencepiece_files.build(data, settings)
+    if tiktoken.is_tiktoken(data):
+        return lambda: tiktoken.build(data, settings, code)
+    return lambda: sentencepiece.build(data, settings)
 
 
 def _first(folder: Path, patterns: tuple[str, ...]) -> Path | None:

@@ -47,11 +47,11 @@ class Parser(Protocol):
 
 def tools_of(tools: Any) -> dict[str, Mapping[str, Any]]:
     """Read a request's `tools`; what has another shape is left out."""
-    found: dict[str, Mapping[str, Any]] = {}
+    schemas: dict[str, Mapping[str, Any]] = {}
     for tool in tools if isinstance(tools, Iterable) else ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
             schema = function.get("parameters")
             properties = schema.get("properties") if isinstance(schema, Mapping) else None
-            found[name] = properties if isinstance(properties, Mapping) else {}
-    return found
+            schemas[name] = properties if isinstance(properties, Mapping) else {}
+    return schemas

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from dynamo.llm.card import ModelCard
+from dynamo.llm.model_card import ModelCard
 from dynamo.llm.parsers import harmony
-from dynamo.llm.parsers.answer import AnswerParser, FirstCalls
 from dynamo.llm.parsers.events import Parser, tools_of
 from dynamo.llm.parsers.harmony import HarmonyParser
-from dynamo.llm.parsers.names import GPT_OSS, HARMONY, check_parsers
-from dynamo.llm.parsers.thoughts import THOUGHTS
+from dynamo.llm.parsers.parser import AnswerParser, FirstCalls
+from dynamo.llm.parsers.parser_names import GPT_OSS, HARMONY, check_parsers
+from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.llm.parsers.tool_formats import TOOLS
 
 _TAIL: Final = 12
@@ -40,7 +40,7 @@ def nine_id() -> str:
     return "".join(random.choices(_NINE, k=9))
 
 
-class Reading:
+class ParserFactory:
     """How answers of one model are read. Raises `InvalidArgument` where its card names a parser that isn't here."""
 
     def __init__(self, card: ModelCard, vocabulary: Vocabulary | None) -> None:
@@ -55,7 +55,7 @@ class Reading:
         self._shown = (_hidden(vocabulary, for_thoughts), _hidden(vocabulary, for_tools))
 
     @classmethod
-    def of(cls, card: ModelCard, vocabulary: Vocabulary | None) -> Reading | None:
+    def of(cls, card: ModelCard, vocabulary: Vocabulary | None) -> ParserFactory | None:
         """None where the card names no parser: answers come as the model writes them."""
         return cls(card, vocabulary) if card.tool_call_parser or card.reasoning_parser else None
 

@@ -39,7 +39,7 @@ def schema_for(tools: list[Any], name: str | None, most: int | None) -> dict[str
         variants.append({"type": "object", "properties": properties, "required": ["name", "parameters"]})
     limit = {} if most is None else {"maxItems": most}
     items = variants[0] if len(variants) == 1 else {"type": "object", "anyOf": variants}
-    named = {place: found for place, found in shared.items() if found}
+    named = {place: schemas for place, schemas in shared.items() if schemas}
     return {"type": "array", "minItems": 1, **limit, "items": items, **named}
 
 
@@ -59,9 +59,9 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     return dict(schema)
 
 
-def _share(known: dict[str, Any], found: Any) -> None:
+def _share(known: dict[str, Any], properties: Any) -> None:
     """Definitions move to the root, where references look for them."""
-    for name, schema in found.items() if isinstance(found, Mapping) else ():
+    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         if known.setdefault(name, schema) != schema:
             raise InvalidArgument(
                 f"tool_choice: two tools define {name!r} differently; give one of the definitions another name"
@@ -84,17 +84,17 @@ class ForcedParser:
 
     def finish(self) -> list[Event]:
         text, self._parts = "".join(self._parts), []
-        said: list[Event] = []
+        thoughts: list[Event] = []
         calls = self._read(text)
         if calls is None and self._thoughts is not None:
             parser = self._thoughts()
             events = parser.feed(text) + parser.finish()
-            said += [event for event in events if isinstance(event, Thought)]
+            thoughts += [event for event in events if isinstance(event, Thought)]
             text = "".join(event.text for event in events if isinstance(event, Content))
             calls = self._read(text)
         if calls is not None:
-            return [*said, *calls]
-        return [*said, Content(text)] if text else said
+            return [*thoughts, *calls]
+        return [*thoughts, Content(text)] if text else thoughts
 
     def _read(self, text: str) -> list[Call] | None:
         if self._name is None:

@@ -24,6 +24,8 @@ _KEPT: Final = ("<|start|>", "<|channel|>")
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w*)")
 _RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 _FUNCTION: Final = re.compile(r"to=functions\.")
+LONGEST_HEADER: Final = 1024
+"""Characters before `<|message|>`; where more stand, they are text."""
 _BEGINNINGS: Final = ("<|start|>", "<|channel|>", _MESSAGE, "assistant", "to=", "analysis", "commentary", "final")
 
 
@@ -32,50 +34,58 @@ class HarmonyParser:
 
     def __init__(self, *, thoughts: bool, tools: bool) -> None:
         self._thoughts, self._tools = thoughts, tools
-        self._held = self._header = ""
+        self._held, self._at = "", 0
+        """What is undecided, from an index on: there is little of it."""
+        self._header = ""
+        self._body: list[str] = []
+        """Of a call, as far as it has come."""
         self._kind: type[Content | Thought | Call] = Content
         self._first = True
-        self._seen = 0
-        """Characters of a call in which no end can begin."""
         self._state = self._in_header
-        self._said: list[Event] = []
+        self._events: list[Event] = []
 
     def feed(self, text: str) -> list[Event]:
-        self._held += text
-        said: list[Event] = []
-        self._said = said
+        self._held, self._at = self._held[self._at :] + text, 0
+        events: list[Event] = []
+        self._events = events
         while self._state():
             pass
-        return said
+        return events
 
     def finish(self) -> list[Event]:
-        said: list[Event] = []
-        self._said = said
-        held, self._held = self._held, ""
+        events: list[Event] = []
+        self._events = events
+        held, self._held, self._at = self._held[self._at :], "", 0
         if self._state == self._in_header:
             self._say(Content, held if self._first or held.strip() else "")
         elif self._kind is Call:
-            self._call(held, "")
+            self._call([*self._body, held], "")
         else:
             self._say(self._kind, held)
-        return said
+        return events
 
     def _in_header(self) -> bool:
         """Before `<|message|>`."""
-        held = self._held
-        if self._first and not self._may_be_header(held):
+        held, at = self._held, self._at
+        if self._first and not self._may_be_header(held[at : at + LONGEST_HEADER]):
             self._kind, self._state = Content, self._in_body  # a model that doesn't keep to the format
             return True
-        header, found, body = held.partition(_MESSAGE)
-        if not found:
-            return False
-        self._header, self._held, self._first, self._state = header, body, False, self._in_body
-        self._kind = self._kind_of(header)
+        longest = at + LONGEST_HEADER
+        mark = held.find(_MESSAGE, at, longest + len(_MESSAGE))
+        if mark < 0:
+            if len(held) < longest + len(_MESSAGE):
+                return False
+            self._kind, self._first, self._state = Content, False, self._in_body
+            self._say(Content, held[at:longest])
+            self._at = longest
+            return True
+        self._header, self._at, self._first, self._state = held[at:mark], mark + len(_MESSAGE), False, self._in_body
+        self._kind = self._kind_of(self._header)
         return True
 
     def _may_be_header(self, text: str) -> bool:
         text = text.lstrip()
-        return not text or text.startswith(_BEGINNINGS) or any(one.startswith(text) for one in _BEGINNINGS)
+        return not text or text.startswith(_BEGINNINGS) or any(beginning.startswith(text) for beginning in _BEGINNINGS)
 
     def _kind_of(self, header: str) -> type[Content | Thought | Call]:
         if _FUNCTION.search(header):
@@ -85,33 +95,32 @@ class HarmonyParser:
 
     def _in_body(self) -> bool:
         """In a message."""
-        held = self._held
-        found = _BODY.find(held, self._seen)
-        if found is None:
-            end = len(held) - _BODY.begun(held)
-            if self._kind is Call:
-                self._seen = end
-                return False
-            self._say(self._kind, held[:end])
-            self._held = held[end:]
+        held, at = self._held, self._at
+        match = _BODY.find(held, at)
+        end = len(held) - _BODY.begun(held, at) if match is None else match.start()
+        if self._kind is Call:
+            self._body.append(held[at:end])
+        else:
+            self._say(self._kind, held[at:end])
+        self._at = end
+        if match is None:
             return False
         if self._kind is Call:
-            self._call(held[: found.start()], found[0])
-        else:
-            self._say(self._kind, held[: found.start()])
-        self._held = held[found.start() if found[0] in _KEPT else found.end() :]
-        self._first, self._seen, self._state = False, 0, self._in_header
+            self._call(self._body, match[0])
+        self._at = match.start() if match[0] in _KEPT else match.end()
+        self._first, self._body, self._state = False, [], self._in_header
         return True
 
-    def _call(self, body: str, end: str) -> None:
+    def _call(self, pieces: list[str], end: str) -> None:
         """Say a whole call, or its text where it is none."""
+        body = "".join(pieces)
         recipient = _RECIPIENT.search(self._header)
         arguments = arguments_of(body) if self._tools else None
         if recipient is None or arguments is None or not writable(recipient[1]):
             self._say(Content, f"{self._header}{_MESSAGE}{body}{'' if end in _KEPT else end}")
         else:
-            self._said.append(Call(recipient[1], arguments))
+            self._events.append(Call(recipient[1], arguments))
 
     def _say(self, kind: type[Content | Thought | Call], text: str) -> None:
         if text:
-            self._said.append(Thought(text) if kind is Thought else Content(text))
+            self._events.append(Thought(text) if kind is Thought else Content(text))

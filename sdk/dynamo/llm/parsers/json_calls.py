@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
+from dynamo.llm.parsers.call_spans import LONGEST_NAME
 from dynamo.llm.parsers.events import Call, Tools
 
 Read = Callable[[str, Tools], list[Call] | None]
@@ -47,23 +48,23 @@ def in_turn(pattern: re.Pattern[str], text: str) -> list[re.Match[str]] | None:
 
     Each begins where the last one ended, so what a model repeats without end is looked at once.
     """
-    found: list[re.Match[str]] = []
+    matches: list[re.Match[str]] = []
     text, at = text.strip(), 0
     while at < len(text):
         match = pattern.match(text, at)
         if match is None or match.end() == at:
             return None
-        found.append(match)
+        matches.append(match)
         at = match.end() + len(_SPACE.match(text, match.end())[0])  # type: ignore[index] # it always matches
-    return found
+    return matches
 
 
 _SPACE: Final = re.compile(r"\s*")
 
 
 def writable(name: str) -> bool:
-    """Tell whether a name is one, and has a UTF-8 form."""
-    return bool(name.strip()) and not any("\ud800" <= letter <= "\udfff" for letter in name)
+    """Tell whether a name is one, of a bounded length, and has a UTF-8 form."""
+    return len(name) <= LONGEST_NAME and bool(name.strip()) and not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def arguments_of(value: Any) -> str | None:
@@ -75,7 +76,10 @@ def arguments_of(value: Any) -> str | None:
             value = loads(value) if value.strip() else {}
         except ValueError:
             return None
-    return dumps(value) if isinstance(value, dict) else None
+    try:
+        return dumps(value) if isinstance(value, dict) else None
+    except RecursionError:  # what could just be read may be just too deep to be written
+        return None
 
 
 def call_of(item: Any) -> Call | None:
@@ -93,8 +97,8 @@ def calls_of(text: str) -> list[Call] | None:
     except ValueError:
         return None
     calls = [call_of(item) for item in (value if isinstance(value, list) else [value])]
-    found = [call for call in calls if call is not None]
-    return found if found and len(found) == len(calls) else None
+    readable = [call for call in calls if call is not None]
+    return readable if readable and len(readable) == len(calls) else None
 
 
 def between(opener: str, closer: str) -> Read:

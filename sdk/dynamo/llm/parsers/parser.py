@@ -1,15 +1,16 @@
 """One answer, read while it comes: content, thoughts and calls of tools told apart. A state machine without I/O.
 
 Text is held back only while it may still be part of a marker, of the white space around one, or of a call: a call is
-said whole or not at all. What looked like one and isn't is content, as the model wrote it.
+said whole or not at all. What looked like one and isn't is content, as the model wrote it. Each character is looked at
+a bounded number of times, wherever the text is cut: models run away, and clients make them.
 """
 
 from __future__ import annotations
 
-from dynamo.llm.parsers.blocks import Block
+from dynamo.llm.parsers.call_spans import Block
 from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought, Tools
-from dynamo.llm.parsers.markers import Markers, leads
-from dynamo.llm.parsers.thoughts import ThoughtFormat
+from dynamo.llm.parsers.markers import LONGEST_SPACE, Markers, behind_space, leads, settled
+from dynamo.llm.parsers.reasoning_formats import ThoughtFormat
 from dynamo.llm.parsers.tool_formats import ToolFormat
 
 _NOTHING: Markers = Markers(())
@@ -30,8 +31,13 @@ class AnswerParser:
         self._closers = _NOTHING if thoughts is None else Markers(thoughts.closes + _also(thoughts, tools))
         self._markers = _NOTHING if tools is None else tools.markers
         self._bare = None if tools is None else tools.bare
-        self._held = self._gap = ""
+        self._held, self._at = "", 0
+        """What is undecided, from an index on: there is little of it outside of calls."""
         self._block: Block | None = None
+        self._pieces: list[str] = []
+        """Of a call that is open."""
+        self._gap = ""
+        """The white space before it."""
         self._fresh, self._after = True, ""
         """Nothing but white space since the start (""), a "thought" or a "call"."""
         self._begun = False
@@ -41,135 +47,161 @@ class AnswerParser:
         self._plain = False
         """Nothing but content can come any more."""
         self._state = self._thought if in_thought else self._answer
-        self._said: list[Event] = []
+        self._events: list[Event] = []
 
     def feed(self, text: str) -> list[Event]:
         if self._plain:
             return [Content(text)]
-        self._held += text
-        said: list[Event] = []
-        self._said = said
+        events: list[Event] = []
+        self._events = events
+        if self._block is None:
+            self._held, self._at = self._held[self._at :] + text, 0
+        elif not self._goes_on(self._block, text):
+            return events
         while self._state():
             pass
-        return said
+        return events
 
     def finish(self) -> list[Event]:
-        said: list[Event] = []
-        self._said = said
+        events: list[Event] = []
+        self._events = events
         if self._block is not None:
+            self._held, self._at, self._block = "".join(self._pieces), 0, None
             self._close(len(self._held))
+        rest, self._held, self._at = self._held[self._at :], "", 0
         if self._state == self._thought:
-            self._say_thought(self._held.rstrip() if self._begun else self._held.strip())
+            self._say_thought(rest.rstrip() if self._begun else rest.strip())
         else:
             if self._fresh and self._after:
-                self._begin(self._held.lstrip())
-                self._held = self._held if self._held.strip() else ""
-            self._say(self._held)
-        self._held = ""
-        return said
+                rest = rest.lstrip(self._thoughts.gap if self._after == "thought" and self._thoughts else None)
+                rest = rest if rest.strip() else ""
+            self._say(rest)
+        return events
 
     def _answer(self) -> bool:
         """Outside of thoughts and calls; True where another state, or the same one, is to go on."""
-        if self._fresh:
-            text = self._held.lstrip()
-            if not text:
-                return False
-            if (goes_on := self._opening(text)) is not None:
-                return goes_on
-            self._begin(text)
-        held = self._held
+        if self._fresh and (goes_on := self._beginning()) is not None:
+            return goes_on
+        held, at = self._held, self._at
         if self._tools is None:
-            self._plain, self._held = True, ""
-            self._say(held)
+            self._plain, self._held, self._at = True, "", 0
+            self._say(held[at:])
             return False
-        found = self._markers.find(held)
-        end = len(held) - self._markers.begun(held) if found is None else found.start()
-        text = held[:end].rstrip()
-        self._say(text)
-        if found is None:
-            self._held = held[len(text) :]
+        match = self._markers.find(held, at)
+        end = len(held) - self._markers.begun(held, at) if match is None else match.start()
+        text = held[at:end]
+        size = settled(text)
+        self._say(text[:size])
+        self._at = at + size
+        if match is None:
             return False
-        self._open(held[found.start() :], held[len(text) : end], self._tools.blocks[found[0]](len(found[0])))
-        return True
+        return self._open(end, text[size:], self._tools.blocks[match[0]](len(match[0])))
 
-    def _opening(self, text: str) -> bool | None:
+    def _beginning(self) -> bool | None:
         """Look at what an answer, or its next part, begins with; None: at nothing but text."""
-        opener, waits = leads(text, self._openers)
+        start, space = behind_space(self._held, self._at), self._held[self._at : self._at + LONGEST_SPACE]
+        if self._after == "call":
+            self._at = start
+        elif start - self._at >= LONGEST_SPACE:
+            gap = self._thoughts.gap if self._after == "thought" and self._thoughts else ""
+            self._say(space.lstrip(gap))
+            self._at, self._fresh = self._at + LONGEST_SPACE, False
+            return None
+        if start == len(self._held):
+            return False
+        if (goes_on := self._opening(start)) is None:
+            self._begin()
+        return goes_on
+
+    def _opening(self, start: int) -> bool | None:
+        """Look at the first text of an answer, or of its next part; None: it is nothing but text."""
+        opener, waits = leads(self._held, self._openers, start)
         if opener is not None:
-            self._held, self._begun, self._state = text[len(opener) :], False, self._thought
+            self._at, self._begun, self._state = start + len(opener), False, self._thought
             return True
         if self._tools is not None and self._after == "call":
-            tail, more = leads(text, self._tools.tails)
+            tail, more = leads(self._held, self._tools.tails, start)
             if tail is not None:
-                self._held = text[len(tail) :]
+                self._at = start + len(tail)
                 return True
             waits = waits or more
         if waits:
             return False
-        if self._bare is not None and text.startswith(self._bare[0]):
-            self._open(text, "" if self._after else self._held[: -len(text)], self._bare[1]())
-            return True
+        if self._bare is not None and self._held.startswith(self._bare[0], start):
+            return self._open(start, "" if self._after else self._held[self._at : start], self._bare[1]())
         return None
 
-    def _begin(self, text: str) -> None:
-        """Text follows: drop the white space that belongs to what stood before it."""
+    def _begin(self) -> None:
+        """Text follows: drop the line breaks that belong to the thought before it."""
         if self._after == "thought" and self._thoughts is not None:
-            self._held = self._held.lstrip(self._thoughts.gap)
-        elif self._after:
-            self._held = text
+            while self._held[self._at] in self._thoughts.gap:
+                self._at += 1
         self._fresh = False
 
-    def _open(self, text: str, gap: str, block: Block) -> None:
-        self._held, self._gap, self._block, self._state = text, gap, block, self._call
-
-    def _call(self) -> bool:
-        """In a block that may be a call."""
-        assert self._block is not None
-        if (end := self._block.end(self._held)) is None:
+    def _open(self, start: int, gap: str, block: Block) -> bool:
+        """Begin with what may be a call; True where its end is there already."""
+        self._gap, self._at = gap, start
+        end = block.end(self._held, start)
+        if end is None:
+            self._block, self._pieces = block, [self._held[start:]]
+            self._held, self._at = "", 0
             return False
         self._close(end)
         return True
 
+    def _goes_on(self, block: Block, text: str) -> bool:
+        """Add to what may be a call; True where it has ended."""
+        self._pieces.append(text)
+        end = block.end(text, 0)
+        if end is None:
+            return False
+        self._held, self._at, self._block = "".join(self._pieces), 0, None
+        self._close(len(self._held) - len(text) + end)
+        return True
+
     def _close(self, end: int) -> None:
         assert self._tools is not None
-        text, self._held, self._block, self._state = self._held[:end], self._held[end:], None, self._answer
+        text, self._at, self._pieces, self._state = self._held[self._at : end], end, [], self._answer
         calls = self._tools.read(text, self._known)
         if calls is None:
             self._say(self._gap + text)
             self._fresh = False
         else:
-            self._said += calls
+            self._events += calls
             self._fresh, self._after = True, "call"
 
     def _thought(self) -> bool:
         """Inside a thought."""
-        held = self._held if self._begun else self._held.lstrip()
-        if self._may_open and held:
-            opener, waits = leads(held, self._openers)
+        held = self._held
+        if not self._begun:
+            self._at = behind_space(held, self._at)
+        if self._may_open and self._at < len(held):
+            opener, waits = leads(held, self._openers, self._at)
             if waits:
                 return False
-            self._may_open, held = False, held[len(opener or "") :].lstrip()
-        self._held = held
-        found = self._closers.find(held)
-        end = len(held) - self._closers.begun(held) if found is None else found.start()
-        text = held[:end].rstrip()
-        self._say_thought(text)
-        if found is None:
-            self._held = held[len(text) :]
+            self._may_open, self._at = False, behind_space(held, self._at + len(opener or ""))
+        at = self._at
+        match = self._closers.find(held, at)
+        end = len(held) - self._closers.begun(held, at) if match is None else match.start()
+        text = held[at:end]
+        size = settled(text)
+        self._say_thought(text[:size])
+        self._at = at + size
+        if match is None:
             return False
         assert self._thoughts is not None
-        self._held = held[found.end() if found[0] in self._thoughts.closes else found.start() :]
+        self._at = match.end() if match[0] in self._thoughts.closes else match.start()
         self._fresh, self._after, self._state = True, "thought", self._answer
         return True
 
     def _say(self, text: str) -> None:
         if text:
-            self._said.append(Content(text))
+            self._events.append(Content(text))
 
     def _say_thought(self, text: str) -> None:
         if text:
             self._begun = True
-            self._said.append(Thought(text))
+            self._events.append(Thought(text))
 
 
 def _also(thoughts: ThoughtFormat, tools: ToolFormat | None) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
-from dynamo.llm.parsers.thoughts import THOUGHTS
+from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.llm.parsers.tool_formats import TOOLS
 from dynamo.runtime.errors import InvalidArgument
 
@@ -29,6 +29,7 @@ def check_parsers(tool: str | None, reasoning: str | None) -> None:
         ("tool call", tool, tool_parser_names()), ("reasoning", reasoning, reasoning_parser_names()),
     ):  # fmt: skip
         if name and name not in known:
+            name = name[:100]
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise InvalidArgument(f"there is no {kind} parser {name!r}: {hint}there are {', '.join(known)}")

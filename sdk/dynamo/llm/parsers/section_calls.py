@@ -7,6 +7,7 @@ import re
 import warnings
 from typing import Any, Final
 
+from dynamo.llm.parsers.call_spans import LONGEST_NAME
 from dynamo.llm.parsers.events import Call, Tools
 from dynamo.llm.parsers.json_calls import Read, arguments_of, calls_of, dumps, in_turn, writable
 
@@ -23,9 +24,9 @@ def section(openers: tuple[str, ...], closers: tuple[str, ...], call: str) -> Re
             text = text.removeprefix(marker)
         for marker in closers:
             text = text.removesuffix(marker)
-        found = [_call(match) for match in in_turn(pattern, text) or ()]
-        calls = [one for one in found if one is not None]
-        return calls if calls and len(calls) == len(found) else None
+        matches = [_call(match) for match in in_turn(pattern, text) or ()]
+        calls = [call for call in matches if call is not None]
+        return calls if calls and len(calls) == len(matches) else None
 
     return read
 
@@ -35,12 +36,15 @@ def _call(match: re.Match[str]) -> Call | None:
     if arguments is None or not writable(name):
         return None
     own = match.groupdict().get("id")
-    return Call(name, arguments, own.strip() if own else None)
+    return Call(name, arguments, own.strip() if own and len(own) <= 2 * LONGEST_NAME else None)
 
 
 _NAMED: Final = re.compile(
-    r"\s*(?P<name>[\w.\-/]+)\s*(?:\[CALL_ID\](?P<id>\w+))?\s*(?:\[ARGS\])?\s*(?P<arguments>\{.*)", re.DOTALL
+    r"\s*+(?P<name>[\w.\-/]++)\s*+(?:\[CALL_ID\](?P<id>\w++))?+\s*+(?:\[ARGS\])?+\s*+(?P<arguments>\{.*)", re.DOTALL
 )
+"""Possessive: what was taken is never given back, since three runs of space in a row were cubic."""
+_STRINGS: Final = re.compile(r"""(?<=(.))(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?|'[^'\\]*+(?:\\.[^'\\]*+)*+'?)""", re.DOTALL)
+"""Strings of Python code, with the character before each."""
 
 
 def read_mistral(text: str, tools: Tools) -> list[Call] | None:
@@ -54,6 +58,8 @@ def read_mistral(text: str, tools: Tools) -> list[Call] | None:
 
 def read_python(text: str, tools: Tools) -> list[Call] | None:
     """`[f(a=1), g()]`, calls of known tools with keyword arguments that are plain values."""
+    if _formatted(text):
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's advice on "\\d" is for programmers
@@ -69,6 +75,14 @@ def read_python(text: str, tools: Tools) -> list[Call] | None:
         return None
 
 
+def _formatted(text: str) -> bool:
+    """Tell whether a string is an f-string: code within it is no plain value, and takes long to parse."""
+    return any(
+        match[1] in "fF" or (match[1] in "rR" and text[max(0, match.start() - 2)] in "fF")
+        for match in _STRINGS.finditer(text)
+    )
+
+
 def _python_call(node: ast.expr) -> Call:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("no call with keyword arguments")
@@ -77,7 +91,10 @@ def _python_call(node: ast.expr) -> Call:
         if keyword.arg is None:
             raise ValueError("a ** argument")
         arguments[keyword.arg] = _value(keyword.value)
-    return Call(ast.unparse(node.func), dumps(arguments))
+    name = ast.unparse(node.func)
+    if not writable(name):
+        raise ValueError("no name")
+    return Call(name, dumps(arguments))
 
 
 _NAMES: Final = {"true": True, "false": False, "null": None}

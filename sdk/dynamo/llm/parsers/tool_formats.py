@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, Literal
 
-from dynamo.llm.parsers import json_calls, tagged_calls
-from dynamo.llm.parsers.blocks import Block, JsonUntil, JsonValue, PythonList, Until
+from dynamo.llm.parsers import json_calls, xml_calls
+from dynamo.llm.parsers.call_spans import Block, JsonUntil, JsonValue, PythonList, Until
 from dynamo.llm.parsers.json_calls import Read
-from dynamo.llm.parsers.listed_calls import read_mistral, read_python, section
 from dynamo.llm.parsers.markers import Markers
+from dynamo.llm.parsers.section_calls import read_mistral, read_python, section
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ _GRANITE: Final = ToolFormat(
 )  # fmt: skip
 _CODER: Final = ToolFormat(
     {"<tool_call>": partial(Until, closer="</tool_call>"), "<function=": partial(Until, closer="</function>")},
-    tagged_calls.read_coder, tails=("</tool_call>",), tokens=("<tool_call>", "</tool_call>"),
+    xml_calls.read_coder, tails=("</tool_call>",), tokens=("<tool_call>", "</tool_call>"),
 )  # fmt: skip
 _GLM: Final = ToolFormat(
-    {"<tool_call>": partial(Until, closer="</tool_call>")}, tagged_calls.read_glm,
+    {"<tool_call>": partial(Until, closer="</tool_call>")}, xml_calls.read_glm,
     tokens=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )  # fmt: skip
 _MINIMAX: Final = ToolFormat(
-    {"<minimax:tool_call>": partial(Until, closer="</minimax:tool_call>")}, tagged_calls.read_minimax,
+    {"<minimax:tool_call>": partial(Until, closer="</minimax:tool_call>")}, xml_calls.read_minimax,
     tokens=("<minimax:tool_call>", "</minimax:tool_call>"),
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def _deepseek(call: str) -> ToolFormat:
 
 def _dsml(name: str) -> ToolFormat:
     opener, closer = f"<｜DSML｜{name}>", f"</｜DSML｜{name}>"
-    return ToolFormat({opener: partial(Until, closer=closer)}, tagged_calls.dsml(opener, closer), tokens=("｜DSML｜",))
+    return ToolFormat({opener: partial(Until, closer=closer)}, xml_calls.dsml(opener, closer), tokens=("｜DSML｜",))
 
 
 _KIMI_OPENERS: Final = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")

@@ -15,6 +15,8 @@ from dynamo.llm.parsers.json_calls import Read, dumps, in_turn, loads, writable
 
 _WORDS: Final = {"true": True, "false": False, "none": None, "null": None}
 """What templates print for Python's values, and models after them."""
+_MOST_VARIANTS: Final = 64
+"""Parts of a schema that are looked at for each argument of a call."""
 
 
 def typed(text: str, schema: Any) -> Any:
@@ -35,20 +37,23 @@ def typed(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> Iterator[str]:
-    """The types that a schema allows; none where it doesn't say."""
-    if not isinstance(schema, Mapping):
-        return
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        yield kind
-    elif isinstance(kind, list):
-        yield from (one for one in kind if isinstance(one, str))
-    elif isinstance(values := schema.get("enum"), list):
-        yield "string" if all(isinstance(value, str) for value in values) else "mixed"
-    for name in ("anyOf", "oneOf"):
-        variants = schema.get(name)
-        for variant in variants if isinstance(variants, list) else ():
-            yield from _kinds(variant)
+    """The types that a schema allows; none where it doesn't say. Of a huge one, by what is looked at first."""
+    left = [schema]
+    for _ in range(_MOST_VARIANTS):
+        if not left:
+            return
+        if not isinstance(schema := left.pop(), Mapping):
+            continue
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            yield kind
+        elif isinstance(kind, list):
+            yield from (name for name in kind[:_MOST_VARIANTS] if isinstance(name, str))
+        elif isinstance(values := schema.get("enum"), list):
+            yield "string" if all(isinstance(value, str) for value in values[:_MOST_VARIANTS]) else "mixed"
+        for name in ("anyOf", "oneOf"):
+            variants = schema.get(name)
+            left += variants[:_MOST_VARIANTS] if isinstance(variants, list) else ()
 
 
 class Tags:
@@ -59,29 +64,29 @@ class Tags:
 
     def __init__(self, opener: str, closer: str, call: str, argument: str, *, value_gap: str = "") -> None:
         self._opener, self._closer, self._gap = opener, closer, value_gap
-        self._call, self._argument = (re.compile(one, re.DOTALL) for one in (call, argument))
+        self._call, self._argument = (re.compile(pattern, re.DOTALL) for pattern in (call, argument))
 
     def read(self, text: str, tools: Tools) -> list[Call] | None:
         """Read a whole block; None where something in it is no call."""
         matches = in_turn(self._call, text.removeprefix(self._opener).removesuffix(self._closer))
         calls = [self._one(match, tools) for match in matches or ()]
-        found = [call for call in calls if call is not None]
-        return found if found and len(found) == len(calls) else None
+        readable = [call for call in calls if call is not None]
+        return readable if readable and len(readable) == len(calls) else None
 
     def _one(self, match: re.Match[str], tools: Tools) -> Call | None:
         name, body = match["name"].strip(), match["body"]
-        found = in_turn(self._argument, body)
-        if found is None or not writable(name):
+        matches = in_turn(self._argument, body)
+        if matches is None or not writable(name):
             return None
         schemas = tools.get(name, {})
-        return Call(name, dumps({one["key"].strip(): self._value(one, schemas) for one in found}))
+        return Call(name, dumps({match["key"].strip(): self._value(match, schemas) for match in matches}))
 
     def _value(self, match: re.Match[str], schemas: Mapping[str, Any]) -> Any:
         value = match["value"]
         if self._gap:
             value = value.removeprefix(self._gap).removesuffix(self._gap)
-        if (said := match.groupdict().get("string")) is not None:
-            return typed(value, {"type": "string" if said == "true" else "other"})
+        if (quoted := match.groupdict().get("string")) is not None:
+            return typed(value, {"type": "string" if quoted == "true" else "other"})
         return typed(value, schemas.get(match["key"].strip()))
 
 

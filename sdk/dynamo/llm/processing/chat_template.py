@@ -1,8 +1,8 @@
 """Chat messages to one prompt text, by the model's own Jinja template, in a sandbox.
 
 Templates come with model files, so they run without access to anything: an immutable
-sandbox, with the functions that the templates of Hugging Face models expect.
-Compiled once per model; rendered once per chat request.
+sandbox, with the functions that the templates of Hugging Face models expect. What they do is counted, so that no
+template takes a frontend's time or memory (`template_budget.py`). Compiled once per model; rendered once per request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from dynamo.llm.processing.template_budget import Budget
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from dynamo.llm.processing.template_sandbox import CountedContext, CountedEnvironment
 
 DEFAULT_TEMPLATE: Final = (
     "{{ bos_token | default('') }}"
@@ -28,6 +30,12 @@ DEFAULT_TEMPLATE: Final = (
 )
 """For base models, which bring none."""
 
+LONGEST_SOURCE: Final = 1 << 16
+"""Characters of all templates of a model together; the longest known one has 20,000."""
+MOST_VALUES: Final = 1 << 18
+"""Values in the arguments of one call, or what may divide some: parsing more holds the interpreter for long."""
+MOST_TEMPLATES: Final = 32
+_LONGEST_REFUSAL: Final = 1000
 _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
 """A template that tells a message with calls from one with text by its content being null."""
 TOOL_USE: Final = "tool_use"
@@ -61,11 +69,17 @@ class ChatTemplate:
         named: Mapping[str, str] | None = None,
         special_tokens: Mapping[str, str] | None = None,
     ) -> None:
+        sources = [source or "", *(named or {}).values()]
+        if len(sources) > MOST_TEMPLATES or sum(map(len, sources)) > LONGEST_SOURCE:
+            raise InvalidArgument(
+                f"the model has {len(sources)} chat templates of {sum(map(len, sources))} characters together: at most "
+                f"{MOST_TEMPLATES} of {LONGEST_SOURCE} are read"
+            )
         environment = _environment()
         self._special = dict(special_tokens or {})
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
-        self._asks_for_none = any(map(_NONE.search, [source or "", *(named or {}).values()]))
+        self._asks_for_none = any(map(_NONE.search, sources))
 
     def render(
         self,
@@ -86,13 +100,17 @@ class ChatTemplate:
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
+        context: CountedContext = template.new_context(names)  # type: ignore[assignment] # as its environment makes them
+        context.budget = Budget(_size(names["messages"]), len(messages), tools or ())
         try:
-            return template.render(names)
+            return context.budget.concat(context.budget.counted(template.root_render_func(context)))
+        except InvalidArgument:
+            raise
         except TemplateError as error:
-            raise InvalidArgument(f"the model's chat template refused the messages: {error}") from error
-        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-            # What a template does to values of the wrong shape; no fault of the server.
-            raise InvalidArgument(f"the model's chat template failed on the messages: {error}") from error
+            raise InvalidArgument(f"the model's chat template refused the messages: {_short(error)}") from error
+        except Exception as error:
+            # What a template does to values of the wrong shape, or to the interpreter; no fault of the server.
+            raise InvalidArgument(f"the model's chat template failed on the messages: {_short(error)}") from error
 
     def _message(self, message: Any, index: int) -> dict[str, Any]:
         """A message as templates expect it, with a missing content as nothing at all where the template looks."""
@@ -141,15 +159,28 @@ def _parsed_call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
+    text = function["arguments"]
+    if len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES:
+        raise InvalidArgument(f"tool_calls: the arguments of a call have more than {MOST_VALUES} values: send fewer")
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = json.loads(text)
     except (ValueError, RecursionError):
         return call
     known = Arguments(arguments) if isinstance(arguments, dict) else arguments
     return {**call, "function": {**function, "arguments": known}}
 
 
-def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Template:
+def _size(messages: Sequence[Mapping[str, Any]]) -> int:
+    """The characters of a chat's texts."""
+    return sum(len(content) for message in messages if isinstance(content := message.get("content"), str))
+
+
+def _short(error: Exception) -> str:
+    """What a template, or Python, says of an error: no longer than one reads."""
+    return (str(error) or type(error).__name__)[:_LONGEST_REFUSAL]
+
+
+def _compile(environment: CountedEnvironment, source: str) -> Template:
     from jinja2.exceptions import TemplateSyntaxError
 
     try:
@@ -158,42 +189,34 @@ def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> Templat
         template.globals = dict(template.globals)
         return template
     except TemplateSyntaxError as error:
-        raise InvalidArgument(f"the chat template has an error in line {error.lineno}: {error.message}") from error
+        message = (error.message or "")[:_LONGEST_REFUSAL]
+        raise InvalidArgument(f"the chat template has an error in line {error.lineno}: {message}") from error
+    except Exception as error:  # of Python's compiler: too deep, too many blocks, too long a number
+        raise InvalidArgument(f"the chat template can't be compiled: {_short(error)}") from error
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> CountedEnvironment:
     # Jinja takes 0.1 s to import: only processes that render pay for it.
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from dynamo.llm.processing.generation_tag import GenerationTag
+    from dynamo.llm.processing.template_filters import filters, strftime_layout, tests
+    from dynamo.llm.processing.template_sandbox import CountedEnvironment
 
-    from dynamo.llm._generation_tag import GenerationTag
+    def strftime_now(layout: str) -> str:
+        return datetime.now().astimezone().strftime(strftime_layout(layout))
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = CountedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters, environment.tests = filters(), tests()  # type: ignore[assignment] # callables, which Jinja calls functions
+    environment.globals.pop("lipsum")
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = strftime_now
     return environment
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: Jinja's own filter escapes HTML characters, which models were not trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:
     from jinja2.exceptions import TemplateError
 
-    raise TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().astimezone().strftime(layout)
+    raise TemplateError(message[:_LONGEST_REFUSAL] if isinstance(message, str) else type(message).__name__)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from dynamo.llm.processing.stop_strings import StopMatcher
 from dynamo.llm.protocols import CANCELLED, EOS, ERROR, LENGTH, STOP, PreprocessedRequest
-from dynamo.llm.stopping import StopMatcher
-from dynamo.llm.tokenizer import Tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 
 _OPENAI: Final = {EOS: "stop", STOP: "stop", CANCELLED: "stop", LENGTH: "length", ERROR: "error"}
 _NO_IDS: Final[frozenset[int]] = frozenset()

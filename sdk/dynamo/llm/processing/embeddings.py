@@ -2,7 +2,7 @@
 
 All inputs of a request travel together. A vector is its numbers as float32, little-endian, which is what OpenAI's
 base64 form holds: nobody on the way reads them as numbers. An engine answers with items `[index, vector]`, one per
-input and in any order, so that no answer is too large for the bus. The original's forms are accepted too
+input and in any order, so that no answer is too large for the bus. NVIDIA Dynamo's forms are accepted too
 (`read_vectors` turns all into the same).
 """
 
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dynamo.llm.preprocess import ContextLengthExceeded, Preprocessor, far_over
+from dynamo.llm.processing.preprocess import ContextLengthExceeded, Preprocessor, far_over
 from dynamo.runtime.errors import InvalidArgument
 
 MOST_INPUTS: Final = 2048
@@ -34,7 +34,7 @@ Input = str | list[int]
 
 
 class EmbeddingRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Inputs for an engine that takes tokens; the names are those of the original's request."""
+    """Inputs for an engine that takes tokens; the names are those of NVIDIA Dynamo's request."""
 
     model: str
     token_ids: list[list[int]]
@@ -52,7 +52,7 @@ class EmbeddingRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
 class Vectors(msgspec.Struct):
     """What one item of an engine holds."""
 
-    found: list[tuple[int, bytes]]
+    vectors: list[tuple[int, bytes]]
     """Inputs by their number, and their vectors."""
     prompt_tokens: int | None = None
     """Of all inputs, where the engine says it: one that takes text has to."""
@@ -80,10 +80,10 @@ def read_inputs(given: Any) -> list[Input]:
         )
     if len(several) > MOST_INPUTS:
         raise InvalidArgument(f"input has {len(several)} entries: at most {MOST_INPUTS} are taken in one request")
-    for number, one in enumerate(several):
-        if not isinstance(one, str) and not _are_ids(one):
+    for number, text in enumerate(several):
+        if not isinstance(text, str) and not _are_ids(text):
             raise InvalidArgument(f"input: entry {number} is neither a string nor a list of token ids")
-        if not one:
+        if not text:
             raise InvalidArgument(f"input: entry {number} is empty")
     return several
 
@@ -94,23 +94,26 @@ def _are_ids(given: Any) -> bool:
     return bool(min(given) >= 0 and max(given) < 2**31)
 
 
-async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor) -> list[list[int]]:
-    """The tokens of each input; `InvalidArgument` names the one that doesn't fit the model."""
-    found = []
-    for number, one in enumerate(inputs):
-        if number % _TURN == _TURN - 1:
+async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor, *, blocking: bool = False) -> list[list[int]]:
+    """The tokens of each input; `InvalidArgument` names the one that doesn't fit the model. `blocking`: it is called
+    in a thread, and never waits."""
+    prompts = []
+    for number, text in enumerate(inputs):
+        if number % _TURN == _TURN - 1 and not blocking:
             await asyncio.sleep(0)
-        found.append(await _tokens(number, one, preprocessor))
-    return found
+        prompts.append(await _tokens(number, text, preprocessor, blocking))
+    return prompts
 
 
-async def _tokens(number: int, given: Input, preprocessor: Preprocessor) -> list[int]:
+async def _tokens(number: int, given: Input, preprocessor: Preprocessor, blocking: bool) -> list[int]:
     card, tokenizer = preprocessor.card, preprocessor.tokenizer
     context = card.context_length
     if isinstance(given, str):
-        if context is not None and (least := far_over(given, tokenizer, context)):
-            raise InputTooLong(number, least, context, at_least=True)
-        ids = await tokenizer.encode_async(given)
+        if context is not None:
+            least = preprocessor.over(given) if blocking else far_over(given, tokenizer, context)
+            if least:
+                raise InputTooLong(number, least, context, at_least=True)
+        ids = tokenizer.encode(given) if blocking else await tokenizer.encode_async(given)
     else:
         ids = given
     if context is not None and len(ids) > context:
@@ -127,19 +130,19 @@ async def _tokens(number: int, given: Input, preprocessor: Preprocessor) -> list
 
 def packed(numbers: Sequence[float]) -> bytes:
     """A vector of these numbers. Raises `TypeError` or `OverflowError` for what has no place in one."""
-    found = array("f", numbers)
+    floats = array("f", numbers)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found.tobytes()
+        floats.byteswap()
+    return floats.tobytes()
 
 
 def numbers_of(vector: bytes) -> list[float]:
     """The numbers of a vector."""
-    found = array("f")
-    found.frombytes(vector)
+    floats = array("f")
+    floats.frombytes(vector)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found.tolist()
+        floats.byteswap()
+    return floats.tolist()
 
 
 def dimensions_of(vector: bytes) -> int:
@@ -156,8 +159,8 @@ def shortened(vector: bytes, dimensions: int | None) -> bytes:
 
 def normalised(numbers: Sequence[float]) -> list[float]:
     """The same direction with length 1; nothing but zeros stays as it is."""
-    length = math.sqrt(math.fsum(one * one for one in numbers))
-    return [one / length for one in numbers] if length else [*numbers]
+    length = math.sqrt(math.fsum(number * number for number in numbers))
+    return [number / length for number in numbers] if length else [*numbers]
 
 
 def check_dimensions(wanted: int | None, own: int, *, cut: bool) -> None:
@@ -173,7 +176,7 @@ def check_dimensions(wanted: int | None, own: int, *, cut: bool) -> None:
 
 
 def read_vectors(item: Any) -> Vectors:
-    """What an engine sent: `[index, vector]`, or the original's `{"embeddings": [[…], …], "prompt_tokens": n}`, or
+    """What an engine sent: `[index, vector]`, or NVIDIA Dynamo's `{"embeddings": [[…], …], "prompt_tokens": n}`, or
     OpenAI's own answer. `ValueError`, `TypeError` or `KeyError`: none of them."""
     if type(item) is list:
         index, vector = item
@@ -183,10 +186,10 @@ def read_vectors(item: Any) -> Vectors:
     if not isinstance(item, Mapping):
         raise ValueError(f"{type(item).__name__}, where vectors were expected")
     if "embeddings" in item:
-        each = [(index, packed(one)) for index, one in enumerate(item["embeddings"])]
-        return Vectors(each, item.get("prompt_tokens"))
-    each = [(int(one["index"]), _of_openai(one["embedding"])) for one in item["data"]]
-    return Vectors(each, (item.get("usage") or {}).get("prompt_tokens"))
+        vectors = [(index, packed(vector)) for index, vector in enumerate(item["embeddings"])]
+        return Vectors(vectors, item.get("prompt_tokens"))
+    vectors = [(int(vector["index"]), _of_openai(vector["embedding"])) for vector in item["data"]]
+    return Vectors(vectors, (item.get("usage") or {}).get("prompt_tokens"))
 
 
 def _of_openai(given: Any) -> bytes:

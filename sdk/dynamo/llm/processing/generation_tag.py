@@ -1,6 +1,6 @@
 """`{% generation %}…{% endgeneration %}`: marks the assistant's turns for training; renders its body.
 
-A module of its own since it needs Jinja at import, which `template.py` avoids.
+A module of its own since it needs Jinja at import, which `chat_template.py` avoids.
 """
 
 from __future__ import annotations

@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.llm import request_options as options
-from dynamo.llm.card import CHAT_TEMPLATE, CHAT_TEMPLATE_JSON, TOKENIZER_CONFIG, ModelCard
+import msgspec
+
+from dynamo.llm.model_card import ModelCard
+from dynamo.llm.processing import request_options as options
+from dynamo.llm.processing.chat_template import ChatTemplate, flatten_message
+from dynamo.llm.processing.template_files import load_template
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.llm.template import ChatTemplate, flatten_message
-from dynamo.llm.tokenizer import Mode, Tokenizer, card_file, load_tokenizer
+from dynamo.llm.tokenizer import load_tokenizer
+from dynamo.llm.tokenizer.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 _FAR: Final = 4
@@ -25,8 +29,26 @@ nothing. Not 1, since a tokenizer may drop spaces before it counts."""
 
 _LARGE_CHAT: Final = 1 << 19
 """Rendering more characters than this takes milliseconds: in a thread."""
+_MANY: Final = 128
+"""Making more requests than this takes milliseconds, too."""
 _PER_MESSAGE: Final = 500
 """What a message costs to render beside its text, in characters."""
+
+
+_PER_PARSED: Final = 8
+"""What a character costs that is parsed as JSON and printed again, in characters that are only copied."""
+MOST_PROMPT_TOKENS: Final = 1 << 20
+"""Tokens of prompts, once per answer, in one request; or four contexts, where that is more. Workers compute, and the
+bus carries, each of them."""
+MOST_BYTES: Final = 16 << 20
+"""What one request may send to workers beside that."""
+_ANY_CONTEXT: Final = 1 << 19
+"""Tokens, where a model's context isn't known."""
+_COUNTED: Final = 1 << 17
+"""Characters of a text that is counted before it is tokenised whole, which takes 150 bytes a token for a moment."""
+_PART: Final = 1 << 16
+_CUT: Final = 64
+"""Tokens that a cut may add, where it goes through a word."""
 
 
 class ContextLengthExceeded(InvalidArgument):
@@ -56,18 +78,45 @@ class Preprocessor:
         """Open tokenizer and template from files by role or digest. Slow: call it in a thread."""
         return cls(card, load_tokenizer(card, files, mode), load_template(card, files))
 
-    async def chat(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
-        """Return one request per choice of a chat body."""
-        large = content_size(body.get("messages")) > _LARGE_CHAT
+    async def chat(self, body: Mapping[str, Any], *, blocking: bool = False) -> list[PreprocessedRequest]:
+        """Return one request per choice of a chat body. `blocking`: it is called in a thread, and never waits."""
+        large = not blocking and content_size(body.get("messages")) > _LARGE_CHAT
         prompt = await asyncio.to_thread(self.chat_prompt, body) if large else self.chat_prompt(body)
-        ids = await self._encode(prompt, add_special=False)
+        ids = await self._encode(prompt, add_special=False, blocking=blocking)
         return self._requests(body, [ids], chat=True)
 
-    async def completion(self, body: Mapping[str, Any]) -> list[PreprocessedRequest]:
-        """Return the requests of a completions body: choice c of prompt p is at `p * n + c`."""
+    async def completion(self, body: Mapping[str, Any], *, blocking: bool = False) -> list[PreprocessedRequest]:
+        """Return the requests of a completions body: choice c of prompt p is at `p * n + c`; else as `chat`."""
         prompts = read_prompts(body.get("prompt"))
-        ids = [await self._prompt_ids(prompt) for prompt in prompts]
+        ids, tokens, answers = [], 0, options.choices(body)
+        for prompt in prompts:
+            ids.append(await self._prompt_ids(prompt, blocking))
+            tokens += len(ids[-1])
+            check_work(tokens, answers, self.card.context_length)  # before the rest is read
+        if not blocking and len(ids) * answers > _MANY:
+            return await asyncio.to_thread(self._requests, body, ids, chat=False)
         return self._requests(body, ids, chat=False)
+
+    def encode(self, text: str, *, add_special: bool) -> list[int]:
+        """Return the tokens of a text that may be some times over the context. Blocks while a long one is read."""
+        self._refuse_over(text, _FAR)
+        return self.tokenizer.encode(text, add_special)
+
+    def over(self, text: str, times: int = 1) -> int:
+        """Return how many tokens a text has at least where that is over `times` the context, else 0; it may be over
+        it all the same. Blocks while a long text is counted, part by part, until it is over."""
+        context = self.card.context_length or _ANY_CONTEXT
+        if least := far_over(text, self.tokenizer, context):
+            return least
+        if len(text) <= _COUNTED or size_of(text) <= _FAR * context:
+            return 0
+        count = 0
+        for cuts, begin in enumerate(range(0, len(text), _PART)):
+            count += self.tokenizer.count(text[begin : begin + _PART])
+            least = count - cuts * _CUT
+            if least > times * context:
+                return least
+        return 0
 
     def text_request(self, kind: str, body: Mapping[str, Any]) -> PreprocessedRequest:
         """Read one request to a text engine, `chat` or `completions`, of one prompt: for such an engine, which ends
@@ -100,15 +149,22 @@ class Preprocessor:
         prompts = read_prompts(body.get("prompt"))
         return [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt) for prompt in prompts]
 
-    async def _encode(self, text: str, *, add_special: bool) -> list[int]:
+    async def _encode(self, text: str, *, add_special: bool, blocking: bool) -> list[int]:
+        if blocking:
+            self._refuse_over(text, 1)
+            return self.tokenizer.encode(text, add_special)
         context = self.card.context_length
         if context is not None and (least := far_over(text, self.tokenizer, context)):
             raise ContextLengthExceeded(least, context, at_least=True)
         return await self.tokenizer.encode_async(text, add_special)
 
-    async def _prompt_ids(self, prompt: str | list[int]) -> list[int]:
+    def _refuse_over(self, text: str, times: int) -> None:
+        if least := self.over(text, times):
+            raise ContextLengthExceeded(least, self.card.context_length or _ANY_CONTEXT, at_least=True)
+
+    async def _prompt_ids(self, prompt: str | list[int], blocking: bool) -> list[int]:
         if isinstance(prompt, str):
-            return await self._encode(prompt, add_special=True)
+            return await self._encode(prompt, add_special=True, blocking=blocking)
         clip_tokens(len(prompt), None, self.card.context_length)  # before looking at each
         limit = self.card.vocab_size or self.tokenizer.vocab_size
         if prompt and (max(prompt) >= limit or min(prompt) < 0):
@@ -121,6 +177,9 @@ class Preprocessor:
     ) -> list[PreprocessedRequest]:
         wanted = options.wanted_tokens(body, chat)
         output = options.output_options(body, chat)
+        check_work(sum(map(len, prompts)), options.choices(body), self.card.context_length)
+        annotations = options.nvext_of(body).get("annotations") or ()
+        sampling = [options.sampling_options(body, choice) for choice in range(options.choices(body))]
         made = []
         for ids in prompts:
             conditions = options.stop_conditions(body, clip_tokens(len(ids), wanted, self.card.context_length))
@@ -130,20 +189,22 @@ class Preprocessor:
                     model=self.card.name,
                     token_ids=ids,
                     stop_conditions=conditions,
-                    sampling_options=options.sampling_options(body, choice),
+                    sampling_options=chosen,
                     output_options=output,
                     eos_token_ids=self.card.eos_token_ids,
                     mdc_sum=self._digest,
-                    annotations=list(options.nvext_of(body).get("annotations") or ()),
+                    annotations=list(annotations),
                 )
-                for choice in range(options.choices(body))
+                for chosen in sampling
             ]
+        if len(made) > 1:
+            check_options(made[0], len(made))
         return made
 
     def _special_stops(self, stops: Sequence[str]) -> list[int]:
         """Return the ids of stop strings that are special tokens: those never show up in the text."""
-        found = (self.tokenizer.token_id(stop) for stop in stops)
-        return [token_id for token_id in found if token_id is not None and self.tokenizer.decode([token_id]) == ""]
+        ids = (self.tokenizer.token_id(stop) for stop in stops)
+        return [token_id for token_id in ids if token_id is not None and self.tokenizer.decode([token_id]) == ""]
 
 
 def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
@@ -154,18 +215,58 @@ def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
     return least if least > _FAR * context else 0
 
 
+def size_of(text: str) -> int:
+    """How many bytes of UTF-8 a text has: no tokenizer makes more tokens of it."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def check_work(tokens: int, answers: int, context: int | None) -> None:
+    """Raise where so many answers to prompts of so many tokens are more than one request may ask workers for."""
+    most = max(_FAR * (context or 0), MOST_PROMPT_TOKENS)
+    if tokens * answers > most:
+        field = "n" if answers > 1 else "prompt"
+        raise InvalidArgument(
+            f"{field}: {answers} answer(s) to {tokens} prompt tokens are {tokens * answers} tokens to compute, but at "
+            f"most {most} are taken in one request; ask in several"
+        )
+
+
+def check_options(request: PreprocessedRequest, requests: int) -> None:
+    """Raise where what so many requests say beside their prompts is too much: each of them carries it."""
+    try:
+        size = len(msgspec.msgpack.encode(msgspec.structs.replace(request, token_ids=[]))) * requests
+    except OverflowError as error:
+        raise InvalidArgument(f"a number of the request can't travel: {error}") from None
+    if size > MOST_BYTES:
+        raise InvalidArgument(
+            f"n: {requests} answers send {size} bytes of constraints and options to workers: at most {MOST_BYTES} are "
+            "taken in one request; ask in several"
+        )
+
+
 def content_size(messages: Any) -> int:
     """Estimate the work of rendering, from the lengths alone."""
     if not isinstance(messages, list):
         return 0
     size = _PER_MESSAGE * len(messages)
     for message in messages:
-        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(message, dict):
+            continue
+        content, calls = message.get("content"), message.get("tool_calls")
         if isinstance(content, list):
             size += sum(len(part.get("text") or "") for part in content if isinstance(part, dict))
         elif isinstance(content, str):
             size += len(content)
+        if isinstance(calls, list):
+            size += sum(map(_call_size, calls))
     return size
+
+
+def _call_size(call: Any) -> int:
+    """A call's arguments are parsed, and printed again."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return _PER_MESSAGE + _PER_PARSED * (len(arguments) if isinstance(arguments, str) else 0)
 
 
 def clip_tokens(prompt: int, wanted: int | None, context: int | None) -> int | None:
@@ -192,32 +293,6 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
         if kinds == {list} and all(set(map(type, item)) == {int} for item in prompt):
             return list(prompt)
     raise InvalidArgument("prompt must be a string, a list of strings, a list of token ids or a list of such lists")
-
-
-def load_template(card: ModelCard, files: Mapping[str, Path]) -> ChatTemplate:
-    """Open the card's templates: Jinja files before `chat_template.json` before the tokenizer's configuration."""
-    from dynamo.llm.checkout import read_json, templates_of
-
-    default: str | None = None
-    named: dict[str, str] = {}
-    for role in (TOKENIZER_CONFIG, CHAT_TEMPLATE_JSON):  # the later one wins
-        if path := card_file(card, files, role):
-            own, more = templates_of(read_json(path))
-            default, named = own or default, {**named, **more}
-    if path := card_file(card, files, CHAT_TEMPLATE):
-        # A template of its own replaces all that the configuration says, for tools too.
-        default, named = _read(path), {}
-    for role in card.files:
-        if role.startswith(f"{CHAT_TEMPLATE}.") and (path := card_file(card, files, role)):
-            named[role.removeprefix(f"{CHAT_TEMPLATE}.")] = _read(path)
-    return ChatTemplate(default, named=named, special_tokens=card.special_tokens)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the chat template {path.name!r} can't be read: {error}") from error
 
 
 async def load_preprocessor(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Preprocessor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dynamo.llm.protocols import OutputOptions, SamplingOptions, StopConditions
+from dynamo.llm.protocols import SAMPLING_FIELDS, OutputOptions, SamplingOptions, StopConditions
 from dynamo.runtime.errors import InvalidArgument
 
 COMPLETION_MAX_TOKENS: Final = 16
@@ -18,11 +18,14 @@ COMPLETION_MAX_TOKENS: Final = 16
 MOST_STOPS: Final = 64
 LONGEST_STOP: Final = 256
 
-_SAMPLING: Final = (
-    "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
-    "logit_bias", "best_of",
-)  # fmt: skip
+_SEED: Final = "seed"
+_SAMPLING: Final = (*(name for name in SAMPLING_FIELDS if name != _SEED), "logit_bias", "best_of")
 _GUIDED: Final = ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+IN_NVEXT: Final = frozenset({
+    *_SAMPLING, *(f"guided_{name}" for name in _GUIDED), "stop_token_ids", "ignore_eos", "min_tokens",
+    "include_stop_str_in_output", "chat_template_kwargs", "chat_template_args",
+})  # fmt: skip
+"""What `field` is asked for, here and in `preprocess.py`: whoever checks a request looks at both places."""
 
 
 def nvext_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,7 +74,7 @@ def stop_strings(stop: Any) -> list[str]:
 def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
     """Read how tokens are chosen; choice i is seeded with `seed + i`, or all would be alike."""
     values = {name: value for name in _SAMPLING if (value := field(body, name)) is not None}
-    seed = body.get("seed")
+    seed = body.get(_SEED)
     if nvext_of(body).get("greed_sampling"):
         values["temperature"] = 0.0
     if "logit_bias" in values:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.llm.model_runtime import ModelRuntimeConfig
-from dynamo.llm.not_here import FrontendRoute
-from dynamo.llm.parts import EngineOn, engine_host, http_frontend, talk
-from dynamo.llm.routing_options import RouterConfig, mode_word
-from dynamo.runtime.background import unless_dead
+from dynamo.llm.serving.model_runtime_config import ModelRuntimeConfig
+from dynamo.llm.serving.router_options import RouterConfig, mode_word
+from dynamo.llm.serving.upper_layers import EngineOn, engine_host, http_frontend, talk
+from dynamo.llm.unsupported import FrontendRoute
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.tasks import unless_dead
 from dynamo.runtime.runtime import DistributedRuntime
 
 _HOLD_SECONDS: Final = 10.0
@@ -56,7 +56,7 @@ class EngineType(enum.Enum):
 
 
 class EntrypointArgs:
-    """The original's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
+    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
 
     `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
     `mocker_engine_args` holds the same as a dict.
@@ -112,7 +112,7 @@ async def make_engine(distributed_runtime: DistributedRuntime, args: EntrypointA
 
 async def run_input(
     distributed_runtime: DistributedRuntime,
-    input: str,  # noqa: A002 - the original's name
+    input: str,  # noqa: A002 - NVIDIA Dynamo's name
     engine_config: EngineConfig,
     frontend_route_extensions: Sequence[FrontendRoute] | None = None,
 ) -> None:
@@ -163,8 +163,8 @@ def _of_ports(args: EntrypointArgs, way: str) -> dict[str, Any]:
 
 
 def _say_ready(url: str, grpc: str = "") -> None:
-    said = {"url": url} | ({"grpc": grpc} if grpc else {})
-    sys.stdout.write(f"ready {json.dumps(said)}\n")
+    place = {"url": url} | ({"grpc": grpc} if grpc else {})
+    sys.stdout.write(f"ready {json.dumps(place)}\n")
     sys.stdout.flush()
 
 
@@ -199,7 +199,7 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
     values, dynamic = args.values, args.engine_type is EngineType.Dynamic
     router = values["router_config"]
     given = {name: values[name] for name in ("http_host", "http_port", "migration_max_seq_len")}
-    # The original's default is 0, which says here that the frontend's own counts.
+    # NVIDIA Dynamo's default is 0, which says here that the frontend's own counts.
     given |= {"migration_limit": values["migration_limit"] or None, "tokenizer": values.get("tokenizer_backend")}
     if dynamic:
         given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
@@ -214,7 +214,7 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
 
 def _of_router(config: RouterConfig) -> dict[str, Any]:
     kv = config.kv_router_config
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "router_mode": mode_word(config.router_mode),
         "active_decode_blocks_threshold": config.active_decode_blocks_threshold,
         "active_prefill_tokens_threshold": config.active_prefill_tokens_threshold,
@@ -222,13 +222,13 @@ def _of_router(config: RouterConfig) -> dict[str, Any]:
         "router_session_affinity_ttl_secs": config.session_affinity_ttl_secs,
     }
     if config.session_affinity_ttl_secs is not None:
-        found["router_session_affinity_mode"] = config.session_affinity_mode
+        options["router_session_affinity_mode"] = config.session_affinity_mode
     if kv is not None:
-        found |= {
+        options |= {
             "overlap_score_weight": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
             "router_ttl_secs": kv.router_ttl_secs,
         }  # fmt: skip
-    return found
+    return options
 
 
 def _namespace(endpoint_id: str | None) -> str | None:

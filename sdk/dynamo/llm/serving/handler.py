@@ -14,15 +14,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dynamo.llm.embeddings import KIND, EmbeddingRequest
 from dynamo.llm.exceptions import HttpError, on_the_wire
-from dynamo.llm.handlers.outputs import Mistake, check_vectors, read_chunk, read_output
-from dynamo.llm.handlers.requests import text_request, tokens_request
+from dynamo.llm.processing.embeddings import KIND, EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest, delta, output_dict
+from dynamo.llm.serving.handler_io import Mistake, check_vectors, read_chunk, read_output, text_request, tokens_request
 from dynamo.runtime.context import Context
+from dynamo.runtime.endpoint import Generate
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.runtime.generators import call, wanted_context
-from dynamo.runtime.offers import Generate
+from dynamo.runtime.request_plane.generator_handler import call, wanted_context
 
 _FORM: Final = "write 'async def generate(request):' and yield each piece"
 Send = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]

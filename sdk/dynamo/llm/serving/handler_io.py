@@ -1,12 +1,13 @@
-"""What a user's `generate` yields, read: dicts of the original's two forms to deltas, or a `Mistake` that says what is
-meant.
+"""What a user's `generate` is given and yields: plain dicts of NVIDIA Dynamo's two forms.
 
-Pure, called once per piece; for programs that register a model, and for the worker's Python files.
-"""
+Its requests have every one of NVIDIA Dynamo's names; what it yields becomes deltas, or a `Mistake` that says what is
+meant. Pure, called once per piece; for programs that register a model, and for the worker's Python files."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
@@ -21,6 +22,8 @@ from dynamo.llm.protocols import (
     STOP,
     STOP_REASON,
     TOP_LOGPROBS,
+    PreprocessedRequest,
+    TextRequest,
 )  # fmt: skip
 from dynamo.runtime.errors import EngineError
 
@@ -74,9 +77,9 @@ def read_chunk(item: Any) -> Piece:
 
 
 def check_vectors(item: Any) -> None:
-    """`Mistake` for what is no answer with vectors: OpenAI's, the original's, or `[index, bytes]`. The numbers
+    """`Mistake` for what is no answer with vectors: OpenAI's, NVIDIA Dynamo's, or `[index, bytes]`. The numbers
     themselves are read where they are used. `EngineError` where it is an error event."""
-    if isinstance(item, list) and [type(one) for one in item] == [int, bytes]:
+    if isinstance(item, list) and [type(part) for part in item] == [int, bytes]:
         return
     if not isinstance(item, dict):
         raise Mistake(f"yields {kind_of(item)} where vectors are meant: yield {VECTORS}")
@@ -144,7 +147,7 @@ def _usage(usage: Any) -> dict[str, Any] | None:
 
 
 def read_output(item: Any) -> Piece:
-    """The original's engine output. `EngineError` where its finish reason is an error."""
+    """NVIDIA Dynamo's engine output. `EngineError` where its finish reason is an error."""
     if not isinstance(item, dict):
         raise _no_output(item)
     ids, finish = item.get("token_ids"), item.get("finish_reason")
@@ -175,17 +178,21 @@ def _extras(item: dict[str, Any], count: int) -> dict[str, Any] | None:
     if (tops := item.get(TOP_LOGPROBS)) is not None:
         if not isinstance(tops, (list, tuple)) or len(tops) != count:
             raise Mistake(f"'top_logprobs' must be a list with one list per token, and there are {count} token(s)")
-        extras[TOP_LOGPROBS] = [[_alternative(one) for one in each] for each in tops]
+        extras[TOP_LOGPROBS] = [[_alternative(alternative) for alternative in alternatives] for alternatives in tops]
     return extras or None
 
 
-def _alternative(one: Any) -> list[Any]:
-    """`[token_id, logprob]`, of that or of the original's dict."""
+def _alternative(alternative: Any) -> list[Any]:
+    """`[token_id, logprob]`, of that or of NVIDIA Dynamo's dict."""
     try:
-        token, logprob = (one["token_id"], one["logprob"]) if isinstance(one, dict) else one
+        token, logprob = (
+            (alternative["token_id"], alternative["logprob"]) if isinstance(alternative, dict) else alternative
+        )
         return [int(token), float(logprob)]
     except (KeyError, TypeError, ValueError):
-        raise Mistake(f"'top_logprobs' holds {one!r} where {{'token_id': id, 'logprob': number}} is meant") from None
+        raise Mistake(
+            f"'top_logprobs' holds {alternative!r} where {{'token_id': id, 'logprob': number}} is meant"
+        ) from None
 
 
 def _no_output(item: Any) -> Mistake:
@@ -213,3 +220,33 @@ def _told(error: Any) -> EngineError:
     """An error that the file says in its output."""
     message = error.get("message") if isinstance(error, dict) else error
     return EngineError(str(message or "the engine failed"))
+
+
+def tokens_request(request: PreprocessedRequest) -> dict[str, Any]:
+    """A request as a tokens engine in Python gets it.
+
+    Beside our own names those of NVIDIA Dynamo that are made from them: `stop_token_ids_hidden` holds every id that
+    ends the answer, the model's own unless they are ignored.
+    """
+    plain = _plain(request)
+    stops: dict[str, Any] = plain["stop_conditions"]
+    own = () if request.stop_conditions.ignore_eos else request.eos_token_ids
+    stops["stop_token_ids_hidden"] = list(dict.fromkeys([*stops["stop_token_ids"], *own]))
+    plain["sampling_options"] |= {"use_beam_search": None, "length_penalty": None}
+    return plain
+
+
+def text_request(request: TextRequest) -> dict[str, Any]:
+    """A request as a text engine in Python gets it: the client's body, with a copy's freedom to change it."""
+    return dict(request.body)
+
+
+def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    """With the fields that are at their defaults, which `to_builtins` leaves out."""
+    return {name: _deep(getattr(value, name)) for name in value.__struct_fields__}
+
+
+def _deep(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return _plain(value)
+    return msgspec.to_builtins(value)

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from functools import reduce
 from typing import Any, Final, NamedTuple, Protocol
 
-from dynamo.llm.model_kinds import ModelInput, ModelType
-from dynamo.llm.parts import http_frontend
-from dynamo.llm.registration import register_model, unregister_model
-from dynamo.runtime.component import Endpoint, Served
+from dynamo.llm.serving.model_types import ModelInput, ModelType
+from dynamo.llm.serving.registration import register_model, unregister_model
+from dynamo.llm.serving.upper_layers import http_frontend
 from dynamo.runtime.context import Context
+from dynamo.runtime.endpoint import Endpoint, Served
 from dynamo.runtime.errors import InvalidArgument, WorkerUnavailable
-from dynamo.runtime.generators import call, wanted_context
+from dynamo.runtime.request_plane.generator_handler import call, wanted_context
 from dynamo.runtime.runtime import DistributedRuntime
 
 log = logging.getLogger(__name__)
@@ -61,9 +61,12 @@ HttpAsyncEngine = PythonAsyncEngine
 
 
 class HttpService:
-    """See the module. Models may come and go while it runs.
+    """Serve OpenAI routes from functions of this process, without workers, etcd or NATS.
 
-    `port` 0 picks a free one; it listens on `host`, else on DYN_HTTP_HOST, else on this machine only (the original: on
+    Each model is an endpoint of a runtime in memory, registered as a program's model is; a real frontend serves it. So
+    a function here is validated, streamed, cancelled and measured as any worker's. Models may come and go.
+
+    `port` 0 picks a free one; it listens on `host`, else on DYN_HTTP_HOST, else on this machine only (NVIDIA Dynamo: on
     all interfaces). `wait_for_first_item` has no effect: a status is never sent before the first item is there.
     """
 
@@ -152,7 +155,7 @@ class HttpService:
             front = serve(
                 runtime, options, on_ready=self._ready, until=self._stop, signals=until is None, on_grpc=self._answers
             )
-            tasks = [asyncio.ensure_future(one) for one in (front, self._follow(models), _ended(until, self._stop))]
+            tasks = [asyncio.ensure_future(work) for work in (front, self._follow(models), _ended(until, self._stop))]
             try:
                 await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks[:2]:
@@ -184,12 +187,12 @@ class HttpService:
 
     def wanted(self) -> dict[str, ModelType]:
         """The models that are to be served now, and at which routes."""
-        found = {}
+        models = {}
         for name, kinds in self._models.items():
             routes = [_KINDS[kind] for kind in kinds if kind not in self._off]
             if routes:
-                found[name] = reduce(operator.or_, routes)
-        return found
+                models[name] = reduce(operator.or_, routes)
+        return models
 
     def answering(self, name: str) -> Callable[..., Awaitable[Any]]:
         """What its endpoint is served with."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NoReturn
 
-from dynamo.llm.http_service import HttpService
+from dynamo.llm.serving.http_service import HttpService
 from dynamo.runtime.errors import InvalidArgument
 
 PORT: Final = 8787
@@ -15,7 +15,10 @@ _TENSORS: Final = "models of tensors are not served in this version: add_complet
 
 
 class KserveGrpcService(HttpService):
-    """See the module. Chats are answered over HTTP only, as gRPC has no messages for them.
+    """Serve KServe's protocol over gRPC from functions of this process, as `HttpService` serves HTTP.
+
+    The frontend behind it serves both: completions are asked over gRPC, and everything over HTTP on another port.
+    Chats are answered over HTTP only, as gRPC has no messages for them.
 
     `port` 0 picks a free one, `address` says it once it serves; `host` as `HttpService`'s. HTTP listens on
     `metrics_port`, else on DYN_GRPC_METRICS_PORT, else on 8788. Needs `grpcio` and `protobuf`, which etcd's client

@@ -1,7 +1,7 @@
 """`ModelRuntimeConfig`: what a program's engine says of itself, for the record of its instance.
 
-Routers read the figures (`kv`, `least-loaded`, thresholds), frontends where two engines of a request meet. Of the
-original's other fields those are refused that would have frontends do what ours don't; the rest is kept in the record.
+Routers read the figures (`kv`, `least-loaded`, thresholds), frontends where two engines of a request meet. Of NVIDIA
+Dynamo's other fields those are refused that would have frontends do what ours don't; the rest is kept in the record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEPT: Final = ("stable_routing_id", "runtime_data", "topology_domains", "kv_tra
 
 
 class ModelRuntimeConfig:
-    """The original's fields, all of them settable; None is "not said".
+    """NVIDIA Dynamo's fields, all of them settable; None is "not said".
 
     `context_length`, `total_kv_blocks`, `max_num_seqs` and `max_num_batched_tokens` are of one data-parallel rank.
     `tool_call_parser` and `reasoning_parser` are names of docs/tools.md: frontends parse the model's chats with them.
@@ -60,7 +60,7 @@ class ModelRuntimeConfig:
         self.runtime_data: dict[str, Any] = {}
 
     def set_engine_specific(self, key: str, value: Any) -> None:
-        """Keep a value of the engine's own; `value` is plain data, or JSON text as the original takes it."""
+        """Keep a value of the engine's own; `value` is plain data, or JSON text as NVIDIA Dynamo takes it."""
         self.runtime_data[key] = value
 
     def get_engine_specific(self, key: str) -> Any:
@@ -81,7 +81,7 @@ class ModelRuntimeConfig:
             if not isinstance(name := getattr(self, field), str | None):
                 raise InvalidArgument(f"runtime_config.{field} is {name!r}, not the name of a parser")
         if self.tool_call_parser or self.reasoning_parser:
-            from dynamo.llm.parsers.names import check_parsers  # their patterns are for those who name one
+            from dynamo.llm.parsers.parser_names import check_parsers  # their patterns are for those who name one
 
             check_parsers(self.tool_call_parser, self.reasoning_parser)
         return self.tool_call_parser or None, self.reasoning_parser or None
@@ -91,14 +91,14 @@ class ModelRuntimeConfig:
         for name, why in _REFUSED.items():
             if getattr(self, name):
                 raise InvalidArgument(f"runtime_config.{name} = {getattr(self, name)!r}: {why}")
-        found = {name: getattr(self, name) for name in _FIGURES if getattr(self, name) is not None}
-        for name, value in found.items():
+        figures = {name: getattr(self, name) for name in _FIGURES if getattr(self, name) is not None}
+        for name, value in figures.items():
             if name != "bootstrap_host" and (type(value) is not int or value < 0):
                 raise InvalidArgument(f"runtime_config.{name} must be a whole number, not {value!r}")
         if type(self.data_parallel_size) is not int or self.data_parallel_size < 1:
             raise InvalidArgument(f"runtime_config.data_parallel_size is {self.data_parallel_size!r}, not 1 or more")
         kept = {name: _plain(name, getattr(self, name)) for name in _KEPT if getattr(self, name)}
-        return found | {"data_parallel_size": self.data_parallel_size} | kept
+        return figures | {"data_parallel_size": self.data_parallel_size} | kept
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a registered model is: its OpenAI surfaces, what its program takes, its part of the work. Names of all ages.
+"""What a registered model is: its OpenAI surfaces, what its program takes, its part of the work. Names of all versions.
 
 `ModelType` is of flags: 0.3's programs say `Backend`, `Chat` or `Completion` and mean by it what they take, too; since
 0.4 that is `ModelInput`'s to say, and since 1.0 `WorkerType` says the part of the work.
@@ -53,8 +53,8 @@ class ModelType(enum.Flag):
         return ModelType.Rerank in self
 
     def __str__(self) -> str:
-        """As the original says it: `chat,completions`."""
-        return ",".join(_WORDS.get(one, (one.name or "").lower()) for one in self)
+        """Write it as NVIDIA Dynamo does: `chat,completions`."""
+        return ",".join(_WORDS.get(kind, (kind.name or "").lower()) for kind in self)
 
 
 _WORDS: Final = {ModelType.TensorBased: "tensor"}

@@ -1,4 +1,4 @@
-"""`register_model` in the forms of all ages, read: what is wanted of which model at which endpoint. Pure.
+"""`register_model` in the forms of all versions, read: what is wanted of which model at which endpoint. Pure.
 
 - 0.3: `(model_type, endpoint, model_path, model_name, context_length, kv_cache_block_size, router_mode, …)`
 - 0.4 to 0.9: `(model_input, model_type, endpoint, model_path, model_name, context_length, …)`
@@ -15,11 +15,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dynamo.llm.card import CHAT, COMPLETIONS, EMBEDDING
-from dynamo.llm.model_kinds import ModelInput, ModelType, WorkerType
-from dynamo.llm.model_runtime import ModelRuntimeConfig
-from dynamo.llm.routing_options import RouterConfig, mode_word
-from dynamo.runtime.component import Endpoint
+from dynamo.llm.model_card import CHAT, COMPLETIONS, EMBEDDING
+from dynamo.llm.serving.model_runtime_config import ModelRuntimeConfig
+from dynamo.llm.serving.model_types import ModelInput, ModelType, WorkerType
+from dynamo.llm.serving.router_options import RouterConfig, mode_word
+from dynamo.runtime.endpoint import Endpoint
 from dynamo.runtime.errors import InvalidArgument
 
 _NO_ADAPTERS: Final = "there are no adapters in this version: serve the merged model under a name of its own"
@@ -162,7 +162,7 @@ def _routes(types: ModelType, model_input: ModelInput) -> list[str]:
     """The OpenAI routes that are wanted."""
     both = ModelType.Chat | ModelType.Completions
     wanted = (types | both if ModelType.Backend in types else types) & ~_NO_ROUTE
-    if unserved := [str(one) for one in wanted if one not in _SERVED]:
+    if unserved := [str(kind) for kind in wanted if kind not in _SERVED]:
         raise InvalidArgument(
             f"register_model: this version serves chats, completions and embeddings, not {', '.join(unserved)}; "
             "register ModelType.Chat | ModelType.Completions, or serve the endpoint without registering it"
@@ -189,9 +189,9 @@ def _role(types: ModelType, worker: WorkerType | None) -> Literal["aggregated", 
 
 def _router_mode(mode: Any, config: Any) -> str | None:
     if isinstance(config, RouterConfig):
-        if said := config.of_frontend():
+        if words := config.of_frontend():
             raise InvalidArgument(
-                f"register_model: {', '.join(said)} of a RouterConfig are the frontend's to say, by its flags"
+                f"register_model: {', '.join(words)} of a RouterConfig are the frontend's to say, by its flags"
             )
         mode = config.router_mode
     elif config is not None:

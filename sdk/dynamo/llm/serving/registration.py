@@ -15,17 +15,17 @@ from typing import Any, overload
 
 import msgspec
 
-from dynamo.llm.card import ModelCard, card_from_dict
-from dynamo.llm.files import OPERATION, FileServer
-from dynamo.llm.handlers.adapting import adapter
-from dynamo.llm.model_kinds import ModelInput, ModelType, WorkerType
-from dynamo.llm.model_runtime import ModelRuntimeConfig
-from dynamo.llm.registering import Wanted, read
-from dynamo.llm.routing_options import RouterConfig, RouterMode
-from dynamo.llm.sources import LocalModel, open_model
-from dynamo.runtime.component import Endpoint
+from dynamo.llm.model_card import ModelCard, card_from_dict
+from dynamo.llm.models.file_cache import OPERATION, FileServer
+from dynamo.llm.models.local_model import LocalModel
+from dynamo.llm.models.sources import open_model
+from dynamo.llm.serving.handler import adapter
+from dynamo.llm.serving.model_runtime_config import ModelRuntimeConfig
+from dynamo.llm.serving.model_types import ModelInput, ModelType, WorkerType
+from dynamo.llm.serving.register_arguments import Wanted, read
+from dynamo.llm.serving.router_options import RouterConfig, RouterMode
+from dynamo.runtime.endpoint import Endpoint, ModelOffer
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.offers import Offer
 
 
 @overload
@@ -52,7 +52,7 @@ async def register_model(
 
 
 async def register_model(*args: Any, **kwargs: Any) -> None:
-    """Have the frontends serve `endpoint` as a model; read in all three ages' forms (`registering.py`).
+    """Have the frontends serve `endpoint` as a model; read in all versions' forms (`register_arguments.py`).
 
     `model_path` is a folder, a GGUF file, a model of the hub (fetched first, which may take long) or "" for the
     built-in byte-level model; a model that takes text needs nothing of it but a name. `model_name` defaults to its
@@ -68,7 +68,7 @@ async def register_model(*args: Any, **kwargs: Any) -> None:
     runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
     length = {} if card.context_length is None else {"context_length": card.context_length}
     runtime.announce(path, {"kv_cache_block_size": card.kv_cache_block_size, **length, **wanted.figures})
-    await runtime.offer(path, Offer(card.to_dict(), adapter(wanted.model_input)))
+    await runtime.offer(path, ModelOffer(card.to_dict(), adapter(wanted.model_input)))
 
 
 async def unregister_model(endpoint: Endpoint, lora_name: str | None = None) -> None:
@@ -86,8 +86,8 @@ async def fetch_model(remote_name: str, ignore_weights: bool = False) -> str:
 
     Raises as `open_model`. Cancelled, it stops soon, and what has come stays.
     """
-    from dynamo.llm.hub import fetch
-    from dynamo.llm.sources import find_path, is_of_hub
+    from dynamo.llm.hub.fetch import fetch
+    from dynamo.llm.models.sources import find_path, is_of_hub
 
     if not is_of_hub(remote_name):
         return str(find_path(remote_name))
@@ -132,8 +132,8 @@ async def _opened(wanted: Wanted) -> LocalModel:
 
 def _name_of(model_path: str) -> str:
     """As a model of tokens would be called: ORG/REPO of the hub, else the last part."""
-    from dynamo.llm.hub_names import parse
-    from dynamo.llm.sources import is_of_hub
+    from dynamo.llm.hub.names import parse
+    from dynamo.llm.models.sources import is_of_hub
 
     named = parse(model_path) if is_of_hub(model_path) else None
     return Path(model_path).name if named is None else named.repo

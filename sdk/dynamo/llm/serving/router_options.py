@@ -1,4 +1,4 @@
-"""`RouterMode` and `RouterConfig`: how requests for a model find their worker, in the original's words."""
+"""`RouterMode` and `RouterConfig`: how requests for a model find their worker, in NVIDIA Dynamo's words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
-from dynamo.llm.kv.config import KvRouterConfig
+from dynamo.llm.kv_router.config import KvRouterConfig
 from dynamo.runtime.errors import InvalidArgument
 
 _INSTEAD: Final = {
@@ -16,7 +16,7 @@ _INSTEAD: Final = {
 
 
 class RouterMode(enum.Enum):
-    """The original's names; `value` is the word that `--router-mode` takes."""
+    """NVIDIA Dynamo's names; `value` is the word that `--router-mode` takes."""
 
     RoundRobin = "round-robin"
     Random = "random"
@@ -34,7 +34,7 @@ class RouterMode(enum.Enum):
 
 
 class RouterConfig:
-    """The mode of one model, or of a frontend (`EntrypointArgs`). `enforce_disagg` has no effect, as in the original.
+    """The mode of one model, or of a frontend (`EntrypointArgs`). `enforce_disagg` has no effect, as in NVIDIA Dynamo.
 
     Thresholds and sessions are flags of the frontend here (`--active-decode-blocks-threshold`,
     `--router-session-affinity-ttl-secs`): `EntrypointArgs` sets them, with `register_model` they are refused.
@@ -79,7 +79,7 @@ def mode_word(mode: RouterMode | str | enum.Enum) -> str:
     """The word of a mode, also of `dynamo.runtime.RouterMode` or of a text; `InvalidArgument` where there is none."""
     if isinstance(mode, RouterMode) and mode.name in _INSTEAD:
         raise InvalidArgument(f"RouterMode.{mode.name}: {_INSTEAD[mode.name]}")
-    words = {one.value for one in RouterMode if one.name not in _INSTEAD}
+    words = {known.value for known in RouterMode if known.name not in _INSTEAD}
     word = str(mode.value if isinstance(mode, enum.Enum) else mode).replace("_", "-").lower()
     if word not in words:
         raise InvalidArgument(f"router mode {mode!r} is none of {', '.join(sorted(words))}")

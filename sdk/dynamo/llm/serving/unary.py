@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynamo.llm.model_kinds import ModelInput, ModelType, WorkerType
 from dynamo.llm.protocols import output_dict
-from dynamo.llm.registration import register_model
+from dynamo.llm.serving.model_types import ModelInput, ModelType, WorkerType
+from dynamo.llm.serving.registration import register_model
 from dynamo.runtime.client import Client
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import StreamIncomplete

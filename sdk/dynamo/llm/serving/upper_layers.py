@@ -1,14 +1,14 @@
-"""Parts of other layers that a program of `dynamo.llm` may ask for: found by name when they are first needed.
+"""Parts of the layers above that a program of `dynamo.llm` may ask for: entry points, loaded when first needed.
 
 `HttpService`, `run_input` and the like start a frontend, an engine or a chat, which stand above this layer and are
 installed as extras. This layer says what it needs of each (the types below); their `embedded` modules give it, and say
-that they do to the type checker. So nothing of them is imported, or needs to be installed, before somebody asks.
+that they do to the type checker. pyproject.toml declares them. So nothing of them is imported, or needs to be
+installed, before somebody asks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, cast
@@ -23,7 +23,7 @@ EngineOn = Callable[[DistributedRuntime, str], AbstractAsyncContextManager[Faile
 
 
 class HttpFrontend(Protocol):
-    """`dynamo.frontend.embedded:serve`."""
+    """What the entry point `frontend` is."""
 
     async def __call__(
         self, runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None],
@@ -38,47 +38,49 @@ class HttpFrontend(Protocol):
 
 
 class EngineHost(Protocol):
-    """`dynamo.worker.embedded:prepare`."""
+    """What the entry point `worker` is."""
 
     async def __call__(self, options: Mapping[str, Any]) -> EngineOn:
         """Load what the worker's settings name; `options` are fields of these. `InvalidArgument` says what is wrong."""
 
 
 class Talk(Protocol):
-    """`dynamo.cli.embedded:talk`."""
+    """What the entry point `cli` is."""
 
     async def __call__(self, runtime: DistributedRuntime, way: str, options: Mapping[str, Any], model: str) -> None:
         """Chat in this terminal (`text`), or answer one prompt from a pipe (`stdin`), with a model of `runtime`."""
 
 
-_PARTS: Final = {
-    "frontend": ("dynamo.frontend.embedded", "serve", "frontend"),
-    "engine": ("dynamo.worker.embedded", "prepare", "worker"),
-    "talk": ("dynamo.cli.embedded", "talk", "cli"),
-}
-"""Module, name in it, and the extra that brings it."""
+GROUP: Final = "dynamo.layers"
+"""Entry points under which a layer above offers itself; each is named as the extra that brings what it needs."""
 
 
 def http_frontend(asked: str) -> HttpFrontend:
-    """The frontend; `InvalidArgument` where it isn't installed, for what was `asked`."""
-    return cast("HttpFrontend", _found("frontend", asked))
+    """Return the frontend; `InvalidArgument` says what to install where it is missing for what was `asked`."""
+    return cast("HttpFrontend", _load("frontend", asked))
 
 
 def engine_host(asked: str) -> EngineHost:
-    """What runs an engine in this process; likewise."""
-    return cast("EngineHost", _found("engine", asked))
+    """Return what runs an engine in this process; likewise."""
+    return cast("EngineHost", _load("worker", asked))
 
 
 def talk(asked: str) -> Talk:
-    """The conversation of `dynamo-run`; likewise."""
-    return cast("Talk", _found("talk", asked))
+    """Return the conversation of `dynamo-run`; likewise."""
+    return cast("Talk", _load("cli", asked))
 
 
-def _found(part: str, asked: str) -> Any:
-    module, name, extra = _PARTS[part]
+def _load(extra: str, asked: str) -> Any:
+    from importlib.metadata import entry_points  # 30 ms, which `import dynamo.llm` doesn't pay
+
+    entry = next(iter(entry_points(group=GROUP, name=extra)), None)
+    if entry is None:
+        raise _missing(f"the {extra}", extra, asked)
     try:
-        return getattr(importlib.import_module(module), name)
+        return entry.load()
     except ModuleNotFoundError as error:
-        raise InvalidArgument(
-            f'{asked} needs {error.name}, which is not installed: pip install "dynamo-pipelines[{extra}]"'
-        ) from error
+        raise _missing(str(error.name), extra, asked) from error
+
+
+def _missing(what: str, extra: str, asked: str) -> InvalidArgument:
+    return InvalidArgument(f'{asked} needs {what}, which is not installed: pip install "dynamo-pipelines[{extra}]"')

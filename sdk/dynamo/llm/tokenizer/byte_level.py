@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dynamo.llm.pieces import Piece, Utf8Stream, as_piece
-from dynamo.llm.tokenizer import TextStream
+from dynamo.llm.tokenizer.token_table import Piece, Utf8Stream, as_piece
+from dynamo.llm.tokenizer.tokenizer import TextStream
 from dynamo.runtime.errors import InvalidArgument
 
 EOS_ID: Final = 256
@@ -47,6 +47,9 @@ class ByteTokenizer:
 
     async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
         return self.encode(text, add_special)
+
+    def count(self, text: str) -> int:
+        return len(utf8(text))
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         parts = []

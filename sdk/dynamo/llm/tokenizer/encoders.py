@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.bytelevel import utf8
-from dynamo.llm.segments import Layout
-from dynamo.llm.tokenizer import Mode
+from dynamo.llm.tokenizer.byte_level import utf8
+from dynamo.llm.tokenizer.panics import as_refusals, describe
+from dynamo.llm.tokenizer.segment_cache import Layout
+from dynamo.llm.tokenizer.tokenizer import Mode
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Encode = Callable[[list[str]], list[list[int]]]
 """Texts to ids, without what is put before and after a text."""
 
+_FAILED: Final = "the model's tokenizer failed on the text"
 _PROBES: Final = (
     "", " ", "Hello, world!", "  two  spaces\n\n\tand a tab \r\n", "it's we'll I'D 12345 3.14 1,000,000",
     "naïve café 你好，世界 こんにちは 한국어 עברית العربية हिन्दी",
@@ -37,22 +39,33 @@ def load_fast(path: Path) -> Any:
     except ImportError:
         return "it is not installed (pip install fastokens)"
     try:
-        return FastTokenizer.from_file(str(path))
+        with as_refusals("it gave up"):
+            return FastTokenizer.from_file(str(path))
     except Exception as error:  # it raises many types for what it does not support
-        return f"it does not take this model's tokenizer ({error})"
+        return f"it does not take this model's tokenizer ({describe(error)})"
 
 
 def fast_encoder(loaded: Any, native: Native, layout: Layout, mode: Mode) -> Encode | None:
     """Return fastokens' encoder where it is equal to `native`; `InvalidArgument` where it was insisted on."""
     reason = loaded if isinstance(loaded, str) else ""
     if not reason:
-        encode, probes = _fast(loaded), probe_texts(layout)
-        if encode(probes) == encode_batch(native, probes, add_special=False):
+        encode = _fast(loaded)
+        reason = _difference(encode, native, probe_texts(layout))
+        if not reason:
             return encode
-        reason = "it gives other ids than this model's own tokenizer"
     if mode == "fastokens":
         raise InvalidArgument(f"fastokens can't be used: {reason}; --tokenizer auto does without")
     return None
+
+
+def _difference(encode: Encode, native: Native, probes: list[str]) -> str:
+    """Return how fastokens differs from the model's own tokenizer; empty where it does not."""
+    try:
+        ids = encode(probes)
+    except InvalidArgument as refusal:  # of a byte that its vocabulary lacks, say: the other library leaves it out
+        return f"it gave up on a text ({refusal.message})"
+    same = ids == encode_batch(native, probes, add_special=False)
+    return "" if same else "it gives other ids than this model's own tokenizer"
 
 
 def _fast(tokenizer: Any) -> Encode:
@@ -60,23 +73,32 @@ def _fast(tokenizer: Any) -> Encode:
 
     def encode(texts: list[str]) -> list[list[int]]:
         try:
-            return [encode_one(text).ids for text in texts]
-        except UnicodeEncodeError:
-            for text in texts:
-                utf8(text)
+            with as_refusals(_FAILED):
+                return [encode_one(text).ids for text in texts]
+        except InvalidArgument:
             raise
+        except Exception as error:
+            raise _refused(texts, error) from error
 
     return encode
+
+
+def _refused(texts: list[str], error: Exception) -> InvalidArgument:
+    """Return the refusal of texts that a library raised an error for: it has many types of them."""
+    for text in texts:
+        utf8(text)
+    return InvalidArgument(f"{_FAILED}: {describe(error)}")
 
 
 def encode_batch(native: Native, texts: list[str], *, add_special: bool) -> list[list[int]]:
     """Encode without the GIL; text that has no UTF-8 form is refused in a sentence."""
     try:
-        return [found.ids for found in native.encode_batch_fast(texts, add_special_tokens=add_special)]
-    except TypeError:
-        for text in texts:
-            utf8(text)
+        with as_refusals(_FAILED):
+            return [encoding.ids for encoding in native.encode_batch_fast(texts, add_special_tokens=add_special)]
+    except InvalidArgument:
         raise
+    except Exception as error:
+        raise _refused(texts, error) from error
 
 
 def probe_texts(layout: Layout) -> list[str]:

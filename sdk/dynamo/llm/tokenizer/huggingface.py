@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dynamo.llm.encoders import Encode, encode_batch, fast_encoder, load_fast, probe_texts
-from dynamo.llm.piece_tables import PieceTable, build_table
-from dynamo.llm.segments import Cutter, Layout, SegmentCache, cutter_for, whole
-from dynamo.llm.tokenizer import Mode, TextStream
-from dynamo.llm.words import word_encoder
+from dynamo.llm.tokenizer.checks import MOST_BYTES, check_keys
+from dynamo.llm.tokenizer.encoders import Encode, encode_batch, fast_encoder, load_fast, probe_texts
+from dynamo.llm.tokenizer.panics import as_refusals, describe, is_panic
+from dynamo.llm.tokenizer.segment_cache import Cutter, Layout, SegmentCache, cutter_for, whole
+from dynamo.llm.tokenizer.token_table import PieceTable, build_table
+from dynamo.llm.tokenizer.tokenizer import Mode, TextStream
+from dynamo.llm.tokenizer.word_cache import word_encoder
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ INLINE_FAST: Final = 65_536
 """The same for fastokens."""
 INLINE_CUT: Final = 1 << 20
 """Even looking for special tokens in a longer text takes milliseconds."""
+MOST_WAITING: Final = 64
+"""Tokens without a whole character among them; a character has four bytes at most."""
 
 
 class HfTokenizer:
@@ -81,9 +85,13 @@ class HfTokenizer:
             return self._join(parts, self._learn(missing) if missing else {}, add_special)
         return self._join(parts, await asyncio.to_thread(self._learn, missing), add_special)
 
+    def count(self, text: str) -> int:
+        return sum(map(len, self._encode_all([text])))
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         known = [token_id for token_id in ids if 0 <= token_id < self.vocab_size]
-        return self._native.decode(known, skip_special_tokens=skip_special)
+        with as_refusals("the model's tokenizer failed on the tokens"):
+            return self._native.decode(known, skip_special_tokens=skip_special)
 
     def text_stream(self, prompt_ids: Sequence[int] = (), skip_special: bool = True) -> TextStream:
         if self._table is not None:
@@ -131,9 +139,9 @@ class HfTokenizer:
                 ids.append(part)
             elif isinstance(part, str) and len(learned[part]) > len(ids) and parts.count(part) == 1:
                 # What comes before a long text goes in front of it: copying the long one would cost ten times that.
-                found = learned[part]
-                found[:0] = ids
-                ids = found
+                known = learned[part]
+                known[:0] = ids
+                ids = known
             else:
                 ids += learned[part] if isinstance(part, str) else part
         ids += suffix
@@ -165,21 +173,38 @@ class HfTokenizer:
 class NativeStream:
     """Detokenises with the library's own `DecodeStream`, for decoders that no table describes."""
 
-    __slots__ = ("_native", "_skip", "_stream")
+    __slots__ = ("_native", "_skip", "_stream", "_waiting")
 
     def __init__(self, native: Native, prompt_ids: Sequence[int], skip_special: bool) -> None:
         self._native = native
         self._skip = skip_special
+        self._waiting: list[int] = []
+        """Tokens that were no whole character yet: the library looks at all of them again with each new one."""
         self._stream = self._start(list(prompt_ids[-8:]))
 
     def step(self, token_id: int) -> str:
         if token_id < 0:
             return ""
         try:
-            return self._stream.step(self._native, token_id) or ""
-        except Exception:  # the library raises the base class when an invalid sequence changes earlier text
-            self._stream = self._start([])
-            return self._stream.step(self._native, token_id) or ""
+            text = self._stream.step(self._native, token_id) or ""
+        except BaseException as error:  # an invalid sequence changes earlier text: the base class, or a panic
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            self._stream, self._waiting = self._start([]), []
+            with as_refusals("the model's tokenizer failed on a token"):
+                return self._stream.step(self._native, token_id) or ""
+        if text:
+            self._waiting.clear()
+            return text
+        self._waiting.append(token_id)
+        return self._given_up() if len(self._waiting) >= MOST_WAITING else ""
+
+    def _given_up(self) -> str:
+        """What the tokens stand for that made no character for so long."""
+        ids, self._waiting = self._waiting, []
+        self._stream = self._start([])
+        with as_refusals("the model's tokenizer failed on a token"):
+            return self._native.decode(ids, skip_special_tokens=self._skip)
 
     def _start(self, ids: list[int]) -> DecodeStream:
         from tokenizers.decoders import DecodeStream
@@ -189,31 +214,48 @@ class NativeStream:
 
 def open_hf_tokenizer(path: Path, mode: Mode = "auto") -> HfTokenizer:
     """Load a `tokenizer.json`; `InvalidArgument` where it is none. Slow: call it in a thread."""
-    with ThreadPoolExecutor(1, "fastokens") as pool:
-        fast = pool.submit(load_fast, path) if mode != "default" else None
-        native, layout, tokens = _load_native(path)
-        encoder = fast_encoder(fast.result(), native, layout, mode) if fast else None
-    tokenizer = HfTokenizer(native, layout, tokens, encoder)
+    with as_refusals(f"the tokenizer file {str(path)!r} is broken"):
+        data, layout = _read(path)
+        with ThreadPoolExecutor(1, "fastokens") as pool:
+            fast = pool.submit(load_fast, path) if mode != "default" else None
+            native, tokens = _load_native(path, data, layout)
+            del data
+            encoder = fast_encoder(fast.result(), native, layout, mode) if fast else None
+        tokenizer = HfTokenizer(native, layout, tokens, encoder)
     del tokens
     _return_memory()
     return tokenizer
 
 
-def _load_native(path: Path) -> tuple[Native, Layout, list[str | None]]:
+def _read(path: Path) -> tuple[bytes, Layout]:
+    """Read a file and look into it, before a library does that may end the process over it."""
+    try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise InvalidArgument(f"the tokenizer file {str(path)!r} has {size} bytes: at most {MOST_BYTES} are read")
+        data = path.read_bytes()
+        layout = msgspec.json.decode(data, type=Layout)
+        layout.check()
+        check_keys(data)
+    except InvalidArgument:
+        raise
+    except OSError as error:
+        raise InvalidArgument(f"the tokenizer file {str(path)!r} can't be read: {error.strerror}") from error
+    except ValueError as error:  # msgspec's errors are such
+        raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {describe(error)}") from error
+    return data, layout
+
+
+def _load_native(path: Path, data: bytes, layout: Layout) -> tuple[Native, list[str | None]]:
     from tokenizers import Tokenizer as NativeTokenizer
 
     try:
-        data = path.read_bytes()
-        layout = msgspec.json.decode(data, type=Layout)
         tokens = layout.take_tokens()
         native = NativeTokenizer.from_buffer(data)
-    except OSError as error:
-        raise InvalidArgument(f"the tokenizer file {str(path)!r} can't be read: {error.strerror}") from error
     except Exception as error:  # the library has no exception type of its own
-        raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {error}") from error
+        raise InvalidArgument(f"the tokenizer file {str(path)!r} is broken: {describe(error)}") from error
     native.no_truncation()
     native.no_padding()
-    return native, layout, tokens
+    return native, tokens
 
 
 def _return_memory() -> None:
@@ -224,7 +266,7 @@ def _return_memory() -> None:
 
 def affixes(native: Native) -> tuple[list[int], list[int]] | None:
     """Return what is put before and after every text, None where that can't be told."""
-    full, plain = (native.encode("a", add_special_tokens=special).ids for special in (True, False))
+    full, plain = (encode_batch(native, ["a"], add_special=special)[0] for special in (True, False))
     for start in range(len(full) - len(plain) + 1):
         if full[start : start + len(plain)] == plain:
             return full[:start], full[start + len(plain) :]

@@ -4,7 +4,7 @@ Tokenizers find special tokens before anything else looks at the text, so what l
 of them is tokenised by itself: concatenating the ids of the segments is exact. A chat's next
 request repeats all but its last turn, and pays only for that.
 
-`cutter_for` decides from the tokenizer's own file whether that holds (and `hf.py` tries it on a
+`cutter_for` decides from the tokenizer's own file whether that holds (and `huggingface.py` tries it on a
 set of probes); where it doesn't, a text is one segment.
 """
 
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from dynamo.llm.tokenizer.checks import LONGEST_TOKEN, check_added, check_merges, check_model, check_steps
+from dynamo.runtime.errors import InvalidArgument
+
 CACHE_BYTES: Final = 64 << 20
-LARGEST_VOCABULARY: Final = 1 << 24
+LARGEST_VOCABULARY: Final = 1 << 22
 _FEW: Final = 256
 """Places that begin like a special token and are none, before a text is searched in the ordinary way."""
 _ONCE: Final = 4096
@@ -43,6 +47,11 @@ class Model(msgspec.Struct):
     """The vocabulary: ids by token, or tokens with their scores in order."""
 
     vocab: dict[str, int] | list[tuple[str, float]] = {}
+    max_input_chars_per_word: Any = None
+    continuing_subword_prefix: Any = None
+    end_of_word_suffix: Any = None
+    merges: msgspec.Raw = msgspec.Raw(b"null")
+    """Read where a prefix is taken off them: they are most of a file."""
 
 
 class Layout(msgspec.Struct):
@@ -52,12 +61,29 @@ class Layout(msgspec.Struct):
     added_tokens: list[AddedToken] = []
     normalizer: Any = None
     pre_tokenizer: Any = None
+    post_processor: Any = None
     decoder: Any = None
+
+    def check(self) -> None:
+        """Raise `InvalidArgument` for what only an attacker writes, before a library reads the file."""
+        check_added(self.added_tokens)
+        check_steps(self.normalizer, self.pre_tokenizer, self.post_processor, self.decoder)
+        model = msgspec.structs.asdict(self.model)
+        check_model(model)
+        if self.model.continuing_subword_prefix:
+            check_merges(model, msgspec.json.decode(self.model.merges))
+        longest = max((len(token if isinstance(token, str) else token[0]) for token in self.model.vocab), default=0)
+        if longest > LONGEST_TOKEN:
+            raise InvalidArgument(
+                f"the tokenizer has a token of {longest} characters: at most {LONGEST_TOKEN} are read"
+            )
 
     def take_tokens(self) -> list[str | None]:
         """Return the tokens by id (None: no such id) and forget the vocabulary, which is large."""
         vocab, self.model = self.model.vocab, Model()
         ids = vocab if isinstance(vocab, dict) else {token: number for number, (token, _) in enumerate(vocab)}
+        if any(token.id < 0 for token in self.added_tokens) or (ids and min(ids.values()) < 0):
+            raise ValueError("a token has a negative id")
         size = 1 + max([*ids.values(), *(token.id for token in self.added_tokens)], default=-1)
         if size > LARGEST_VOCABULARY:
             raise ValueError(f"a token has the id {size - 1}")
@@ -147,14 +173,14 @@ def _nodes(value: Any) -> Iterable[dict[str, Any]]:
 
 def _overlapping(others: Iterable[str], cut: Iterable[str]) -> list[str]:
     """Return those of `others` that can hide a token of `cut` by matching before it."""
-    wholes = set(cut)
-    lengths = {len(token) for token in wholes}
-    prefixes = {token[:end] for token in wholes for end in range(1, len(token) + 1)}
-    return [
-        token
-        for token in others
-        if any(token[i:] in prefixes or any(token[i : i + n] in wholes for n in lengths) for i in range(len(token)))
-    ]
+    wholes = sorted({*cut})
+    holds = re.compile(_one_of(wholes)).search
+
+    def begins(text: str) -> bool:
+        place = bisect_left(wholes, text)
+        return place < len(wholes) and wholes[place].startswith(text)
+
+    return [token for token in others if holds(token) or any(begins(token[at:]) for at in range(len(token)))]
 
 
 def _one_of(words: Iterable[str]) -> str:

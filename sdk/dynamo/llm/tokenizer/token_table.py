@@ -1,24 +1,159 @@
-"""Builds the table of pieces of a tokenizer file, where its decoder is simple enough for one.
+"""Token ids to text by table: the fast path of detokenising, one list index per token; and how such a table is built.
 
-Called once per model, by `hf.py`. The table is compared with the tokenizer's own decoder on
-every added token and on many random sequences, and given up at the first difference.
-"""
+A piece is `str` where the token alone is whole characters, `bytes` where it needs its
+neighbours. Two families of decoders are that simple:
+
+- UTF-8 (`Utf8Stream`): all bytes are joined and decoded, an invalid sequence becomes one U+FFFD
+  (ByteLevel decoders, and the built-in tokenizer);
+- byte fallback (`FallbackStream`): only `<0xNN>` tokens are bytes, an invalid byte becomes one U+FFFD.
+
+What is still incomplete at the end of a stream is dropped: half a character is no text.
+
+`build_table` is called once per model, by `huggingface.py`. The table is compared with the tokenizer's own decoder on
+every added token and on many random sequences, and given up at the first difference: then `DecodeStream` is used."""
 
 from __future__ import annotations
 
+import codecs
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.byte_alphabet import byte_characters
-from dynamo.llm.pieces import FallbackStream, Piece, StrippedStream, Utf8Stream, as_piece
-from dynamo.llm.segments import Layout
+from dynamo.llm.tokenizer.segment_cache import Layout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Native
 
-    from dynamo.llm.tokenizer import TextStream
+    from dynamo.llm.tokenizer.tokenizer import TextStream
+
+
+Piece = str | bytes
+REPLACEMENT: Final = "\ufffd"
+_new_decoder: Final = codecs.getincrementaldecoder("utf-8")
+
+
+def as_piece(data: bytes) -> Piece:
+    """Return whole characters as text, anything else as it is."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def seed(prompt_ids: Sequence[int], pieces: list[Piece]) -> Sequence[int]:
+    """Return the end of the prompt that may hold the first bytes of a character."""
+    tail = prompt_ids[-4:]
+    return tail if any(isinstance(pieces[i], bytes) for i in tail if 0 <= i < len(pieces)) else ()
+
+
+class Utf8Stream:
+    """Joins the bytes of all pieces."""
+
+    __slots__ = ("_decoder", "_open", "_pieces")
+
+    def __init__(self, pieces: list[Piece], prompt_ids: Sequence[int] = ()) -> None:
+        self._pieces = pieces
+        self._open = False
+        self._decoder: codecs.IncrementalDecoder | None = None
+        for token_id in seed(prompt_ids, pieces):
+            self.step(token_id)
+
+    def step(self, token_id: int) -> str:
+        try:
+            piece = self._pieces[token_id] if token_id >= 0 else ""
+        except IndexError:
+            return ""
+        if piece.__class__ is str and not self._open:
+            return piece
+        return self._join(piece)
+
+    def _join(self, piece: Piece) -> str:
+        decoder = self._decoder
+        if decoder is None:
+            decoder = self._decoder = _new_decoder(errors="replace")
+        if not piece:
+            return ""
+        text = decoder.decode(piece.encode() if isinstance(piece, str) else piece)
+        self._open = bool(decoder.getstate()[0])
+        return text
+
+
+class FallbackStream:
+    """Text pieces pass; runs of single bytes are put together."""
+
+    __slots__ = ("_open", "_pieces")
+
+    def __init__(self, pieces: list[Piece], prompt_ids: Sequence[int] = ()) -> None:
+        self._pieces = pieces
+        self._open = b""
+        for token_id in seed(prompt_ids, pieces):
+            self.step(token_id)
+
+    def step(self, token_id: int) -> str:
+        try:
+            piece = self._pieces[token_id] if token_id >= 0 else ""
+        except IndexError:
+            return ""
+        if piece.__class__ is str and not self._open:
+            return piece
+        return self._join(piece)
+
+    def _join(self, piece: Piece) -> str:
+        if not piece:
+            return ""
+        if isinstance(piece, str):
+            text, self._open = REPLACEMENT * len(self._open) + piece, b""
+            return text
+        text, self._open = take_characters(self._open + piece)
+        return text
+
+
+def take_characters(data: bytes) -> tuple[str, bytes]:
+    """Split `data` into its whole characters (one U+FFFD per invalid byte) and the incomplete rest."""
+    text = ""
+    while data:
+        try:
+            return text + data.decode(), b""
+        except UnicodeDecodeError as error:
+            text += data[: error.start].decode()
+            data = data[error.start :]
+            if error.reason == "unexpected end of data":
+                return text, data
+            text += REPLACEMENT
+            data = data[1:]
+    return text, data
+
+
+class StrippedStream:
+    """Drops one leading space of the whole text, for decoders that do so where there is no prompt."""
+
+    __slots__ = ("_begun", "_inner")
+
+    def __init__(self, inner: FallbackStream) -> None:
+        self._inner = inner
+        self._begun = False
+
+    def step(self, token_id: int) -> str:
+        text = self._inner.step(token_id)
+        if self._begun or not text:
+            return text
+        self._begun = True
+        return text.removeprefix(" ")
+
+
+def byte_characters() -> dict[int, str]:
+    """Return the character of each byte: printable ones stand for themselves, the others are moved above 255."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shown = set(plain)
+    moved = [byte for byte in range(256) if byte not in shown]
+    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + n) for n, byte in enumerate(moved)}
+
+
+def written(data: bytes, characters: Mapping[int, str]) -> str:
+    """Return the token that stands for `data`."""
+    return "".join([characters[byte] for byte in data])
+
 
 _SPACE: Final = "\u2581"
 _REPLACE: Final = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}

@@ -1,17 +1,13 @@
-"""The tokenizer port: what preprocessing and detokenising need of a tokenizer, and how one is opened.
+"""The tokenizer port: what preprocessing and detokenising need of a tokenizer.
 
-Two adapters: `bytelevel` (built in, no files) and `hf` (any `tokenizer.json`). The frontend opens
+Two adapters: `byte_level.py` (built in, no files) and `huggingface.py` (any `tokenizer.json`). The frontend opens
 one per card digest, in a thread, since a large file takes a second to load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal, Protocol
-
-from dynamo.llm.card import TOKENIZER, ModelCard
-from dynamo.runtime.errors import InvalidArgument
 
 Mode = Literal["auto", "default", "fastokens"]
 """`auto`: fastokens where it is installed and gives the same ids; `default`: never; `fastokens`: or fail."""
@@ -38,6 +34,9 @@ class Tokenizer(Protocol):
     async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
         """As `encode`, but long work is done in a thread."""
 
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has, without keeping any; special tokens around it aren't counted."""
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Return the text of a whole sequence; unknown ids add nothing."""
 
@@ -52,30 +51,3 @@ class Tokenizer(Protocol):
 
     def token_id(self, content: str) -> int | None:
         """Return the id of a token by its exact content."""
-
-
-def load_tokenizer(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Tokenizer:
-    """Open the tokenizer that `card` names; `files` maps roles (or digests) to paths. Slow: call it in a thread."""
-    if card.tokenizer == "bytes":
-        from dynamo.llm.bytelevel import ByteTokenizer
-
-        return ByteTokenizer()
-    if card.tokenizer == "none":
-        raise InvalidArgument(f"model {card.name!r} takes text: it has no tokenizer here")
-    path = card_file(card, files, TOKENIZER)
-    if path is None:
-        raise InvalidArgument(f"the card of model {card.name!r} names no tokenizer file")
-    from dynamo.llm.hf import open_hf_tokenizer
-
-    return open_hf_tokenizer(path, mode)
-
-
-def card_file(card: ModelCard, files: Mapping[str, Path], role: str) -> Path | None:
-    """Find the file of a role, in a map by role or by digest; None where the card has none."""
-    ref = card.files.get(role)
-    if ref is None:
-        return None
-    path = files.get(role) or files.get(ref.digest)
-    if path is None:
-        raise InvalidArgument(f"file {ref.name!r} ({role}) of model {card.name!r} is missing here")
-    return path

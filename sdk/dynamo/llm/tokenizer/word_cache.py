@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from dynamo.llm.segments import Layout
+from dynamo.llm.tokenizer.segment_cache import Layout
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -47,7 +47,7 @@ def word_encoder(layout: Layout, encode: Encode, cut: Iterable[str], probes: Seq
 
 
 class Words:
-    """See the module. Used by several threads."""
+    """Cache the ids of short texts, for several threads."""
 
     def __init__(self, pattern: re.Pattern[str], encode: Encode) -> None:
         self._split, self._encode = pattern.findall, encode
@@ -133,13 +133,13 @@ def _in_ascii(source: str) -> str | None:
     """Say `\\p{…}` by the ASCII characters that it stands for; None where one is not known."""
     out, position, in_class = [], 0, False
     while position < len(source):
-        found = _PROPERTY.match(source, position)
-        if found:
-            characters = _ASCII_OF.get(found[1])
+        match = _PROPERTY.match(source, position)
+        if match:
+            characters = _ASCII_OF.get(match[1])
             if characters is None:
                 return None
             out.append(characters if in_class else f"[{characters}]" if characters else "(?!)")
-            position = found.end()
+            position = match.end()
             continue
         step = 2 if source[position] == "\\" else 1
         part = source[position : position + step]

@@ -1,7 +1,7 @@
 """The `Store` port over etcd. Loaded only where etcd is used: gRPC is expensive to import.
 
 `DistributedRuntime.create` makes one per process. Every call has a deadline; a watch
-ends with `CannotConnect` when its connection does, and is opened again by `_follow`.
+ends with `CannotConnect` when its connection does, and is opened again by `prefix_watch`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import grpc  # type: ignore[import-untyped]
 from aetcd import rpc  # type: ignore[import-untyped]
 from aetcd.utils import prefix_range_end  # type: ignore[import-untyped]
 
-from dynamo.runtime._etcd_connection import CALL_TIMEOUT, Cluster, Connection, still_wanted
 from dynamo.runtime.config import EtcdConfig
+from dynamo.runtime.discovery.etcd_connection import CALL_TIMEOUT, Cluster, Connection, still_wanted
+from dynamo.runtime.discovery.store import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
 from dynamo.runtime.errors import CannotConnect
-from dynamo.runtime.logs import without_secrets
 from dynamo.runtime.names import EPOCH_KEY
-from dynamo.runtime.ports import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
+from dynamo.runtime.process.logs import without_secrets
 
 RETRY: Final = 0.3
 SAY_AGAIN: Final = 10.0
@@ -73,7 +73,7 @@ class EtcdLease:
 
 
 class EtcdStore:
-    """See the module."""
+    """Keep and watch keys in etcd."""
 
     def __init__(self, config: EtcdConfig | None = None) -> None:
         self._config = config or EtcdConfig()
@@ -82,7 +82,7 @@ class EtcdStore:
     async def connect(self) -> None:
         """Return when etcd answers; `CannotConnect` after the configuration's limit."""
         where = without_secrets(self._cluster.name)
-        started, said = time.monotonic(), 0.0
+        started, logged = time.monotonic(), 0.0
         while True:
             try:
                 await self.read(EPOCH_KEY)
@@ -93,12 +93,12 @@ class EtcdStore:
                         f"etcd at {where} did not answer within {waited:.0f} s ({error}): "
                         "start it, or set ETCD_ENDPOINTS to where it is"
                     ) from error
-                if not said or waited - said >= SAY_AGAIN:
-                    said = waited or 0.001
+                if not logged or waited - logged >= SAY_AGAIN:
+                    logged = waited or 0.001
                     log.warning("waiting for etcd at %s (ETCD_ENDPOINTS) since %.0f s: %s", where, waited, error)
                 await asyncio.sleep(RETRY)
             else:
-                if said:
+                if logged:
                     log.info("etcd at %s answers", where)
                 return
 
@@ -133,8 +133,8 @@ class EtcdStore:
         answer = await self._cluster.call(transact)
         if answer.succeeded:
             return True, int(answer.header.revision), expected
-        found = answer.responses[0].response_range.kvs
-        return False, int(answer.header.revision), found[0].value if found else None
+        entries = answer.responses[0].response_range.kvs
+        return False, int(answer.header.revision), entries[0].value if entries else None
 
     async def delete(self, key: str) -> None:
         async def delete(on: Connection) -> None:

@@ -1,7 +1,7 @@
 """One connection to an etcd cluster: endpoints in turn, TLS, credentials, errors in our own terms.
 
 aetcd brings etcd's messages and stubs; its client has one plain-text endpoint and a
-watcher that can wait for ever, so the channel is made here. `_etcd` puts the `Store`
+watcher that can wait for ever, so the channel is made here. `etcd` puts the `Store`
 port on top.
 """
 
@@ -19,8 +19,9 @@ import grpc  # type: ignore[import-untyped]
 from aetcd import rpc  # type: ignore[import-untyped]
 
 from dynamo.runtime.config import EtcdConfig
+from dynamo.runtime.discovery.store import LeaseLost
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
-from dynamo.runtime.ports import LeaseLost
+from dynamo.runtime.process.tasks import TaskOwner
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class Cluster:
         self._turn = 0
         self._connection: Connection | None = None
         self._signing_in = asyncio.Lock()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskOwner(log)
 
     @property
     def name(self) -> str:
@@ -120,7 +121,7 @@ class Cluster:
 
     async def close(self) -> None:
         self._drop()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._closing.ended()
 
     async def _once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         connection = await self.use()
@@ -134,17 +135,17 @@ class Cluster:
 
     def failed(self, connection: Connection, error: grpc.aio.AioRpcError) -> NoReturn:
         """Raise what a failed call means."""
-        found = translate(error, connection.endpoint, connection.user)
-        if isinstance(found, StaleToken):
+        meaning = translate(error, connection.endpoint, connection.user)
+        if isinstance(meaning, StaleToken):
             connection.metadata = None
-        elif isinstance(found, InvalidArgument) and not connection.user and connection is self._connection:
+        elif isinstance(meaning, InvalidArgument) and not connection.user and connection is self._connection:
             self._drop()  # who we are may stand in a file by now
-        elif isinstance(found, CannotConnect):
+        elif isinstance(meaning, CannotConnect):
             if connection.user:
                 # A token names a place in etcd's history; an etcd that lost its data would wait for it with every call.
                 connection.metadata = None
             self.gone(connection)
-        raise found from error
+        raise meaning from error
 
     async def _sign_in(self, connection: Connection) -> tuple[tuple[str, str], ...]:
         login = self._config.with_files()
@@ -162,9 +163,7 @@ class Cluster:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            task = asyncio.get_running_loop().create_task(connection.channel.close(), name="close etcd channel")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(connection.channel.close(), "close etcd channel")
 
 
 def still_wanted() -> None:

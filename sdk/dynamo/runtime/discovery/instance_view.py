@@ -1,4 +1,4 @@
-"""The instances that a process may route to, kept up to date: the shell of `_membership`.
+"""The instances that a process may route to, kept up to date: the shell of `membership`.
 
 `Registry.watch` makes one per namespace. `Client` picks from `routable`; the frontend's
 model pool listens. What has been applied is published in the client's own key, which is
@@ -15,12 +15,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dynamo.runtime._follow import Follower
-from dynamo.runtime._keeper import LeasedKey
-from dynamo.runtime._membership import Changed, Effect, Instance, Joined, Left, Membership
+from dynamo.runtime.discovery.lease import LeasedKey
+from dynamo.runtime.discovery.membership import Changed, Effect, Instance, Joined, Left, Membership
+from dynamo.runtime.discovery.prefix_watch import PrefixWatch
+from dynamo.runtime.discovery.store import Change, Snapshot, Store
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_prefix
-from dynamo.runtime.ports import Change, Snapshot, Store, Verdict
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.transport.bus import Verdict
 
 PINGS_AT_ONCE: Final = 64
 
@@ -38,7 +40,11 @@ class InstanceListener(Protocol):
 
 
 class InstanceView:
-    """See the module. `follower` and `confirm` are run by the registry."""
+    """Follow the instances that a process may route to; `Registry.watch` makes a view per namespace.
+
+    What has been applied is published in the client's own key, which is what makes workers Ready. The registry runs
+    `prefix_watch` and `confirm`.
+    """
 
     def __init__(
         self,
@@ -55,10 +61,10 @@ class InstanceView:
         self._listeners: list[InstanceListener] = []
         self._news = asyncio.Event()
         self._pings_due = asyncio.Event()
-        self._pinging: set[asyncio.Task[None]] = set()
+        self._pings = TaskOwner(log)
         self.leased = LeasedKey(client_key(namespace, client_id), b"")
         self.leased.value = None
-        self.follower = Follower(store, instance_prefix(namespace), self._listed, self._changed)
+        self.prefix_watch = PrefixWatch(store, instance_prefix(namespace), self._listed, self._changed)
 
     @property
     def instances(self) -> Mapping[InstanceKey, Instance]:
@@ -156,15 +162,12 @@ class InstanceView:
                     async with asyncio.timeout(None if due is None else max(due - self._clock(), 0.01)):
                         await self._pings_due.wait()
         finally:
-            for task in self._pinging:
-                task.cancel()
+            self._pings.cancel()
 
     def _start_pings(self) -> None:
         for key in self._known.due_pings(self._clock()):
-            if len(self._pinging) < PINGS_AT_ONCE:
-                task = asyncio.get_running_loop().create_task(self._ask(key), name=f"ping {key.path}")
-                self._pinging.add(task)
-                task.add_done_callback(self._pinging.discard)
+            if len(self._pings) < PINGS_AT_ONCE:
+                self._pings.start(self._ask(key), f"ping {key.path}")
 
     async def _ask(self, key: InstanceKey) -> None:
         try:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dynamo.runtime._follow import read_epoch
-from dynamo.runtime._readiness import Written
+from dynamo.runtime.discovery.prefix_watch import read_epoch
+from dynamo.runtime.discovery.readiness import Written
+from dynamo.runtime.discovery.store import Lease, LeaseLost, Store
 from dynamo.runtime.errors import CannotConnect, DynamoException
-from dynamo.runtime.ports import Lease, LeaseLost, Store
 
 GAP: Final = 0.1
 """Seconds between two writes of what changes often, at least."""
@@ -104,15 +104,15 @@ class LeasedKey:
     async def _write(self, store: Store, value: bytes, lease: Lease) -> int:
         if self._same_owner is None:
             return await store.put(self.key, value, lease)
-        written, revision, found = await store.put_if(self.key, value, None, lease)
-        if not written and found is not None and self._same_owner(found):
-            written, revision, found = await store.put_if(self.key, value, found, lease)
+        written, revision, present = await store.put_if(self.key, value, None, lease)
+        if not written and present is not None and self._same_owner(present):
+            written, revision, present = await store.put_if(self.key, value, present, lease)
         if not written:
             raise IdTaken(f"{self.key} belongs to another process")
         return revision
 
 
-class Keeper:
+class LeaseKeeper:
     """Owns the lease and the keys under it."""
 
     def __init__(
@@ -218,7 +218,7 @@ class Keeper:
             return
         await self._check_epoch()
         if self._lease is not None and not await self._lease.keep_alive():
-            log.warning("the lease in the store was lost; registering again")
+            log.warning("Lost the lease in etcd; registering again.")
             self._lease = None
         if self._lease is None:
             self._lease = await self._store.grant(self._ttl)
@@ -230,13 +230,13 @@ class Keeper:
         """Somebody may have deleted a key by hand."""
         for key in list(self._keys.values()):
             if key.stored and not (await self._store.read(key.key)).entries:
-                log.warning("%s was deleted from the store by somebody else; writing it again", key.key)
+                log.warning("Key %s was deleted from etcd by another process; writing it again.", key.key)
                 key.forget()
 
     async def _check_epoch(self) -> None:
         epoch, revision = await read_epoch(self._store)
         if self.epoch and (epoch != self.epoch or revision < self._revision):
-            log.warning("the store was replaced; registering again")
+            log.warning("etcd was replaced, or lost its data; registering again.")
             self._lease = None
             for key in self._keys.values():
                 key.forget()
@@ -252,15 +252,15 @@ class Keeper:
                 if key.fail(error):
                     self.discard(key)
                 else:
-                    log.error("%s: this process can't register again", error)
+                    log.error("%s; this process can't register again.", error)
 
     def _gone(self, error: DynamoException) -> None:
         if not self.away:
             level = logging.WARNING if isinstance(error, CannotConnect) else logging.ERROR
-            log.log(level, "the store is away: %s; what runs goes on, and registers again when it is back", error)
+            log.log(level, "Lost etcd (%s). Serving continues; instances re-register on reconnect.", error)
         self.away = error.message
 
     def _back(self) -> None:
         if self.away:
-            log.info("the store is back")
+            log.info("Reconnected to etcd.")
         self.away = ""

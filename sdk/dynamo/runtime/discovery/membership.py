@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from dynamo.runtime.discovery.store import Change, Entry
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath, InstanceKey, instance_key, parse_instance_key
-from dynamo.runtime.ports import Change, Entry, Verdict
+from dynamo.runtime.transport.bus import Verdict
 
 KEEP_UNCONFIRMED: Final = 60.0
 """Seconds that an instance without a record stays in routing while it answers pings."""
@@ -155,12 +156,12 @@ class Membership:
 
     def routable(self, path: EndpointPath) -> list[InstanceKey]:
         """The instances of one endpoint that may be picked, in order of their ids."""
-        found = [
+        due = [
             key
             for key, known in self._known.items()
             if key.path == path and not known.instance.draining and not known.suspended
         ]
-        return sorted(found)
+        return sorted(due)
 
     def snapshot(self, epoch: str, revision: int, entries: Iterable[Entry], now: float) -> list[Effect]:
         """Apply a list of all records at one revision."""

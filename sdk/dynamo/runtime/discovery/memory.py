@@ -2,7 +2,7 @@
 
 A `StoreWorld` is the server: several `MemoryStore`s (one per runtime) share it. It keeps
 revisions, leases and history as etcd does, and has the switches that tests of an outage
-need: `down`, `compact()` and `replace()`. `tests/runtime/test_store_contract.py` holds it
+need: `down`, `compact()` and `replace()`. `tests/runtime/discovery/test_store_contract.py` holds it
 to what etcd does.
 """
 
@@ -14,8 +14,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
+from dynamo.runtime.discovery.store import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
 from dynamo.runtime.errors import CannotConnect
-from dynamo.runtime.ports import Change, Compacted, Entry, Lease, LeaseLost, Snapshot
 
 HISTORY: Final = 10_000
 """Changes that are kept for watches from an old revision; older ones count as compacted."""
@@ -125,8 +125,8 @@ class StoreWorld:
             self._record(Change(key, None, self.revision))
 
     def read(self, prefix: str) -> Snapshot:
-        found = [held.entry for key, held in sorted(self._entries.items()) if key.startswith(prefix)]
-        return Snapshot(self.revision, found)
+        entries = [held.entry for key, held in sorted(self._entries.items()) if key.startswith(prefix)]
+        return Snapshot(self.revision, entries)
 
     def since(self, prefix: str, revision: int) -> list[Change]:
         """What happened from `revision` on."""
@@ -204,10 +204,10 @@ class MemoryStore:
         self, key: str, value: bytes, expected: bytes | None, lease: Lease | None = None
     ) -> tuple[bool, int, bytes | None]:
         self._world.check()
-        found = self._world.get(key)
-        if found != expected:
-            return False, self._world.revision, found
-        return True, self._world.put(key, value, lease.id if lease else 0), found
+        present = self._world.get(key)
+        if present != expected:
+            return False, self._world.revision, present
+        return True, self._world.put(key, value, lease.id if lease else 0), present
 
     async def delete(self, key: str) -> None:
         self._world.check()

@@ -1,6 +1,6 @@
 """Keep a copy of a prefix of the store up to date, through outages, compaction and replacement.
 
-`registry` runs one `Follower` for the instances of each watched namespace and two for
+`registry` runs one `PrefixWatch` for the instances of each watched namespace and two for
 the clients. Nothing is decided here but when to list and when to resume.
 """
 
@@ -13,9 +13,9 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+from dynamo.runtime.discovery.store import Change, Compacted, Snapshot, Store
 from dynamo.runtime.errors import CannotConnect, DynamoException
 from dynamo.runtime.names import EPOCH_KEY
-from dynamo.runtime.ports import Change, Compacted, Snapshot, Store
 
 RETRY_FIRST: Final = 0.1
 RETRY_MOST: Final = 1.0
@@ -29,11 +29,11 @@ async def read_epoch(store: Store) -> tuple[str, int]:
     if entries:
         return entries[0].value.decode(errors="replace"), revision
     mine = secrets.token_hex(8).encode()
-    written, revision, found = await store.put_if(EPOCH_KEY, mine, None)
-    return (mine if written or found is None else found).decode(errors="replace"), revision
+    written, revision, theirs = await store.put_if(EPOCH_KEY, mine, None)
+    return (mine if written or theirs is None else theirs).decode(errors="replace"), revision
 
 
-class Follower:
+class PrefixWatch:
     """Calls `listed` with whole lists and `changed` with what happened since, in order."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Follower:
                 log.debug("the store is away (%s); %s is followed again when it is back", error, self._prefix)
             except DynamoException as error:
                 if error.message != self._said:
-                    log.warning("%s can't be followed: %s", self._prefix, error)
+                    log.warning("Can't watch %s in etcd: %s; retrying.", self._prefix, error)
                 self._said = error.message
             except Exception:  # a mistake of a listener must not end membership
                 log.exception("%s is listed again after a mistake", self._prefix)

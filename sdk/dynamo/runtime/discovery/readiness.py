@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from dynamo.runtime._membership import FRONTEND, ClientRecord
-from dynamo.runtime.ports import Change, Entry
+from dynamo.runtime.discovery.membership import FRONTEND, ClientRecord
+from dynamo.runtime.discovery.store import Change, Entry
 
 LAG_LIMIT: Final = 10.0
 

@@ -1,8 +1,8 @@
 """Who serves what: registration of one's own endpoints, and the view of everybody else's.
 
-The shell around `_membership` and `_readiness`: `Endpoint.start` registers here,
+The shell around `membership` and `readiness`: `Endpoint.start` registers here,
 `Client` and the frontend's model pool read an `InstanceView`. While the store is away
-everything goes on from what is known; `_keeper` writes again when it is back.
+everything goes on from what is known; `lease` writes again when it is back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._follow import Follower
-from dynamo.runtime._keeper import IdTaken, Keeper, LeasedKey
-from dynamo.runtime._membership import (
+from dynamo.runtime.discovery.instance_view import InstanceListener, InstanceView
+from dynamo.runtime.discovery.lease import IdTaken, LeasedKey, LeaseKeeper
+from dynamo.runtime.discovery.membership import (
     FRONTEND,
     Effect,
     Instance,
@@ -26,11 +26,12 @@ from dynamo.runtime._membership import (
     Replaced,
     encode_instance,
 )
-from dynamo.runtime._readiness import Clients, Readiness
+from dynamo.runtime.discovery.prefix_watch import PrefixWatch
+from dynamo.runtime.discovery.readiness import Clients, Readiness
+from dynamo.runtime.discovery.store import Change, Snapshot, Store
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import InstanceKey, client_prefix, instance_key
-from dynamo.runtime.ports import Change, Snapshot, Store, Verdict
-from dynamo.runtime.view import InstanceListener, InstanceView
+from dynamo.runtime.transport.bus import Verdict
 
 __all__ = ["IdTaken", "Instance", "InstanceListener", "InstanceView", "Readiness", "Registration", "Registry"]
 
@@ -54,13 +55,13 @@ class _Neighbours:
         self._clock = clock
         self._epochs: dict[str, str] = {}
         prefixes = (client_prefix(namespace), client_prefix(None))
-        self.followers = [self._follower(store, prefix) for prefix in prefixes]
+        self.prefix_watches = [self._prefix_watch(store, prefix) for prefix in prefixes]
 
     @property
     def synced(self) -> bool:
-        return len(self._epochs) == len(self.followers)
+        return len(self._epochs) == len(self.prefix_watches)
 
-    def _follower(self, store: Store, prefix: str) -> Follower:
+    def _prefix_watch(self, store: Store, prefix: str) -> PrefixWatch:
         def listed(epoch: str, snapshot: Snapshot) -> None:
             self._epochs[prefix] = epoch
             self.clients.snapshot(prefix, snapshot.entries, self._clock())
@@ -70,15 +71,17 @@ class _Neighbours:
             self.clients.change(changes, self._clock())
             self.news.set()
 
-        return Follower(store, prefix, listed, changed)
+        return PrefixWatch(store, prefix, listed, changed)
 
 
 class Registration:
     """One endpoint of this process, as the others see it."""
 
-    def __init__(self, instance: Instance, keeper: Keeper, neighbours: _Neighbours, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, instance: Instance, lease_keeper: LeaseKeeper, neighbours: _Neighbours, clock: Callable[[], float]
+    ) -> None:
         self._instance = instance
-        self._keeper, self._neighbours, self._clock = keeper, neighbours, clock
+        self._lease_keeper, self._neighbours, self._clock = lease_keeper, neighbours, clock
         self._ready = False
         self._told: set[str] = set()
         self.leased = LeasedKey(instance_key(instance.key), encode_instance(instance), self._mine)
@@ -114,7 +117,7 @@ class Registration:
         """Take the record out of the store; where that is away, the lease's end does it."""
         self.leased.value = None
         await self._written()
-        self._keeper.discard(self.leased)
+        self._lease_keeper.discard(self.leased)
 
     async def known_to_all(self, timeout: float) -> bool:
         """Wait until all clients have applied the last update; False where some have not within `timeout`."""
@@ -130,7 +133,7 @@ class Registration:
     def _covered(self) -> bool:
         known = self._neighbours
         settled = known.synced and not self.leased.dirty
-        return settled and known.clients.cover(self._keeper.epoch, self.leased.revision)
+        return settled and known.clients.cover(self._lease_keeper.epoch, self.leased.revision)
 
     def readiness(self) -> Readiness:
         """Can every live frontend route here? Latches; drain ends it."""
@@ -139,24 +142,24 @@ class Registration:
         if self._ready:
             return Readiness(True, [])
         if self.leased.written is None or not self._neighbours.synced:
-            return Readiness(False, [f"registering: {self._keeper.away or 'the store has not answered yet'}"])
-        found = self._neighbours.clients.judge(self._instance.id, self.leased.written, self._clock())
-        self._report(found)
-        self._ready = found.ready
-        return found
+            return Readiness(False, [f"registering: {self._lease_keeper.away or 'the store has not answered yet'}"])
+        readiness = self._neighbours.clients.judge(self._instance.id, self.leased.written, self._clock())
+        self._report(readiness)
+        self._ready = readiness.ready
+        return readiness
 
     async def _written(self) -> bool:
-        self._keeper.wake(now=True)
-        return await self.leased.settled(AWAY_WAIT if self._keeper.away else UPDATE_WAIT)
+        self._lease_keeper.wake(now=True)
+        return await self.leased.settled(AWAY_WAIT if self._lease_keeper.away else UPDATE_WAIT)
 
-    def _report(self, found: Readiness) -> None:
-        for line in set(found.lagging) - self._told:
+    def _report(self, readiness: Readiness) -> None:
+        for line in set(readiness.lagging) - self._told:
             log.warning("%s; it lags more than 10 s and is not waited for", line)
-        self._told |= set(found.lagging)
+        self._told |= set(readiness.lagging)
 
-    def _mine(self, found: bytes) -> bool:
+    def _mine(self, record: bytes) -> bool:
         try:
-            return msgspec.json.decode(found, type=Instance).nonce == self._instance.nonce
+            return msgspec.json.decode(record, type=Instance).nonce == self._instance.nonce
         except msgspec.DecodeError:
             return False
 
@@ -178,17 +181,17 @@ class Registry:
         self._store, self._ping, self._clock = store, ping, clock
         self._client_id, self._transport, self._host = client_id, transport, host
         self._nonce = secrets.token_hex(16)
-        self._keeper = Keeper(store, lease_ttl, self._replaced, clock)
+        self._lease_keeper = LeaseKeeper(store, lease_ttl, self._replaced, clock)
         self._views: dict[str | None, InstanceView] = {}
         self._neighbours: dict[str, _Neighbours] = {}
-        self._followers: list[Follower] = []
+        self._prefix_watches: list[PrefixWatch] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
 
     @property
     def store_away(self) -> str:
         """Why the store can't be used now; empty while it can."""
-        return self._keeper.away
+        return self._lease_keeper.away
 
     async def register(
         self,
@@ -203,23 +206,23 @@ class Registry:
             **key.path._asdict(), id=key.id, nonce=self._nonce, transport=self._transport, host=self._host,
             figures=dict(figures or {}), card=None if card is None else dict(card),
         )  # fmt: skip
-        registration = Registration(instance, self._keeper, self._neighbours_of(key.path.namespace), self._clock)
+        registration = Registration(instance, self._lease_keeper, self._neighbours_of(key.path.namespace), self._clock)
         self._add(registration.leased)
         if not await registration.leased.settled(timeout):
-            self._keeper.discard(registration.leased)
-            raise CannotConnect(f"{key.path} could not be registered within {timeout:.0f} s: {self._keeper.away}")
+            self._lease_keeper.discard(registration.leased)
+            raise CannotConnect(f"{key.path} could not be registered within {timeout:.0f} s: {self._lease_keeper.away}")
         return registration
 
     async def put(self, key: str, value: bytes, timeout: float = FIRST_WRITE) -> None:
         """Write a key of the program's own, which vanishes with this process. Raises `CannotConnect`, `LeaseLost`."""
         self._start()
-        await self._store.put(key, value, await self._keeper.lease(timeout))
+        await self._store.put(key, value, await self._lease_keeper.lease(timeout))
 
     async def put_new(self, key: str, value: bytes, timeout: float = FIRST_WRITE) -> tuple[bool, bytes | None]:
         """The same where the key is absent: whether it was, else its value. In one step: no half of it stays."""
         self._start()
-        written, _, found = await self._store.put_if(key, value, None, await self._keeper.lease(timeout))
-        return written, found
+        written, _, present = await self._store.put_if(key, value, None, await self._lease_keeper.lease(timeout))
+        return written, present
 
     async def watch(self, namespace: str | None, kind: str = "other") -> InstanceView:
         """The instances of a namespace (None: of all). One view per namespace, shared by all who ask."""
@@ -228,8 +231,8 @@ class Registry:
             view = InstanceView(self._store, namespace, self._client_id, self._clock, self._ping, self._settle)
             self._views[namespace] = view
             self._add(view.leased)
-            self._followers.append(view.follower)
-            self._spawn(view.follower.run(), f"follow instances of {namespace or 'all namespaces'}")
+            self._prefix_watches.append(view.prefix_watch)
+            self._spawn(view.prefix_watch.run(), f"follow instances of {namespace or 'all namespaces'}")
             self._spawn(view.confirm(), f"confirm instances of {namespace or 'all namespaces'}")
         if kind == FRONTEND:
             view.kind = FRONTEND
@@ -252,7 +255,7 @@ class Registry:
     async def _say_goodbye(self) -> None:
         for view in self._views.values():
             view.leave()
-        self._keeper.wake(now=True)
+        self._lease_keeper.wake(now=True)
         for view in self._views.values():
             if not await view.leased.settled(AWAY_WAIT):
                 return  # the store is away: the lease's end says it
@@ -260,38 +263,38 @@ class Registry:
     async def stop(self, timeout: float = 2.0) -> None:
         """End everything; what this process has written vanishes with its lease."""
         await self.stop_watching()
-        await self._keeper.release(timeout)
+        await self._lease_keeper.release(timeout)
 
     def _add(self, key: LeasedKey) -> None:
-        self._keeper.add(key)
+        self._lease_keeper.add(key)
         self._start()
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            self._spawn(self._keeper.run(), "keep the lease")
+            self._spawn(self._lease_keeper.run(), "keep the lease")
 
     def _neighbours_of(self, namespace: str) -> _Neighbours:
-        found = self._neighbours.get(namespace)
-        if found is None:
-            found = self._neighbours[namespace] = _Neighbours(self._store, namespace, self._clock)
-            self._followers += found.followers
-            for follower in found.followers:
-                self._spawn(follower.run(), f"follow clients of {namespace}")
-        return found
+        neighbours = self._neighbours.get(namespace)
+        if neighbours is None:
+            neighbours = self._neighbours[namespace] = _Neighbours(self._store, namespace, self._clock)
+            self._prefix_watches += neighbours.prefix_watches
+            for prefix_watch in neighbours.prefix_watches:
+                self._spawn(prefix_watch.run(), f"follow clients of {namespace}")
+        return neighbours
 
     def _settle(self, effects: list[Effect], now: bool) -> None:
         """Effects of a view that concern the whole process, and a key of its own to be written (`now`)."""
         for effect in effects:
             if isinstance(effect, Replaced):
-                self._keeper.recheck()
+                self._lease_keeper.recheck()
             elif isinstance(effect, Malformed):
-                log.warning("the record %s is left out: %s", effect.key, effect.reason)
-        self._keeper.wake(now=now)
+                log.warning("Ignoring the record %s in etcd: %s", effect.key, effect.reason)
+        self._lease_keeper.wake(now=now)
 
     def _replaced(self) -> None:
-        for follower in self._followers:
-            follower.relist()
+        for prefix_watch in self._prefix_watches:
+            prefix_watch.relist()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

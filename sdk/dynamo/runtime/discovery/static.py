@@ -15,13 +15,14 @@ from typing import Final
 
 import msgspec
 
-from dynamo.runtime._keeper import LeasedKey
-from dynamo.runtime._membership import Instance
-from dynamo.runtime.background import Background, leave
+from dynamo.runtime.discovery.instance_view import InstanceView
+from dynamo.runtime.discovery.lease import LeasedKey
+from dynamo.runtime.discovery.membership import Instance
+from dynamo.runtime.discovery.store import Store
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, hex_id, instance_key
-from dynamo.runtime.ports import Bus, Message, Store, Subscription
-from dynamo.runtime.view import InstanceView
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.transport.bus import Bus, Message, Subscription, leave
 
 ASK_EVERY: Final = 1.0
 ASK_OFTEN: Final = 0.1
@@ -54,7 +55,7 @@ class StaticWorkers:
     ) -> None:
         """`store` is this process's own; `client` and `own` are its ids as a client and as an instance."""
         self._bus, self._store, self._client, self._own, self._clock = bus, store, client, own, clock
-        self._background = Background(log)
+        self._tasks = TaskOwner(log)
         self._subscriptions: list[Subscription] = []
         self._looking: set[EndpointPath] = set()
 
@@ -74,7 +75,7 @@ class StaticWorkers:
             looking = _Looking(path, self._own, self._clock)
             here = here_subject(path, self._client)
             self._subscriptions.append(await self._bus.subscribe(here, looking.heard, lambda: None))
-            self._background.start(self._look(path, looking), f"look for {path}")
+            self._tasks.start(self._look(path, looking), f"look for {path}")
         try:
             async with asyncio.timeout(FIRST_LOOK):
                 while not view.routable(path):
@@ -84,8 +85,8 @@ class StaticWorkers:
 
     async def stop(self) -> None:
         """End everything."""
-        self._background.cancel()
-        await self._background.ended()
+        self._tasks.cancel()
+        await self._tasks.ended()
         for subscription in self._subscriptions:
             await leave(subscription)
 
@@ -135,7 +136,7 @@ class _Looking:
     def settle(self) -> list[tuple[str, bytes | None]]:
         """What has to be written since the last time: keys with their values, None for those that are gone."""
         oldest = self._clock() - LOST_AFTER
-        self._heard = {key: found for key, found in self._heard.items() if found[1] >= oldest}
+        self._heard = {key: entry for key, entry in self._heard.items() if entry[1] >= oldest}
         now = {key: value for key, (value, _) in self._heard.items()}
         gone: list[tuple[str, bytes | None]] = [(key, None) for key in self._stored.keys() - now.keys()]
         changed = [(key, value) for key, value in now.items() if self._stored.get(key) != value]

@@ -1,7 +1,8 @@
-"""Routes that a program gives its system server: `POST /engine/<route>` with a JSON object, as the original has them.
+"""Routes that a program gives its system server: `POST /engine/<route>` with a JSON object, as NVIDIA Dynamo has them.
 
-For whoever runs an engine: put it to sleep, wake it, profile it. Off with the system server. A browser is refused,
-since a page of somebody else's could reach a port on this machine.
+For whoever runs an engine: put it to sleep, wake it, profile it. Off with the system server. `system_server.py` takes
+them from this machine only, unless told otherwise. A browser is refused: a page of somebody else's could reach a port
+here.
 """
 
 from __future__ import annotations
@@ -80,18 +81,18 @@ class EngineRoutes:
     async def _call(self, name: str, callback: Callback, given: dict[str, Any]) -> Answer:
         try:
             async with asyncio.timeout(SECONDS):
-                found = callback(given)
-                if inspect.isawaitable(found):
-                    found = await found
-            return 200, _JSON, json.dumps({} if found is None else found).encode()
+                answer = callback(given)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            return 200, _JSON, json.dumps({} if answer is None else answer).encode()
         except TimeoutError:
             return _error(504, "Timeout", f"{name} took longer than {SECONDS:g} s")
         except InvalidArgument as error:
             return _error(400, "Bad request", error.message)
         except Exception as error:  # whatever an engine raises is the answer
             log.exception("engine route %s failed", name)
-            said = error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
-            return _error(500, "Engine route failed", said)
+            text = error.message if isinstance(error, DynamoException) else f"{type(error).__name__}: {error}"
+            return _error(500, "Engine route failed", text)
 
 
 def _error(status: int, error: str, message: str) -> Answer:

@@ -4,7 +4,7 @@ uvicorn parses; what it lacks is here. Connections are bounded, and one too many
 never the one turned away, since a process whose probes fail is restarted. Whatever a client may be late with (headers,
 body, reading its answer, its next request) has a time limit that trickled bytes don't move, and a bound on its size.
 
-`system.py` and the frontend's supervisor serve with it; `system.py` loads it when it starts.
+`system_server.py` and the frontend's supervisor serve with it; `system_server.py` loads it when it starts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from enum import Enum, auto
 from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from dynamo.runtime.http.protocol import BoundedProtocol, Fault, Phase
 
 START_LIMIT: Final = 10.0
 STOP_LIMIT: Final = 3
 _LINGER_SECONDS: Final = 1.0
 _BACKLOG: Final = 1024
-_TRAILERS: Final = 256
-"""Headers that may follow a body; nobody reads them."""
 
 log = logging.getLogger(__name__)
 
@@ -65,27 +64,17 @@ def victim(held: Sequence[Held]) -> int:
     One of the address that has most of them, so that no client can close another's; of those one that isn't being
     answered; of those the one that waits longest.
     """
-    counts = Counter(one.address for one in held)
+    counts = Counter(connection.address for connection in held)
     return min(range(len(held)), key=lambda n: (-counts[held[n].address], held[n].busy, held[n].since))
 
 
-class _Phase(Enum):
-    """Which part of a request is being received; WHOLE: none."""
-
-    HEADERS = auto()
-    BODY = auto()
-    WHOLE = auto()
-
-
-class _Connection(HttpToolsProtocol):
+class _Connection(BoundedProtocol):
     """One client connection."""
 
     def __init__(self, limits: ProbeLimits, **given: Any) -> None:
-        super().__init__(**given)
-        self._limits, self._phase, self._received = limits, _Phase.HEADERS, 0
-        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(limits, **given)
+        self._limits = limits
         self._stalled: asyncio.TimerHandle | None = None
-        self._refused = False
         self._since = 0.0
 
     @property
@@ -97,15 +86,15 @@ class _Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        others = [cast("_Connection", one) for one in self.connections]
+        others = [cast("_Connection", connection) for connection in self.connections]
         if len(others) >= self._limits.connections:
-            others[victim([one.held for one in others])].cut()
+            others[victim([connection.held for connection in others])].cut()
         super().connection_made(transport)
         self._since = self.loop.time()
-        self._expect(self._limits.headers)
+        self.expect(self._limits.headers, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect(None)
+        self.expect_nothing()
         self._unstall()
         super().connection_lost(exc)
 
@@ -114,42 +103,23 @@ class _Connection(HttpToolsProtocol):
         self.connections.discard(self)
         self.transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        if self._phase is not _Phase.WHOLE:
-            self._received += len(data)
-        try:
-            super().data_received(data)
-        except Exception:  # httptools lets what its callbacks raise (a URL that can't be split) through
-            log.debug("unreadable request", exc_info=True)
-            self.send_400_response("This is not an HTTP/1.1 request.")
-        if self._phase is _Phase.HEADERS and self._received > self._limits.head:
-            self._refuse(431, f"the headers are larger than {self._limits.head} bytes")
-        elif self._phase is _Phase.BODY and (self._received > self._limits.whole or len(self.headers) > _TRAILERS):
-            self._refuse(413, f"the request is larger than {self._limits.whole} bytes, or has too many trailers")
-
     def on_message_begin(self) -> None:
-        if self._phase is not _Phase.HEADERS:  # the first one's time runs since the connection began
-            self._phase, self._received = _Phase.HEADERS, 0
-            self._expect(self._limits.headers)
+        if self.phase is not Phase.HEADERS:  # the first one's time runs since the connection began
+            self.expect(self._limits.headers, self._late)
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self.headers = []  # trailers would become headers of the request
-        self._phase = _Phase.BODY
-        self._expect(self._limits.body)
+    def begin_request(self) -> None:
+        super().begin_request()
+        self.expect(self._limits.body, self._late)
 
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._phase = _Phase.WHOLE
+    def end_request(self) -> None:
+        super().end_request()
         self._rest()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._since = self.loop.time()
-        if self._phase is _Phase.WHOLE:
+        if self.phase is Phase.IDLE:
             self._rest()
 
     def pause_writing(self) -> None:
@@ -161,40 +131,38 @@ class _Connection(HttpToolsProtocol):
         self._unstall()
         super().resume_writing()
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
+    def refuse(self, fault: Fault) -> None:
+        match fault:
+            case Fault.UNREADABLE:
+                text = self.fault or "This is not an HTTP/1.1 request."
+            case Fault.HEADERS_TOO_LARGE:
+                text = f"the headers are larger than {self._limits.head} bytes"
+            case Fault.TOO_LARGE:
+                text = f"the request is larger than {self._limits.whole} bytes, or has too many trailers"
+        self._refuse(fault.value, text)
 
     def _rest(self) -> None:
         """Nothing is half received: an answer takes its time, the next request may come a while later."""
         if self._answering:
-            self._expect(None)
+            self.expect_nothing()
         else:
-            self._expect(self._limits.stall if self.transport.is_closing() else self._limits.keep_alive, self.cut)
-
-    def _expect(self, seconds: float | None, late: Callable[[], None] | None = None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if seconds is None else self.loop.call_later(seconds, late or self._late)
+            self.expect(self._limits.stall if self.transport.is_closing() else self._limits.keep_alive, self.cut)
 
     def _late(self) -> None:
-        what = "headers" if self._phase is _Phase.HEADERS else "body"
+        what = "headers" if self.phase is Phase.HEADERS else "body"
         self._refuse(408, f"the request's {what} did not arrive in time")
 
     def _refuse(self, status: int, text: str) -> None:
         """Say why and close, once the client has had a chance to read it; cut where an answer has begun already."""
-        if self.transport.is_closing() or self._refused:
+        if self.transport.is_closing() or self.deaf:
             return
-        begun = self._answering if self._phase is not _Phase.BODY else self.cycle.response_started
+        begun = self._answering if self.phase is not Phase.BODY else self.cycle.response_started
         if begun:
             self.cut()
             return
-        self._refused = True
-        body = json.dumps({"error": STATUS_LINE[status].decode().split(" ", 2)[2].strip(), "message": text}).encode()
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
-        self.flow.resume_reading()  # closing with unread input would reset the connection and take the answer with it
-        self.transport.write_eof()
-        self._expect(_LINGER_SECONDS, self.cut)
+        error = STATUS_LINE[status].decode().split(" ", 2)[2].strip()
+        self.write_refusal(status, json.dumps({"error": error, "message": text}).encode())
+        self.linger(_LINGER_SECONDS, self.cut)
 
     def _unstall(self) -> None:
         if self._stalled is not None:

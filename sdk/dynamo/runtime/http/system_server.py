@@ -1,7 +1,7 @@
 """The system server of a process: `/live`, `/health`, `/metrics` and what else it is given, on a port of its own.
 
 A bare ASGI application in the process's own event loop, so that it answers exactly as long
-as that loop turns (`probing.py` serves it, and keeps rude clients off). Probes ask it.
+as that loop turns (`server.py` serves it, and keeps rude clients off). Probes ask it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dynamo.runtime.errors import CannotConnect
+from dynamo.runtime.http.local_callers import from_this_machine
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from dynamo.runtime.probing import ProbeLimits, ProbeServer
-    from dynamo.runtime.runtime import DistributedRuntime
+    from dynamo.runtime.discovery.readiness import Readiness
+    from dynamo.runtime.http.server import ProbeLimits, ProbeServer
+    from dynamo.runtime.names import EndpointPath
+    from dynamo.runtime.transport.bus import Bus
 
 BODY_LIMIT: Final = 1 << 20
 _JSON: Final = "application/json"
+_READS: Final = ("GET", "HEAD")
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Tree = Callable[[str, str, Mapping[bytes, bytes], bytes], Awaitable[tuple[int, str, bytes]]]
 """Method, path, headers and body to status, content type and body."""
@@ -38,7 +42,32 @@ class Health(NamedTuple):
     reasons: Sequence[str] = ()
 
 
-def runtime_health(runtime: DistributedRuntime) -> Health:
+class ServedEndpoint(Protocol):
+    """An endpoint that this process serves."""
+
+    @property
+    def path(self) -> EndpointPath:
+        """Its name."""
+
+    def readiness(self) -> Readiness:
+        """Whether every frontend can route to it."""
+
+
+class HealthSource(Protocol):
+    """The part of a runtime that its health is read from."""
+
+    health: bool | None
+
+    @property
+    def bus(self) -> Bus:
+        """What requests come over."""
+
+    @property
+    def served(self) -> Sequence[ServedEndpoint]:
+        """The endpoints of this process."""
+
+
+def runtime_health(runtime: HealthSource) -> Health:
     """Ready when every endpoint is and requests can come; `set_health_status` has the last word."""
     endpoints: dict[str, bool] = {}
     reasons: list[str] = []
@@ -60,7 +89,7 @@ def runtime_health(runtime: DistributedRuntime) -> Health:
 
 
 class SystemServer:
-    """See the module. `start` returns once it listens; `port` is the one it got."""
+    """Answer probes of this process; `start` returns once it listens, and `port` is the one it got."""
 
     def __init__(
         self,
@@ -72,11 +101,16 @@ class SystemServer:
         routes: Mapping[str, Callable[[], tuple[int, str, bytes]]] | None = None,
         trees: Mapping[str, Tree] | None = None,
         limits: ProbeLimits | None = None,
+        open_trees: bool = False,
     ) -> None:
-        """`trees`: what answers everything whose path begins so, with the body of the request."""
+        """`trees`: what answers everything whose path begins so, with the body of the request.
+
+        What changes something there is taken from this machine only; with `open_trees` from everybody.
+        """
         self._health, self._metrics = health, metrics
         self._host, self._wanted, self._limits = host, port, limits
         self._trees = dict(trees or {})
+        self._open_trees = open_trees
         self._started = time.monotonic()
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/live": self._live,
@@ -89,7 +123,7 @@ class SystemServer:
 
     async def start(self) -> int:
         """Listen; raises `CannotConnect` where the port is taken."""
-        from dynamo.runtime.probing import ProbeServer
+        from dynamo.runtime.http.server import ProbeServer
 
         listener = _listen(self._host, self._wanted)
         self.port = listener.getsockname()[1]
@@ -108,6 +142,9 @@ class SystemServer:
         tree = None if path in self._routes else next((t for p, t in self._trees.items() if path.startswith(p)), None)
         if tree is None:
             status, kind, body = self._answer(scope["method"], path)
+        elif not (self._open_trees or scope["method"] in _READS or _is_local(scope)):
+            text = f"{path} is for callers on this machine, not for proxies and web pages; see --open-engine-routes"
+            status, kind, body = _json(403, {"error": "Forbidden", "message": text})
         elif (asked := await _body(receive)) is None:
             return
         elif len(asked) > BODY_LIMIT:
@@ -154,6 +191,11 @@ class SystemServer:
     def _uptime(self) -> dict[str, int]:
         secs, rest = divmod(time.monotonic() - self._started, 1)
         return {"secs": int(secs), "nanos": int(rest * 1e9)}
+
+
+def _is_local(scope: Mapping[str, Any]) -> bool:
+    client = scope.get("client")
+    return from_this_machine(client[0] if client else None, (name for name, _ in scope["headers"]))
 
 
 async def _body(receive: Receive) -> bytes | None:

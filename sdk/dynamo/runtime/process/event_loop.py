@@ -33,7 +33,7 @@ async def watched(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` with the task console where the environment wants it, on whatever loop runs."""
     if "DYN_CONSOLE" not in os.environ:
         return await work
-    from dynamo.runtime.console import console
+    from dynamo.runtime.process.task_console import console
 
     try:
         async with console(os.environ):

@@ -20,8 +20,8 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative, as the exposition wants them."""
-        found, so_far = [], 0
+        buckets, so_far = [], 0
         for bound, count in zip([*map(str, map(float, self.bounds)), "+Inf"], self.counts, strict=True):
             so_far += count
-            found.append((bound, float(so_far)))
-        return found
+            buckets.append((bound, float(so_far)))
+        return buckets

@@ -1,10 +1,9 @@
-"""Command lines of several ages: flags that were renamed, need no saying any more, or lost their meaning.
+"""Command lines of several versions: flags that were renamed, need no saying any more, or lost their meaning.
 
 `FlagCommand` is the click command of all programs here. Before click sees the words, `modern` puts today's flags in
 the place of older ones; where one changes nothing or has another name, a line on standard error says so, and where
 ignoring one would do something else than its user wants, it is refused with what to do instead. The tables
-(`FORMER` of each program) are also what docs/compatibility.md is made of.
-"""
+(`FORMER` of each program) are also what docs/compatibility.md is made of; `PLANES` is common to all programs."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
-class Former:
-    """One flag of the original that is no setting here."""
+class LegacyFlag:
+    """One flag of NVIDIA Dynamo that is no setting here."""
 
     flags: tuple[str, ...]
     """Its spellings."""
@@ -37,7 +36,7 @@ class Former:
     keeps: tuple[str, ...] = ()
     """Values that a setting of the same name takes."""
     env: str = ""
-    """The original's variable."""
+    """NVIDIA Dynamo's variable."""
 
     @property
     def state(self) -> str:
@@ -45,65 +44,65 @@ class Former:
         return REFUSED if self.refused else RENAMED if self.to else NEEDLESS
 
 
-def renamed(old: str, *new: str, switch: bool = False, env: str = "", says: str = "") -> Former:
+def renamed(old: str, *new: str, switch: bool = False, env: str = "", says: str = "") -> LegacyFlag:
     """`old` is today's `new`; `{}` in it is the value."""
-    return Former((old,), says, new, switch=switch, env=env)
+    return LegacyFlag((old,), says, new, switch=switch, env=env)
 
 
-def needless(flags: str, why: str, *, switch: bool = False, plain: Sequence[str] = (), env: str = "") -> Former:
+def needless(flags: str, why: str, *, switch: bool = False, plain: Sequence[str] = (), env: str = "") -> LegacyFlag:
     """`flags` (spellings, separated by blanks) change nothing."""
-    return Former(tuple(flags.split()), why, switch=switch, plain=tuple(plain), env=env)
+    return LegacyFlag(tuple(flags.split()), why, switch=switch, plain=tuple(plain), env=env)
 
 
 def refused(
     flags: str, instead: str, *, switch: bool = False, plain: Sequence[str] = (), keeps: Sequence[str] = (),
     env: str = "",
-) -> Former:  # fmt: skip
+) -> LegacyFlag:  # fmt: skip
     """`flags` can't be followed, but for values that are `plain` or that a setting `keeps`."""
-    return Former(
+    return LegacyFlag(
         tuple(flags.split()), instead, refused=True, switch=switch, plain=tuple(plain), keeps=tuple(keeps), env=env
     )
 
 
-def modern(words: Sequence[str], formers: Sequence[Former]) -> tuple[list[str], list[str]]:
+def modern(words: Sequence[str], legacy_flags: Sequence[LegacyFlag]) -> tuple[list[str], list[str]]:
     """`words` with today's flags, and a sentence for each older one; raises `click.UsageError` for refused ones."""
-    known = {flag: former for former in formers for flag in former.flags}
+    known = {flag: legacy for legacy in legacy_flags for flag in legacy.flags}
     out: list[str] = []
     notices: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        former = known.get(flag)
+        legacy = known.get(flag)
         if word == "--":
             return [*out, word, *rest], notices
-        if former is None:
+        if legacy is None:
             out.append(word)
             continue
-        if former.switch:
+        if legacy.switch:
             if equals:  # dropped, `--x=false` would turn on what it turns off
                 raise click.UsageError(f"{flag} takes no value: {word}")
         elif not equals:
             if not rest:
                 raise click.UsageError(f"Option '{flag}' requires an argument.")
             value = rest.pop(0)
-        out += _replaced(former, flag, value, notices)
+        out += _replaced(legacy, flag, value, notices)
     return out, notices
 
 
-def _replaced(former: Former, flag: str, value: str, notices: list[str]) -> list[str]:
-    if value in former.keeps:
+def _replaced(legacy: LegacyFlag, flag: str, value: str, notices: list[str]) -> list[str]:
+    if value in legacy.keeps:
         return [f"{flag}={value}"]
-    if value in former.plain and not former.switch:
+    if value in legacy.plain and not legacy.switch:
         return []
-    said = f"{flag} {value}".rstrip()
-    if former.refused:
-        raise click.UsageError(f"{said} is not there: {former.says}")
-    if not former.to:
-        notices.append(f"{said} changes nothing: {former.says}")
+    spelling = f"{flag} {value}".rstrip()
+    if legacy.refused:
+        raise click.UsageError(f"{spelling} is not there: {legacy.says}")
+    if not legacy.to:
+        notices.append(f"{spelling} changes nothing: {legacy.says}")
         return []
-    new = [word.replace("{}", value) for word in former.to]
-    notices.append(f"{flag} is now {' '.join(new)}" + (f": {former.says}" if former.says else ""))
+    new = [word.replace("{}", value) for word in legacy.to]
+    notices.append(f"{flag} is now {' '.join(new)}" + (f": {legacy.says}" if legacy.says else ""))
     return new
 
 
@@ -111,7 +110,7 @@ class FlagCommand(click.Command):
     """A command that understands `former` flags, and shows its options in `groups` (title: beginnings of names)."""
 
     def __init__(
-        self, *arguments: Any, former: Sequence[Former] = (), groups: Mapping[str, Sequence[str]] | None = None,
+        self, *arguments: Any, former: Sequence[LegacyFlag] = (), groups: Mapping[str, Sequence[str]] | None = None,
         **named: Any,
     ) -> None:  # fmt: skip
         super().__init__(*arguments, **named)
@@ -141,3 +140,31 @@ class FlagCommand(click.Command):
             if (param.name or "").startswith(tuple(beginnings)):
                 return title
         return "Options"
+
+
+OVER_NATS: Final = "requests, answers and events travel over NATS (NATS_SERVER)"
+FOUND_IN_ETCD: Final = (
+    "workers are found in etcd (ETCD_ENDPOINTS); `mem` serves one process; in a cluster the operator's own etcd is used"
+)
+
+PLANES: Final[tuple[LegacyFlag, ...]] = (
+    needless("--request-plane", OVER_NATS, plain=["nats"], env="DYN_REQUEST_PLANE"),
+    needless("--response-plane", OVER_NATS, plain=["nats"], env="DYN_RESPONSE_PLANE"),
+    needless("--event-plane", OVER_NATS, plain=["nats"], env="DYN_EVENT_PLANE"),
+    renamed("--store-kv", "--discovery-backend", "{}", env="DYN_STORE_KV"),
+    refused("--discovery-backend", FOUND_IN_ETCD, keeps=["etcd", "mem"], env="DYN_DISCOVERY_BACKEND"),
+    refused(
+        "--nats-tls-ca-cert-path --nats-tls-client-cert-path --nats-tls-client-key-path",
+        "set NATS_TLS_CA, NATS_TLS_CERT and NATS_TLS_KEY, and a tls:// address in NATS_SERVER",
+        env="NATS_TLS_CA_CERT_PATH, NATS_TLS_CLIENT_CERT_PATH, NATS_TLS_CLIENT_KEY_PATH",
+    ),
+    refused("--nats-tls-insecure", "give the authority in NATS_TLS_CA", switch=True, env="NATS_TLS_INSECURE"),
+    refused(
+        "--tcp-tls-ca-cert-path --tcp-tls-cert-path --tcp-tls-client-ca-cert-path --tcp-tls-client-cert-path "
+        "--tcp-tls-client-key-path --tcp-tls-key-path --tcp-tls-handshake-timeout --tcp-tls-server-name",
+        "there is no TCP plane to encrypt; NATS_TLS_CA and tls:// in NATS_SERVER encrypt all traffic of requests",
+        env="DYN_TCP_TLS_*",
+    ),
+    refused("--tcp-tls-insecure", "there is no TCP plane", switch=True, env="DYN_TCP_TLS_INSECURE"),
+)
+"""Common to all programs that talk to others."""

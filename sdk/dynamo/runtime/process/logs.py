@@ -1,6 +1,6 @@
 """Logging of every deployable: readable lines on stderr, or JSON lines for collectors.
 
-`DYN_LOG` filters by module as the original's does: `info,dynamo.llm=debug` (`::` may
+`DYN_LOG` filters by module as NVIDIA Dynamo's does: `info,dynamo.llm=debug` (`::` may
 stand for `.`, so that `dynamo_runtime::…` of old scripts is no error).
 `DYN_LOGGING_JSONL=1` writes one JSON object per line. `NO_COLOR` is honoured.
 """
@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Final, TextIO
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.tracing import CURRENT, trace_ids
+from dynamo.runtime.process.printable import indented, one_line, visible_json
+from dynamo.runtime.process.tracing import CURRENT, trace_ids
 
 TRACE: Final = 5
 LEVELS: Final = {
@@ -32,20 +33,23 @@ LEVELS: Final = {
 _ROOT: Final = "dynamo"
 _COLORS: Final = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 _TRUE: Final = ("1", "true", "yes", "on")
+LONGEST_MESSAGE: Final = 8 << 10
+"""Bytes of a message."""
+_LONGEST_TRACEBACK: Final = 32 << 10
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 def parse_filter(text: str) -> dict[str, int]:
     """`info,dynamo.llm=debug` as levels by logger name; `""` holds the one without a name."""
-    found: dict[str, int] = {}
+    levels: dict[str, int] = {}
     for part in (p.strip() for p in text.split(",")):
         if not part:
             continue
         name, given, level = part.rpartition("=")
         if level.strip().lower() not in LEVELS:
             raise InvalidArgument(f"DYN_LOG: {level.strip()!r} is no level; use one of {', '.join(LEVELS)}")
-        found[name.strip().replace("::", ".") if given else ""] = LEVELS[level.strip().lower()]
-    return found
+        levels[name.strip().replace("::", ".") if given else ""] = LEVELS[level.strip().lower()]
+    return levels
 
 
 def without_secrets(text: str) -> str:
@@ -61,17 +65,20 @@ class JsonLines(logging.Formatter):
             "time": _time(record).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "target": record.name,
-            "message": record.getMessage(),
+            "message": _cut(record.getMessage(), LONGEST_MESSAGE),
         }
         if (ids := trace_ids(CURRENT.get())) is not None:
             line["trace_id"], line["span_id"] = ids
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+            line["exception"] = _cut(self.formatException(record.exc_info), _LONGEST_TRACEBACK)
+        return visible_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 class Readable(logging.Formatter):
-    """`10:02:51 WARNING runtime.registry: …`; the level only where it is not INFO."""
+    """`10:02:51 WARNING runtime.registry: …`; the level only where it is not INFO.
+
+    A record is one line, whatever a stranger wrote into its message; a traceback's lines are indented.
+    """
 
     def __init__(self, color: bool) -> None:
         super().__init__()
@@ -82,11 +89,12 @@ class Readable(logging.Formatter):
         if level and self._color and (code := _COLORS.get(record.levelname)):
             level = f" \x1b[{code}m{record.levelname}\x1b[0m"
         where = record.name.removeprefix(f"{_ROOT}.")
-        line = f"{_time(record).astimezone():%H:%M:%S}{level} {where}: {record.getMessage()}"
+        message = one_line(record.getMessage(), LONGEST_MESSAGE)
+        line = f"{_time(record).astimezone():%H:%M:%S}{level} {where}: {message}"
         if (ids := trace_ids(CURRENT.get())) is not None:
             line += f" trace_id={ids[0]}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + indented(self.formatException(record.exc_info), _LONGEST_TRACEBACK)
         return line
 
 
@@ -127,6 +135,10 @@ def configure_logging(
 def _may_color(env: Mapping[str, str], stream: TextIO) -> bool:
     off = env.get("NO_COLOR") or env.get("DYN_SDK_DISABLE_ANSI_LOGGING", "").lower() in _TRUE
     return not off and stream.isatty()
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… (of {len(text)} characters)"
 
 
 def _time(record: logging.LogRecord) -> datetime.datetime:

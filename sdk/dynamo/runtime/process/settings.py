@@ -4,19 +4,23 @@ A settings class is a frozen dataclass whose fields are made by `setting()`; `co
 turns it into a click command, so `--help`, the environment names and the defaults can't
 drift apart. Precedence: flag, environment, default. A malformed value ends the process
 with exit code 2 and the name of the flag or variable.
+
+One concern is one settings class of its own, and a field of each program's settings that has it (`group()`): its
+flags come in the place of that field, and the group is handed whole to its consumer.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from dynamo.runtime.flags import FlagCommand, Former
+from dynamo.runtime.process.legacy_flags import FlagCommand, LegacyFlag
 
 T = TypeVar("T")
+_GROUP: Final = "group"
 
 
 def setting(
@@ -27,15 +31,97 @@ def setting(
     flags: Sequence[str] = (),
     choices: Sequence[str] = (),
     hidden: bool = False,
+    name: str = "",
 ) -> Any:
-    """A field of a settings class. `flags` adds spellings to the one derived from the field's name.
+    """Make a field of a settings class. `flags` adds spellings to the one derived from the field's name, or `name`.
 
     Of several `env` the first that is set counts.
     """
-    meta = {"help": help, "env": env, "flags": tuple(flags), "choices": tuple(choices), "hidden": hidden}
+    meta = {
+        "help": help, "env": env, "flags": tuple(flags), "choices": tuple(choices), "hidden": hidden, "name": name,
+    }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=meta)
     return dataclasses.field(default=default, metadata=meta)
+
+
+def group(settings: type[Any]) -> Any:
+    """Make a field that contains the settings of one concern."""
+    return dataclasses.field(default_factory=settings, metadata={_GROUP: settings})
+
+
+class Setting(NamedTuple):
+    """One option of a settings class, or of a group in it."""
+
+    name: str
+    """`http_port` for `--http-port`."""
+    field: dataclasses.Field[Any]
+    type: Any
+
+
+def settings_in(kind: type[Any]) -> Iterator[Setting]:
+    """Yield the options of a settings class in the order of its fields, those of a group in its place."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if _GROUP in field.metadata:
+            yield from settings_in(field.metadata[_GROUP])
+        elif "help" in field.metadata:
+            yield Setting(_name(field), field, hints[field.name])
+
+
+def values_in(settings: Any) -> dict[str, Any]:
+    """Return the values of all options by their names."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        if _GROUP in field.metadata:
+            values |= values_in(getattr(settings, field.name))
+        elif "help" in field.metadata:
+            values[_name(field)] = getattr(settings, field.name)
+    return values
+
+
+def changed(settings: T, **changes: Any) -> T:
+    """Return the settings with other values of these options, whichever group has them."""
+    own: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        kind = field.metadata.get(_GROUP)
+        if kind is None:
+            name = _name(field)
+            if name in changes:
+                own[field.name] = changes.pop(name)
+        elif theirs := {one.name: changes.pop(one.name) for one in settings_in(kind) if one.name in changes}:
+            own[field.name] = changed(getattr(settings, field.name), **theirs)
+    if changes:
+        raise TypeError(f"{type(settings).__name__} has no {', '.join(changes)}")
+    return dataclasses.replace(settings, **own)  # type: ignore[type-var]
+
+
+def build(settings: type[T], **values: Any) -> T:
+    """Make settings of the values of options by their names; the others have their defaults."""
+    return changed(settings(), **values)
+
+
+def flag(name: str) -> str:
+    """Return `http_port` as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def out_of_range(settings: Any, *fields: str, least: int = 0, above: bool = False) -> str | None:
+    """Return one sentence about the first of these fields that is below `least`, or not above it; None: all are fine.
+
+    A field without a value is fine; what is not finite is not.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name) if field.name in fields else None
+        if value is None or ((value > least if above else value >= least) and value < float("inf")):
+            continue
+        rule = f"more than {least}" if above else f"at least {least}" if least else "0 or more"
+        return f"{flag(_name(field))} must be {rule}"
+    return None
+
+
+def _name(field: dataclasses.Field[Any]) -> str:
+    return field.metadata.get("name") or field.name
 
 
 def _plain_type(annotation: Any) -> tuple[Any, bool]:
@@ -46,15 +132,15 @@ def _plain_type(annotation: Any) -> tuple[Any, bool]:
     return (options[0] if options else annotation), False
 
 
-def _option(field: dataclasses.Field[Any], annotation: Any) -> click.Option:
-    meta = field.metadata
-    kind, many = _plain_type(annotation)
-    name = "--" + field.name.replace("_", "-")
+def _option(setting: Setting) -> click.Option:
+    field, meta = setting.field, setting.field.metadata
+    kind, many = _plain_type(setting.type)
+    name = flag(setting.name)
     if kind is bool:
         name = f"{name}/--no-{name.removeprefix('--')}"
     default = field.default_factory() if callable(field.default_factory) else field.default
     return click.Option(
-        [field.name, name, *meta["flags"]],
+        [setting.name, name, *meta["flags"]],
         type=click.Choice(meta["choices"]) if meta["choices"] else kind,
         default=default,
         envvar=meta["env"],
@@ -67,9 +153,8 @@ def _option(field: dataclasses.Field[Any], annotation: Any) -> click.Option:
 
 
 def options(settings: type[Any]) -> list[click.Parameter]:
-    """The click options of a settings class, in the order of its fields."""
-    hints = get_type_hints(settings)
-    return [_option(f, hints[f.name]) for f in dataclasses.fields(settings) if "help" in f.metadata]
+    """Return the click options of a settings class, in the order of its fields."""
+    return [_option(one) for one in settings_in(settings)]
 
 
 def command(
@@ -79,17 +164,17 @@ def command(
     name: str,
     help: str,  # noqa: A002
     epilog: str = "",
-    former: Sequence[Former] = (),
+    former: Sequence[LegacyFlag] = (),
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> FlagCommand:
     """A click command that builds `settings` from flags and environment and calls `run` with it.
 
-    `former` flags of older ages are understood; `groups` order its `--help`.
+    `former` flags of older versions are understood; `groups` order its `--help`.
     """
 
     def callback(**values: Any) -> Any:
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-        return run(settings(**plain))
+        return run(build(settings, **plain))
 
     return FlagCommand(
         name, params=[*options(settings), version_option()], callback=callback, help=help, epilog=epilog,
@@ -103,17 +188,22 @@ def version_option() -> click.Option:
 
     def tell(context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
-            from importlib.metadata import PackageNotFoundError, version
-
-            try:
-                click.echo(version("dynamo-pipelines"))
-            except PackageNotFoundError:
-                click.echo("unknown (not installed as a package)")
+            click.echo(installed_version())
             context.exit()
 
     return click.Option(
         ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=tell, help="Print the version."
     )
+
+
+def installed_version() -> str:
+    """The distribution's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("dynamo-pipelines")
+    except PackageNotFoundError:
+        return "unknown (not installed as a package)"
 
 
 def parse(settings: type[T], argv: Sequence[str]) -> T:

@@ -11,7 +11,7 @@ from typing import Final
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Leaving:
+class ShutdownSignal:
     """Why and how fast to leave: the first signal asks for order, the second for speed."""
 
     def __init__(self) -> None:

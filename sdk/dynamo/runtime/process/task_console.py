@@ -1,8 +1,8 @@
 """The task console: which task of this process waits for what, and since when. Off unless `DYN_CONSOLE` is set.
 
-In the place of the original's tokio-console. It listens on a socket in the file system that only this user can open
+In the place of NVIDIA Dynamo's tokio-console. It listens on a socket in the file system that only this user can open
 (mode 0600 in a folder of mode 0700), never on a network. Whoever connects gets snapshots, one JSON object a line, one
-at once and then one a second; `dynamo console` shows them. Since when a task waits is known by looking four times a
+at once and then one a second; `dynamo tasks` shows them. Since when a task waits is known by looking four times a
 second while somebody is connected: while nobody is, nothing is looked at.
 """
 
@@ -104,12 +104,12 @@ class Console:
 
     def look(self, now: float) -> None:
         """Note where each task stands; `now` in seconds."""
-        found: dict[asyncio.Task[Any], tuple[Spot, float]] = {}
+        places: dict[asyncio.Task[Any], tuple[Spot, float]] = {}
         for task in asyncio.all_tasks():
             here = spot(task)
             before = self._since.get(task)
-            found[task] = before if before is not None and before[0] == here else (here, now)
-        self._since = found
+            places[task] = before if before is not None and before[0] == here else (here, now)
+        self._since = places
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """All tasks, those that wait longest first."""
@@ -138,12 +138,12 @@ class Console:
             writer.close()
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
-        told = 0.0
+        reported = 0.0
         while not writer.is_closing():
             now = time.monotonic()
             self.look(now)
-            if now - told >= PERIOD:
-                told = now
+            if now - reported >= PERIOD:
+                reported = now
                 writer.write(json.dumps(self.snapshot(now)).encode() + b"\n")
                 async with asyncio.timeout(10 * PERIOD):
                     await writer.drain()
@@ -184,12 +184,12 @@ def _made(here: Path) -> None:
 def check_private(here: Path) -> None:
     """Raise `InvalidArgument` where others may put sockets into a folder; one that isn't there has none."""
     try:
-        found = here.lstat()
+        status = here.lstat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise InvalidArgument(f"{VARIABLE}: {here} can't be used: {error.strerror}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise InvalidArgument(f"{VARIABLE}: {here} must be a folder that only you can open (chmod 700)")
 
 

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from dynamo.runtime.errors import CannotConnect, EngineError
-from dynamo.runtime.ports import Subscription
+from dynamo.runtime.errors import EngineError
 
 T = TypeVar("T")
 
@@ -22,44 +21,45 @@ async def unless_dead(failed: Callable[[], Awaitable[object]], work: Awaitable[T
             raise EngineError(f"the engine died: {dead.result()}")
         return doing.result()
     finally:
-        for one in (doing, dead):
-            one.cancel()
+        for task in (doing, dead):
+            task.cancel()
         await asyncio.gather(doing, dead, return_exceptions=True)
 
 
-class Background:
-    """Owns the tasks that it starts; `log` is their owner's."""
+class TaskOwner:
+    """Own tasks until they end, so that none is lost to the garbage collector; `log` is their owner's."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run it; what it raises is logged."""
+        """Run `work`; what it raises is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
+    def keep(self, task: asyncio.Future[Any]) -> None:
+        """Own `task`, whose failure somebody else reports."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def cancel(self) -> None:
-        """Tell all of them to end."""
+        """Tell all tasks to end."""
         for task in self._tasks:
             task.cancel()
 
-    async def ended(self) -> None:
-        """Wait until all of them have."""
+    async def ended(self, timeout: float | None = None) -> None:
+        """Wait until all tasks have ended, at most `timeout` seconds."""
         if self._tasks:
-            await asyncio.wait(set(self._tasks))
+            await asyncio.wait(set(self._tasks), timeout=timeout)
+
+    def __len__(self) -> int:
+        """Count the tasks that run."""
+        return len(self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s failed", task.get_name(), exc_info=error)
-
-
-async def leave(subscription: Subscription) -> None:
-    """Unsubscribe; a bus that is away has forgotten it."""
-    try:
-        await subscription.unsubscribe()
-    except CannotConnect:
-        logging.getLogger(__name__).debug("left while the bus was away")

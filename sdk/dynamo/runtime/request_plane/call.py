@@ -12,14 +12,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dynamo.runtime._chunks import split
-from dynamo.runtime._inbox import Inbox, OnEnd, OnItem, OpenStream
-from dynamo.runtime._wire import VERSION, Request, encoder
-from dynamo.runtime.background import leave
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, InvalidArgument
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.ports import Bus, OnMessage, Subscription
+from dynamo.runtime.request_plane.chunks import split
+from dynamo.runtime.request_plane.inbox import Inbox, OnEnd, OnItem, OpenStream
+from dynamo.runtime.request_plane.wire import VERSION, Request, encoder
+from dynamo.runtime.transport.bus import Bus, OnMessage, Subscription, leave
 
 
 class CallOwner(Protocol):
@@ -35,14 +34,31 @@ class CallOwner(Protocol):
 class Call(OpenStream):
     """One open stream, client side."""
 
-    __slots__ = ("_caller", "_context", "inbox", "instance", "open", "resend_at", "timer")
+    __slots__ = (
+        "_caller",
+        "at",
+        "context",
+        "inbox",
+        "instance",
+        "open",
+        "payload",
+        "resend_at",
+        "timer",
+        "waits_since",
+    )
 
     def __init__(
         self, caller: CallOwner, stream: int, instance: InstanceKey, context: Context, on_item: OnItem, on_end: OnEnd
     ) -> None:
         super().__init__(stream, on_item, on_end)
         self._caller = caller
-        self._context = context
+        self.context = context
+        self.payload: tuple[Any] | None = None
+        """Of a request that isn't encoded yet."""
+        self.at = 0
+        """How many of its messages are published."""
+        self.waits_since: float | None = None
+        """When it began to wait for its turn."""
         self.instance = instance
         self.inbox: Inbox
         self.open = True
@@ -69,8 +85,8 @@ class Call(OpenStream):
 
     def _close(self) -> None:
         self.open = False
-        self.request = None
-        self._context.forget(self.stop)
+        self.request = self.payload = None
+        self.context.forget(self.stop)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -3,7 +3,7 @@
 One `Caller` per process. All its streams share one inbox subject per Dynamo namespace,
 so one message brings what a worker's step has for all of them. Items are pushed into
 callbacks; `after_batch` lets a writer act once per socket read. The protocol's
-decisions are in `_inbox`; this is the shell around it: subscriptions, timers, pings.
+decisions are in `inbox`; this is the shell around it: subscriptions, timers, pings.
 """
 
 from __future__ import annotations
@@ -17,10 +17,22 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._call import Call, Listening, encode_request
-from dynamo.runtime._inbox import ACCEPTANCE, Inbox, OnEnd, OnItem
-from dynamo.runtime._questions import Questions
-from dynamo.runtime._wire import (
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import (
+    Cancelled,
+    CannotConnect,
+    CapacityExceeded,
+    DynamoException,
+    InvalidArgument,
+    from_code,
+)
+from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.request_plane.call import Call, Listening
+from dynamo.runtime.request_plane.control_client import ControlClient
+from dynamo.runtime.request_plane.inbox import Inbox, OnEnd, OnItem
+from dynamo.runtime.request_plane.request_sender import RESEND, Sending
+from dynamo.runtime.request_plane.wire import (
     CANCEL,
     PING,
     UNREADABLE,
@@ -32,11 +44,7 @@ from dynamo.runtime._wire import (
     decode_rejection,
     encoder,
 )
-from dynamo.runtime.background import Background
-from dynamo.runtime.context import Context
-from dynamo.runtime.errors import Cancelled, CannotConnect, DynamoException, InvalidArgument, from_code
-from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
-from dynamo.runtime.ports import Bus, Message, Verdict
+from dynamo.runtime.transport.bus import Bus, Message, Verdict
 
 __all__ = ["Call", "Caller", "OnEnd", "OnItem", "Verdict"]
 
@@ -45,13 +53,11 @@ _log = logging.getLogger(__name__)
 TICK: Final = 0.1
 GRACE: Final = 5.0
 """Seconds after an own reconnect in which "nobody listens" means "try again"."""
-RESEND: Final = 0.25
 HOLD: Final = 30.0
 """Seconds that a request without a deadline waits for a bus that is away."""
+_NOT_CONNECTED: Final = "Not connected to the message bus. Check NATS_SERVER."
 OUTAGE: Final = 10.0
 """Seconds without the bus after which open streams are given up."""
-BYTES_PER_SECOND: Final = 8 * 1024 * 1024
-"""Large requests get that much longer to be accepted."""
 
 
 class Caller:
@@ -63,9 +69,10 @@ class Caller:
         self._clock = clock
         self._listening: dict[str, Listening] = {}
         self._entering: dict[str, asyncio.Task[DynamoException | None]] = {}
-        self._background = Background(_log)
+        self._tasks = TaskOwner(_log)
         self._calls: dict[int, Call] = {}
-        self._questions = Questions(bus, client_id)
+        self._control_client = ControlClient(bus, client_id)
+        self._sending = Sending(bus, client_id, self._control_client, clock, self.end, self._on_pong)
         self._last_stream = 0
         self._verdicts: list[Callable[[InstanceKey, Verdict], None]] = []
         self._batch: list[Callable[[], None]] = []
@@ -95,7 +102,7 @@ class Caller:
             return
         entering = self._entering.get(namespace)
         if entering is None:  # whoever comes meanwhile waits for the same: two subscriptions would bring all twice
-            entering = self._entering[namespace] = self._background.start(self._enter(namespace), "listen")
+            entering = self._entering[namespace] = self._tasks.start(self._enter(namespace), "listen")
             entering.add_done_callback(lambda _: self._entering.pop(namespace, None))
         if (error := await asyncio.shield(entering)) is not None:
             raise error
@@ -120,12 +127,12 @@ class Caller:
         for call in tuple(self._calls.values()):
             self.end(call, Cancelled("this client is shutting down"))
         self._send_cancels()
-        self._questions.give_up(CannotConnect("this client is shutting down"))
+        self._control_client.give_up(CannotConnect("this client is shutting down"))
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
-        self._background.cancel()
-        await self._background.ended()
+        self._tasks.cancel()
+        await self._tasks.ended()
         for here in self._listening.values():
             await here.leave()
         self._listening.clear()
@@ -134,9 +141,8 @@ class Caller:
 
     def open(self, instance: InstanceKey, payload: Any, *, context: Context, on_item: OnItem, on_end: OnEnd) -> Call:
         """Send a request; its items are pushed into `on_item(data, last)`, its end into `on_end(error)`.
-
-        Neither is called before this returns. While the bus is away the request waits, up to
-        its deadline. Raises `InvalidArgument` where the payload can't be encoded.
+        Neither is called before this returns. The request waits while the bus is away, up to its deadline, and
+        while its worker has enough to read. Raises `InvalidArgument` where the payload can't be encoded.
         """
         here = self._listening.get(instance.path.namespace)
         if here is None:
@@ -144,13 +150,15 @@ class Caller:
         now = self._clock()
         self._last_stream += 1
         call = Call(self, self._last_stream, instance, context, on_item, on_end)
-        call.request = encode_request(self._client, call.stream, payload, context, now, self._bus.max_payload)
-        call.limit = ACCEPTANCE + sum(map(len, call.request)) / BYTES_PER_SECOND
         call.inbox = self._inbox(here, instance, now)
+        if call.inbox.pace.waits(context.id()):
+            call.payload = (payload,)  # others of its request wait already: it is encoded when its turn comes
+        else:
+            call.request = self._sending.encoded(call, payload, now)
         call.inbox.open(call, now)
         self._calls[call.stream] = call
         self._guard(call, context, now)
-        self._send_request(call, now)
+        self._sending.send(call, now)
         self._arm(now)
         return call
 
@@ -163,22 +171,6 @@ class Caller:
             context.on_stop(call.stop)
         if context.deadline is not None:
             call.timer = loop.call_later(max(0.0, context.deadline - now), call.expire)
-
-    def _send_request(self, call: Call, now: float) -> None:
-        """Send, or leave it to `_tick` to try again where the bus is away."""
-        if call.request is None:
-            return
-        reply = reply_subject(call.instance.path.namespace, self._client, call.stream)
-        subject = request_subject(call.instance)
-        call.resend_at = 0.0
-        call.since = now
-        try:
-            for part in call.request:
-                self._bus.publish(subject, part, reply)
-        except CannotConnect:
-            call.resend_at = now + RESEND
-        except InvalidArgument as error:  # the bus came back with a smaller limit
-            asyncio.get_running_loop().call_soon(self.end, call, error)
 
     def end(self, call: Call, error: DynamoException) -> None:
         """End a call from this side; the worker hears of it."""
@@ -243,7 +235,7 @@ class Caller:
             if token.isdigit():
                 self._on_refusal(int(token), message)
             else:
-                self._questions.on_reply(token, message)
+                self._control_client.on_reply(token, message)
         except UNREADABLE as error:
             self._complain(here, message, error)
 
@@ -256,7 +248,7 @@ class Caller:
             refusal = decode_rejection(message.data)
             call.inbox.end(call, from_code(refusal.code, refusal.message), now)
         elif now < self._grace_until:
-            call.resend_at = now + RESEND
+            call.sent, call.resend_at = False, now + RESEND
         else:
             # Nobody takes requests; that it is dead, only its control subject can say.
             call.inbox.end(call, CannotConnect("the worker takes no requests any more"), now)
@@ -270,7 +262,7 @@ class Caller:
         Raises `CannotConnect` where nobody listens, `ConnectionTimeout`, or the operation's own error.
         """
         await self.listen(instance.path.namespace)
-        return await self._questions.answer(instance, op, body, timeout)
+        return await self._control_client.answer(instance, op, body, timeout)
 
     async def ping(self, instance: InstanceKey, *, timeout: float = 1.0) -> Verdict:
         """Ask whether an instance lives."""
@@ -337,8 +329,14 @@ class Caller:
             self._sit_out(inbox, now)
             return inbox.watched()
         for stream in tuple(inbox.pending.values()):
-            if isinstance(stream, Call) and stream.resend_at and now >= stream.resend_at:
-                self._send_request(stream, now)
+            if not isinstance(stream, Call):
+                continue
+            if stream.resend_at and now >= stream.resend_at:
+                self._sending.send(stream, now)
+            elif stream.waits_since is not None and now - stream.waits_since >= HOLD:
+                inbox.end(stream, CapacityExceeded("the worker has too much to read from here"), now)
+        if inbox.pace.waiting and inbox.pace.asks(now):
+            self._sending.ask(inbox, now)
         before = inbox.verdict
         if inbox.tick(now):
             self._ping_inbox(inbox, now)
@@ -349,17 +347,15 @@ class Caller:
         """The bus is away: nothing can be heard, so nobody is blamed; what waits too long is given up."""
         inbox.postpone(TICK)
         away = now - self._away_since if self._away_since is not None else 0.0
-        if away >= OUTAGE:
-            for stream in tuple(inbox.streams.values()):
-                inbox.end(stream, CannotConnect("the message bus is away"), now, tell=True)
-        if away >= HOLD:
-            for stream in tuple(inbox.pending.values()):
-                inbox.end(stream, CannotConnect("the message bus is away"), now)
+        for stream in tuple(inbox.streams.values()) if away >= OUTAGE else ():
+            inbox.end(stream, CannotConnect(_NOT_CONNECTED), now, tell=True)
+        for stream in tuple(inbox.pending.values()) if away >= HOLD else ():
+            inbox.end(stream, CannotConnect(_NOT_CONNECTED), now)
 
     def _ping_inbox(self, inbox: Inbox, now: float) -> None:
         inbox.pinged(now)
         try:
-            self._questions.ping(inbox.key, functools.partial(self._on_pong, inbox, now))
+            self._control_client.ping(inbox.key, functools.partial(self._on_pong, inbox, now))
         except CannotConnect:
             _log.debug("a ping could not be sent")
         self._arm(now)
@@ -370,7 +366,7 @@ class Caller:
         if isinstance(answer, ControlReply) and not answer.code:
             inbox.pong(decode_pong(answer.body), asked, now)
         elif isinstance(answer, CannotConnect):
-            inbox.no_responders(now, grace=now < self._grace_until)
+            inbox.no_responders(now, grace=now < self._grace_until, asked=asked)
         self._act(inbox, before)
 
     def _act(self, inbox: Inbox, before: Verdict) -> None:
@@ -393,7 +389,11 @@ class Caller:
         if away is None:
             return
         self._grace_until = now + GRACE
+        inboxes = [inbox for here in self._listening.values() for inbox in here.inboxes.values()]
+        for inbox in inboxes:
+            inbox.pace.reset()
         for call in tuple(self._calls.values()):
-            # What was on its way may be lost; a worker drops what it has seen before.
             if not call.accepted:
-                self._send_request(call, now)
+                self._sending.begin_anew(call, now)
+        for inbox in inboxes:
+            self._sending.pump(inbox)

@@ -1,8 +1,8 @@
 """Requests larger than the bus's `max_payload`, in numbered pieces.
 
 `split` is the client's half, `Assembler` the worker's: one per client, bounded in
-bytes and in open requests, forgetting what is not complete after ten seconds. The
-clock is an argument.
+bytes and in open requests (and all of them together), forgetting what doesn't go on
+for ten seconds. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -10,15 +10,30 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dynamo.runtime._wire import Chunk, encoder
 from dynamo.runtime.errors import CapacityExceeded, InvalidArgument
+from dynamo.runtime.request_plane.wire import Chunk, encoder
 
 OVERHEAD: Final = 64
 """More than a `Chunk` needs beside its data."""
 PATIENCE: Final = 10.0
-"""Seconds in which all pieces of a request must come."""
+"""Seconds in which the next piece of a request must come."""
+LONGEST: Final = 120.0
+"""Seconds for all of them."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 MAX_REQUESTS: Final = 64
+MAX_COUNT: Final = 64 * 1024
+"""Pieces of one request."""
+PIECE_BYTES: Final = 256
+"""What keeping a piece costs beside its data: many small ones are many."""
+MAX_ALL: Final = 512 * 1024 * 1024
+"""Bytes of the unfinished requests of all clients of one worker."""
+
+
+class Shelf:
+    """How much is kept for all clients together."""
+
+    def __init__(self, most: int = MAX_ALL) -> None:
+        self.most, self.used = most, 0
 
 
 def split(client: int, stream: int, data: bytes, limit: int) -> list[bytes]:
@@ -34,11 +49,11 @@ def split(client: int, stream: int, data: bytes, limit: int) -> list[bytes]:
 class _Partial:
     """A request of which some pieces are here."""
 
-    __slots__ = ("count", "pieces", "since", "size")
+    __slots__ = ("began", "count", "pieces", "since", "size")
 
     def __init__(self, count: int, since: float) -> None:
         self.count = count
-        self.since = since
+        self.began = self.since = since
         self.size = 0
         self.pieces: dict[int, bytes] = {}
 
@@ -46,7 +61,10 @@ class _Partial:
 class Assembler:
     """Puts one client's chunks together."""
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES, max_requests: int = MAX_REQUESTS) -> None:
+    def __init__(
+        self, *, max_bytes: int = MAX_BYTES, max_requests: int = MAX_REQUESTS, shelf: Shelf | None = None
+    ) -> None:
+        self._shelf = shelf or Shelf()
         self._max_bytes = max_bytes
         self._max_requests = max_requests
         self._size = 0
@@ -76,11 +94,16 @@ class Assembler:
             raise InvalidArgument("the pieces of a request don't fit together")
         if chunk.index in partial.pieces:
             return None
-        if self._size + len(chunk.data) > self._max_bytes:
+        size = len(chunk.data) + PIECE_BYTES
+        if self._size + size > self._max_bytes:
             raise CapacityExceeded(f"more than {self._max_bytes} bytes of unfinished requests")
+        if self._shelf.used + size > self._shelf.most:
+            raise CapacityExceeded(f"more than {self._shelf.most} bytes of unfinished requests of all clients")
         partial.pieces[chunk.index] = chunk.data
-        partial.size += len(chunk.data)
-        self._size += len(chunk.data)
+        partial.since = now
+        partial.size += size
+        self._size += size
+        self._shelf.used += size
         if len(partial.pieces) < partial.count:
             return None
         self.forget(chunk.stream)
@@ -89,7 +112,7 @@ class Assembler:
     def _begin(self, chunk: Chunk, now: float) -> _Partial:
         if len(self._partials) >= self._max_requests:
             raise CapacityExceeded(f"more than {self._max_requests} unfinished requests")
-        if chunk.count < 1:
+        if not 0 < chunk.count <= MAX_COUNT:
             raise InvalidArgument("the pieces of a request don't fit together")
         return self._partials.setdefault(chunk.stream, _Partial(chunk.count, now))
 
@@ -98,8 +121,15 @@ class Assembler:
         partial = self._partials.pop(stream, None)
         if partial is not None:
             self._size -= partial.size
+            self._shelf.used -= partial.size
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for stream in tuple(self._partials):
+            self.forget(stream)
 
     def expire(self, now: float) -> None:
         """Drop what has waited too long."""
-        for stream in [s for s, p in self._partials.items() if now - p.since >= PATIENCE]:
+        old = [s for s, p in self._partials.items() if now - p.since >= PATIENCE or now - p.began >= LONGEST]
+        for stream in old:
             self.forget(stream)

@@ -13,16 +13,24 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._wire import PING, UNREADABLE, VERSION, Control, ControlReply, decode_control_reply, encoder
 from dynamo.runtime.errors import CannotConnect, ConnectionTimeout, DynamoException, EngineError, from_code
 from dynamo.runtime.names import InstanceKey, control_subject, reply_subject
-from dynamo.runtime.ports import Bus, Message
+from dynamo.runtime.request_plane.wire import (
+    PING,
+    UNREADABLE,
+    VERSION,
+    Control,
+    ControlReply,
+    decode_control_reply,
+    encoder,
+)
+from dynamo.runtime.transport.bus import Bus, Message
 
 MAX_PINGS: Final = 1024
 OnReply = Callable[["ControlReply | DynamoException"], None]
 
 
-class Questions:
+class ControlClient:
     """What one client has asked and not yet heard."""
 
     def __init__(self, bus: Bus, client: int) -> None:

@@ -6,17 +6,17 @@ files, ...); each question runs in a task of its own, bounded in number.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._wire import Control, ControlReply, encoder
 from dynamo.runtime.errors import CannotConnect, CapacityExceeded, DynamoException, EngineError, InvalidArgument
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.ports import Bus
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.request_plane.wire import Control, ControlReply, encoder
+from dynamo.runtime.transport.bus import Bus
 
 _log = logging.getLogger(__name__)
 
@@ -24,13 +24,13 @@ ControlHandler = Callable[[Any], "Any | Awaitable[Any]"]
 MAX_AT_ONCE: Final = 64
 
 
-class Operations:
+class ControlServer:
     """The operations of all endpoints of one process."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._handlers: dict[tuple[EndpointPath, str], ControlHandler] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner(_log)
 
     def add(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
         self._handlers[path, op] = handler
@@ -42,9 +42,7 @@ class Operations:
             raise InvalidArgument(f"this instance has no operation {control.op!r}")
         if len(self._tasks) >= MAX_AT_ONCE:
             raise CapacityExceeded("too many operations at once")
-        task = asyncio.get_running_loop().create_task(self._run(handler, control, reply))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(handler, control, reply), f"operation {control.op}")
 
     async def _run(self, handler: ControlHandler, control: Control, reply: str) -> None:
         try:
@@ -73,6 +71,5 @@ class Operations:
             _log.debug("an answer could not be sent")
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await self._tasks.ended()

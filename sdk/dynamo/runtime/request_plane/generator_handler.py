@@ -1,4 +1,4 @@
-"""Handlers written as async generators, the original's form, over the push-style one.
+"""Handlers written as async generators, NVIDIA Dynamo's form, over the push-style one.
 
 `async def handler(request)`, `handler(request, context)` or `handler(request, *, context)`: yield items, return to end
 well, raise to fail. Each request runs in a task, which is cancelled as soon as the
@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
-from dynamo.runtime._peer import Incoming
 from dynamo.runtime.context import Context
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.request_plane.peer import Incoming
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Wants(enum.Enum):
@@ -28,12 +32,10 @@ class Wants(enum.Enum):
 def from_generator(handler: Callable[..., Any]) -> Callable[[Incoming], None]:
     """Turn an async generator function (or a coroutine function: one item) into a low-level handler."""
     wants = wanted_context(handler)
-    tasks: set[asyncio.Task[None]] = set()
+    tasks = TaskOwner(_log)
 
     def start(incoming: Incoming) -> None:
-        task = asyncio.get_running_loop().create_task(_run(handler, wants, incoming))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        task = tasks.start(_run(handler, wants, incoming), "handler")
         incoming.on_cancel(lambda: _cancel(task))
 
     return start

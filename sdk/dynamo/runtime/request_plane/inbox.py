@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from dynamo.runtime._outbox import HEARTBEAT
-from dynamo.runtime._wire import FAILED, MORE, VERSION, Item, Pong, StepFrame
 from dynamo.runtime.errors import (
     CannotConnect,
     ConnectionTimeout,
@@ -26,7 +24,10 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.ports import Verdict
+from dynamo.runtime.request_plane.outbox import HEARTBEAT
+from dynamo.runtime.request_plane.send_window import Pace
+from dynamo.runtime.request_plane.wire import FAILED, MORE, VERSION, Item, Pong, StepFrame
+from dynamo.runtime.transport.bus import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ OnEnd = Callable[[DynamoException | None], None]
 class OpenStream:
     """One stream that a client has open on a worker."""
 
-    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "since", "stream")
+    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "sent", "since", "stream")
 
     def __init__(
         self, stream: int, on_item: OnItem, on_end: OnEnd, since: float = 0.0, limit: float = ACCEPTANCE
@@ -66,6 +67,8 @@ class OpenStream:
         self.since = since
         self.limit = limit
         """Seconds that its acceptance may take."""
+        self.sent = False
+        """All of its request is published, and nobody has said that nobody listens there: a worker may have it."""
         self.accepted = False
         self.request: list[bytes] | None = None
         """The encoded request, kept until it is accepted."""
@@ -98,6 +101,8 @@ class Inbox:
         self.pending: dict[int, OpenStream] = {}
         """Not yet accepted, oldest first."""
         self.verdict = Verdict.ALIVE
+        self.pace: Pace[Any] = Pace()
+        """Of requests to it."""
         self.to_cancel: list[int] = []
         """Streams whose end the worker must hear of; the owner sends and empties it."""
         self.repeats = 0
@@ -282,14 +287,17 @@ class Inbox:
         self.alive(now)
         self._claim = _Claim(pong, asked, now + SETTLE)
 
-    def no_responders(self, now: float, *, grace: bool) -> None:
-        """The bus says that nobody listens; `grace`: everybody is reconnecting, so that means little."""
+    def no_responders(self, now: float, *, grace: bool, asked: float | None = None) -> None:
+        """The bus says that nobody listens; `grace`: everybody is reconnecting, so that means little.
+
+        `asked`: when the question was sent. What was sent after it did not reach the worker: the bus says so, too.
+        """
         if grace:
             self._suspect(now)
             self._pinged = now  # asked again after a second, since another answer may come then
             return
         self._pinged = None
-        self._die(now)
+        self._die(now, asked)
 
     def _worried(self, now: float) -> bool:
         if self.streams and now - self._heard >= MISSED:
@@ -319,13 +327,16 @@ class Inbox:
             for stream in [s for s in self.pending.values() if now - s.since >= s.limit]:
                 self.end(stream, error, now, tell=True)
 
-    def _die(self, now: float) -> None:
+    def _die(self, now: float, asked: float | None = None) -> None:
         if self.verdict is not Verdict.DEAD:
             self.verdict = Verdict.DEAD
             self._suspect_since = now
         self._claim = None
+        self.pace.reset()
         for stream in [*self.streams.values(), *self.pending.values()]:
-            gone = Disconnected("the worker was lost") if stream.accepted else CannotConnect("the worker is gone")
+            # Whether it was accepted says nothing: a worker that a request kills has no time to say so.
+            had = stream.accepted or (stream.sent and asked is not None and stream.since <= asked)
+            gone = Disconnected("the worker was lost") if had else CannotConnect("the worker is gone")
             self.end(stream, gone, now, tell=True)
 
     def _settle(self, claim: _Claim, now: float) -> None:

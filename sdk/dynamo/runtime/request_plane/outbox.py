@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime._wire import FAILED, VERSION, Item, StepFrame, encoder
 from dynamo.runtime.errors import EngineError
+from dynamo.runtime.request_plane.wire import FAILED, VERSION, Item, StepFrame, encoder
 
 HEARTBEAT: Final = 0.25
 """Seconds between two frames at most, while the client has streams here."""

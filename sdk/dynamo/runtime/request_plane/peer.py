@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from dynamo.runtime._chunks import Assembler
-from dynamo.runtime._outbox import Outbox
-from dynamo.runtime._wire import DONE, FAILED
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, EngineError
 from dynamo.runtime.names import InstanceKey, frame_subject
+from dynamo.runtime.request_plane.chunks import Assembler, Shelf
+from dynamo.runtime.request_plane.outbox import Outbox
+from dynamo.runtime.request_plane.wire import DONE, FAILED
 
 REMEMBERED: Final = 4096
 """Requests of one client that are recognised when they come a second time."""
@@ -28,12 +28,12 @@ class Peer:
 
     __slots__ = ("_order", "_seen", "chunks", "client", "dirty", "missing", "outbox", "served", "streams", "subject")
 
-    def __init__(self, namespace: str, client: int, worker: int, now: float) -> None:
+    def __init__(self, namespace: str, client: int, worker: int, now: float, shelf: Shelf | None = None) -> None:
         self.client = client
         self.subject = frame_subject(namespace, client)
         self.outbox = Outbox(worker, now)
         self.streams: dict[int, Incoming] = {}
-        self.chunks = Assembler()
+        self.chunks = Assembler(shelf=shelf)
         self.dirty = False
         self.missing = 0
         """How often in a row nobody listened to its frames."""
@@ -65,6 +65,7 @@ class Peer:
     def cancel_these(self, streams: list[int]) -> None:
         for stream in streams:
             self.cancel(stream)
+            self.chunks.forget(stream)
 
     def cancel_all(self) -> None:
         for incoming in tuple(self.streams.values()):

@@ -2,7 +2,7 @@
 
 One `RequestServer` per process serves all its endpoints. Handlers push: `send` only
 appends, and all that one turn of the loop (one engine step) produced leaves as one
-message per client. The protocol's decisions are in `_outbox` and `_chunks`; this is
+message per client. The protocol's decisions are in `outbox` and `chunks`; this is
 the shell around them: subscriptions, timers, the streams' life.
 """
 
@@ -13,14 +13,28 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from dynamo.runtime._operations import ControlHandler, Operations
-from dynamo.runtime._outbox import HEARTBEAT, TICK
-from dynamo.runtime._peer import Incoming, Peer
-from dynamo.runtime._wire import (
+from dynamo.runtime.context import Context
+from dynamo.runtime.errors import (
+    CannotConnect,
+    CapacityExceeded,
+    DynamoException,
+    EngineShutdown,
+    InvalidArgument,
+    ProtocolMismatch,
+    WorkerUnavailable,
+)
+from dynamo.runtime.names import EndpointPath, InstanceKey, control_subject, gone_subject, request_subject
+from dynamo.runtime.request_plane.control_server import ControlHandler, ControlServer
+from dynamo.runtime.request_plane.generator_handler import from_generator
+from dynamo.runtime.request_plane.known_peers import Peers
+from dynamo.runtime.request_plane.outbox import HEARTBEAT, TICK
+from dynamo.runtime.request_plane.peer import Incoming, Peer
+from dynamo.runtime.request_plane.typed_handler import Handler, ServedEndpoint, Typed
+from dynamo.runtime.request_plane.wire import (
     CANCEL,
     PING,
     UNREADABLE,
@@ -36,65 +50,23 @@ from dynamo.runtime._wire import (
     encoder,
     version_of,
 )
-from dynamo.runtime.context import Context
-from dynamo.runtime.errors import (
-    CannotConnect,
-    CapacityExceeded,
-    DynamoException,
-    EngineShutdown,
-    InvalidArgument,
-    ProtocolMismatch,
-    WorkerUnavailable,
-)
-from dynamo.runtime.generators import from_generator
-from dynamo.runtime.names import EndpointPath, InstanceKey, control_subject, gone_subject, request_subject
-from dynamo.runtime.ports import Bus, Message, Subscription
+from dynamo.runtime.transport.bus import Bus, Message, Subscription
 
-__all__ = ["ControlHandler", "Handler", "Incoming", "RequestServer", "from_generator"]
+__all__ = ["ControlHandler", "Handler", "Incoming", "RequestServer", "Typed", "from_generator"]
 
 _log = logging.getLogger(__name__)
-
-Handler = Callable[[Incoming], None]
-
-
-class Typed:
-    """A handler of requests of one type, which come to it decoded as that; what doesn't fit is refused."""
-
-    def __init__(self, kind: type[Any], handle: Handler) -> None:
-        self.decode = msgspec.msgpack.Decoder(kind).decode
-        self.handle = handle
-
-    def __call__(self, incoming: Incoming) -> None:
-        """Take a request that is decoded."""
-        self.handle(incoming)
-
 
 ACCEPT_WITHIN: Final = 0.01
 """Seconds that an acceptance waits for a step's frame to ride in."""
 MAX_STREAMS: Final = 8192
+MOST_ID: Final = 1024
+"""Characters of a request's id."""
 PROBE: Final = 1.0
 """Seconds between two looks whether a client still listens."""
 GRACE: Final = 5.0
 """Seconds after a reconnect in which nobody's silence means that he is gone."""
 GONE_AFTER: Final = 3
 """How often in a row nobody must listen to a client before its streams end."""
-IDLE_PEER: Final = 600.0
-
-
-class _Served:
-    """One endpoint that this process serves."""
-
-    def __init__(self, key: InstanceKey, handler: Handler) -> None:
-        self.key = key
-        self.draining = False
-        self.answer_with(handler)
-        self.requests: Subscription | None = None
-        self.others: list[Subscription] = []
-
-    def answer_with(self, handler: Handler) -> None:
-        """Requests are its from now on."""
-        self.handler = handler.handle if isinstance(handler, Typed) else handler
-        self.decode: Callable[[Any], Any] = handler.decode if isinstance(handler, Typed) else msgspec.msgpack.decode
 
 
 class RequestServer:
@@ -112,9 +84,9 @@ class RequestServer:
         self.worker_id = worker_id
         self._clock = clock
         self._max_streams = max_streams
-        self._served: dict[EndpointPath, _Served] = {}
-        self._operations = Operations(bus)
-        self._peers: dict[tuple[str, int], Peer] = {}
+        self._served: dict[EndpointPath, ServedEndpoint] = {}
+        self._control_server = ControlServer(bus)
+        self._peers = Peers()
         self._dirty: list[Peer] = []
         self._scheduled = False
         self._accepting: asyncio.TimerHandle | None = None
@@ -137,7 +109,7 @@ class RequestServer:
         """Begin to take requests of `path`, also again after `drain`; the bus knows when this returns."""
         served = self._served.get(path)
         if served is None:
-            served = self._served[path] = _Served(InstanceKey(path, self.worker_id), handler)
+            served = self._served[path] = ServedEndpoint(InstanceKey(path, self.worker_id), handler)
             await self._listen_beside(served)
         elif not served.draining:
             raise InvalidArgument(f"{path} is already served by this process")
@@ -148,7 +120,7 @@ class RequestServer:
 
     def on_control(self, path: EndpointPath, op: str, handler: ControlHandler) -> None:
         """Answer `Caller.control(instance, op, body)`; `handler` gets the decoded body, sync or async."""
-        self._operations.add(path, op, handler)
+        self._control_server.add(path, op, handler)
 
     async def drain(self, path: EndpointPath | None = None) -> None:
         """Take nothing new (of `path`, or at all): refused retryably from now on; open streams go on."""
@@ -184,15 +156,15 @@ class RequestServer:
         for timer in (self._accepting, self._ticking):
             if timer is not None:
                 timer.cancel()
-        await self._operations.stop()
+        await self._control_server.stop()
 
-    async def _listen_beside(self, served: _Served) -> None:
+    async def _listen_beside(self, served: ServedEndpoint) -> None:
         control = await self._listen(served, control_subject(served.key), self._on_control)
         gone = await self._listen(served, gone_subject(served.key, "*"), self._on_gone)
         served.others = [control, gone]
 
     async def _listen(
-        self, served: _Served, subject: str, on_message: Callable[[_Served, Message], None]
+        self, served: ServedEndpoint, subject: str, on_message: Callable[[ServedEndpoint, Message], None]
     ) -> Subscription:
         # What was lost is the clients' to notice: they repeat, ask and time out.
         return await self._bus.subscribe(subject, functools.partial(on_message, served), lambda: None)
@@ -206,7 +178,7 @@ class RequestServer:
 
     # -- requests
 
-    def _on_request(self, served: _Served, message: Message) -> None:
+    def _on_request(self, served: ServedEndpoint, message: Message) -> None:
         try:
             call = decode_call(message.data)
             if type(call) is Chunk:
@@ -240,10 +212,12 @@ class RequestServer:
         if reply:
             self._publish(reply, encoder.encode(Rejection(0, error.code, error.message)))
 
-    def _admit(self, served: _Served, request: Request) -> None:
+    def _admit(self, served: ServedEndpoint, request: Request) -> None:
         """Begin a stream; raises the error with which it is refused."""
         if request.version != VERSION:
             raise ProtocolMismatch(f"the caller speaks version {request.version}, this worker {VERSION}")
+        if len(request.request_id) > MOST_ID:
+            raise InvalidArgument(f"a request id of {len(request.request_id)} characters; {MOST_ID} are the most")
         peer = self._peer(served, request.client)
         if not peer.first_time(request.stream):
             return
@@ -276,8 +250,10 @@ class RequestServer:
             incoming.timer = loop.call_later(deadline_ms / 1000, incoming.expire)
         if self._accepting is None:
             self._accepting = loop.call_later(ACCEPT_WITHIN, self._accept)
-        if self._ticking is None:
-            self._ticking = loop.call_later(TICK, self._tick)
+        if self.active == 1 and self._ticking is not None:
+            self._ticking.cancel()  # it looked for clients that left, once a second
+            self._ticking = None
+        self._arm()
 
     def _accept(self) -> None:
         self._accepting = None
@@ -285,14 +261,17 @@ class RequestServer:
             if peer.outbox.accepted:
                 self._send(peer)
 
-    def _peer(self, served: _Served, client: int) -> Peer:
-        key = (served.key.path.namespace, client)
-        peer = self._peers.get(key)
-        if peer is None:
-            peer = self._peers[key] = Peer(key[0], client, self.worker_id, self._clock())
+    def _peer(self, served: ServedEndpoint, client: int) -> Peer:
+        peer = self._peers.of(served.key.path.namespace, client, self.worker_id, self._clock())
         peer.served = served.key
         peer.missing = 0
+        self._arm()
         return peer
+
+    def _arm(self) -> None:
+        if self._ticking is None:
+            after = TICK if self.active else PROBE
+            self._ticking = asyncio.get_running_loop().call_later(after, self._tick)
 
     # -- what streams produce
 
@@ -337,16 +316,17 @@ class RequestServer:
             self.lost += 1
 
     def _tick(self) -> None:
-        """Heartbeats, and now and then a look whether the clients still listen."""
+        """Send heartbeats, and check now and then whether the clients still listen."""
         now = self._clock()
         probe = now >= self._probe_at
         if probe:
             self._probe_at = now + PROBE
-            self._prune(now)
+            self._peers.prune(now)
         for peer in self._peers.values():
             self._beat(peer, now, probe)
-        loop = asyncio.get_running_loop()
-        self._ticking = loop.call_later(TICK, self._tick) if self.active else None
+        self._ticking = None
+        if self.active or len(self._peers):
+            self._arm()
 
     def _beat(self, peer: Peer, now: float, probe: bool) -> None:
         if probe and peer.streams and peer.served is not None:
@@ -359,13 +339,7 @@ class RequestServer:
         if frame is not None:
             self._publish(peer.subject, frame)
 
-    def _prune(self, now: float) -> None:
-        for key, peer in tuple(self._peers.items()):
-            peer.chunks.expire(now)
-            if not peer.streams and not peer.chunks.size and now - peer.outbox.last_sent > IDLE_PEER:
-                del self._peers[key]
-
-    def _on_gone(self, served: _Served, message: Message) -> None:
+    def _on_gone(self, served: ServedEndpoint, message: Message) -> None:
         """The bus says that nobody listens to a client's frames; several times in a row, and its streams end."""
         if not message.no_responders or self._clock() < self._grace_until:
             return
@@ -375,7 +349,7 @@ class RequestServer:
             return
         peer.missing += 1
         if peer.missing >= GONE_AFTER:
-            _log.info("client %x is gone; %d streams end", client, len(peer.streams))
+            _log.info("Client %x is gone; ending its %d streams.", client, len(peer.streams))
             peer.cancel_all()
 
     def _on_state(self, connected: bool) -> None:
@@ -384,7 +358,7 @@ class RequestServer:
 
     # -- control
 
-    def _on_control(self, served: _Served, message: Message) -> None:
+    def _on_control(self, served: ServedEndpoint, message: Message) -> None:
         try:
             control = decode_control(message.data)
             if control.version != VERSION:
@@ -393,9 +367,9 @@ class RequestServer:
         except UNREADABLE as error:
             self._complain(message.subject, error)
         except DynamoException as error:
-            self._operations.reply(message.reply, ControlReply(error.code, error.message))
+            self._control_server.reply(message.reply, ControlReply(error.code, error.message))
 
-    def _control(self, served: _Served, control: Control, reply: str) -> None:
+    def _control(self, served: ServedEndpoint, control: Control, reply: str) -> None:
         peer = self._peers.get((served.key.path.namespace, control.client))
         if control.op == PING:
             self._pong(peer, reply)
@@ -403,7 +377,7 @@ class RequestServer:
             if peer is not None:
                 peer.cancel_these(msgspec.msgpack.decode(control.body, type=list[int]))
         else:
-            self._operations.run(served.key.path, control, reply)
+            self._control_server.run(served.key.path, control, reply)
 
     def _pong(self, peer: Peer | None, reply: str) -> None:
         if peer is None:
@@ -412,4 +386,4 @@ class RequestServer:
             peer.missing = 0
             self._send(peer)  # a pong speaks of frames that left before it
             pong = Pong(peer.outbox.seq, list(peer.streams))
-        self._operations.reply(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))
+        self._control_server.reply(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))

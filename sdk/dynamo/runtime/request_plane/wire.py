@@ -2,8 +2,8 @@
 
 msgspec msgpack. Messages that travel per token are arrays (positions are the
 contract, new fields go to the end); unknown trailing fields are ignored by older
-readers. `tests/runtime/test_wire.py` pins the bytes. What each message means and
-when it is sent is written in `docs/design/protocol.md`.
+readers. `tests/runtime/request_plane/test_wire.py` pins the bytes. What each message means and
+when it is sent is written in `docs/design/serving/protocol.md`.
 """
 
 from __future__ import annotations

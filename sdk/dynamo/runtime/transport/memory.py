@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
-from dynamo.runtime.ports import Message, OnMessage
+from dynamo.runtime.transport.bus import Message, OnMessage
 
 _log = logging.getLogger(__name__)
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
@@ -63,8 +63,8 @@ class MemoryNetwork:
 
     def listeners(self, subject: str) -> list[MemorySubscription]:
         wildcard = subject.rpartition(".")[0] + ".*"
-        found = self._subscriptions.get(subject, []) + self._subscriptions.get(wildcard, [])
-        return [s for s in found if s.bus.connected]
+        subscriptions = self._subscriptions.get(subject, []) + self._subscriptions.get(wildcard, [])
+        return [s for s in subscriptions if s.bus.connected]
 
     def route(self, message: Message) -> None:
         """Hand `message` to everybody who listens, or say to its reply subject that nobody does."""
@@ -87,7 +87,7 @@ class MemoryNetwork:
 
 
 class MemoryBus:
-    """One participant of a `MemoryNetwork` (the port: `dynamo.runtime.ports.Bus`)."""
+    """One participant of a `MemoryNetwork` (the port: `dynamo.runtime.transport.bus.Bus`)."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self._network = network

@@ -3,7 +3,7 @@
 `NatsBus` keeps one connection for ever: it dials the configured and the discovered
 servers in turn, reads the credential files anew each time, subscribes again, and says
 so to who listens. nats-py does the handshake (TLS, user, token, nkey, credentials);
-afterwards `_nats_protocol` reads and writes. Nothing is buffered across an outage:
+afterwards `nats_protocol` reads and writes. Nothing is buffered across an outage:
 publishing while disconnected raises, since the layer above must know what was lost.
 """
 
@@ -13,23 +13,30 @@ import asyncio
 import contextlib
 import logging
 import random
-import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.errors import ErrInvalidUserCredentials
-from nats.aio.transport import TcpTransport
 
-from dynamo.runtime._nats_protocol import NatsProtocol
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
-from dynamo.runtime.loops import raise_if_cancelled
-from dynamo.runtime.ports import OnMessage
+from dynamo.runtime.process.backoff import Backoff
+from dynamo.runtime.process.event_loop import raise_if_cancelled
+from dynamo.runtime.transport.bus import OnMessage
+from dynamo.runtime.transport.nats_dialling import (
+    Refused,
+    collector,
+    dial_options,
+    discard,
+    failure,
+    full_url,
+    plain_address,
+    take_over,
+)
+from dynamo.runtime.transport.nats_protocol import NatsProtocol
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +45,9 @@ DIAL: Final = 5.0
 FLUSH: Final = 10.0
 KEEP_ALIVE: Final = 5.0
 """Seconds between two pings of the server; one that takes twice as long ends the connection."""
-BACKOFF: Final = (0.1, 2.0)
+BACKOFF: Final = Backoff(0.1, 2.0, jitter=0.3)
 SAY_EVERY: Final = 10.0
 DEFAULT_MAX_PAYLOAD: Final = 1024 * 1024
-
-
-class _Refused(CannotConnect):
-    """The server was reached and turned us away."""
 
 
 class NatsSubscription:
@@ -61,7 +64,7 @@ class NatsSubscription:
 
 
 class NatsBus:
-    """See the module; the port is `dynamo.runtime.ports.Bus`."""
+    """Send and receive over NATS; the port is `dynamo.runtime.transport.bus.Bus`."""
 
     def __init__(self, config: NatsConfig, *, name: str = "dynamo") -> None:
         self._config = config
@@ -90,6 +93,14 @@ class NatsBus:
     def connected(self) -> bool:
         return self._up.is_set()
 
+    @property
+    def _where(self) -> str:
+        """Name the configured servers without their passwords."""
+        return ", ".join(map(plain_address, self._config.servers))
+
+    def _not_connected(self) -> CannotConnect:
+        return CannotConnect(f"Not connected to NATS at {self._where}; retrying. Check NATS_SERVER.")
+
     # -- life
 
     async def connect(self) -> None:
@@ -100,8 +111,8 @@ class NatsBus:
             async with asyncio.timeout(self._config.start_limit):
                 connection = await self._dial_until_there(first=True)
         except TimeoutError:
-            where = ", ".join(map(_plain, self._config.servers))
-            raise CannotConnect(f"no NATS server at {where} within {self._config.start_limit:g} s") from None
+            limit = f"{self._config.start_limit:g} s"
+            raise CannotConnect(f"no NATS server at {self._where} within {limit}; check NATS_SERVER") from None
         self._keeper = asyncio.get_running_loop().create_task(self._keep(connection), name="nats")
 
     async def close(self) -> None:
@@ -123,7 +134,7 @@ class NatsBus:
         while True:
             await self._until_closed(protocol)
             self._down()
-            _log.warning("lost the connection to NATS; connecting again")
+            _log.warning("Lost the connection to NATS at %s; reconnecting.", self._where)
             protocol = await self._dial_until_there(first=False)
 
     async def _until_closed(self, protocol: NatsProtocol) -> None:
@@ -134,27 +145,27 @@ class NatsBus:
             pong = protocol.ping() if protocol.open else protocol.closed
             await asyncio.wait((pong, protocol.closed), timeout=2 * KEEP_ALIVE)
             if not pong.done():
-                _log.warning("NATS does not answer")
+                _log.warning("NATS at %s does not answer pings; reconnecting.", self._where)
                 protocol.abort()
                 await asyncio.wait((protocol.closed,), timeout=KEEP_ALIVE)
 
     async def _dial_until_there(self, *, first: bool) -> NatsProtocol:
         """Try all servers, again and again."""
-        pause = BACKOFF[0]
+        failures = 0
         while True:
             for server in self._servers():
                 try:
                     protocol = await self._dial(server)
                     await self._bring_up(protocol, first)
                 except (CannotConnect, OSError) as error:
-                    if first and isinstance(error, _Refused):
+                    if first and isinstance(error, Refused):
                         raise
-                    self._say(f"waiting for NATS at {_plain(server)}: {error}")
+                    self._say(f"waiting for NATS at {plain_address(server)}: {error}")
                 else:
                     return protocol
             raise_if_cancelled()  # nats-py may have lost it
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
-            pause = min(pause * 2, BACKOFF[1])
+            failures += 1
+            await asyncio.sleep(BACKOFF.delay(failures, random.random()))
 
     def _servers(self) -> list[str]:
         return [*self._config.servers, *self._discovered]
@@ -163,27 +174,29 @@ class NatsBus:
         """One connection to one server, authenticated."""
         client = Client()
         failures: list[Exception] = []
-        options = _options(self._config, server)
+        options = dial_options(self._config, server)
         try:
             async with asyncio.timeout(DIAL):
                 await client.connect(
-                    servers=[server], name=self._name, error_cb=_collector(failures), allow_reconnect=False,
+                    servers=[server], name=self._name, error_cb=collector(failures), allow_reconnect=False,
                     max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=int(DIAL), **options,
                 )  # fmt: skip
         except Exception as error:  # nats-py, nkeys and ssl raise many kinds; each means that this dial failed
-            await _discard(client)
+            await discard(client)
             cause = failures[-1] if failures and isinstance(error, nats.errors.NoServersError) else error
-            raise _failure(cause, server) from error
+            raise failure(cause, server) from error
         except BaseException:
-            await _discard(client)
+            await discard(client)
             raise
         if "tls" in options and not client._server_info.get("tls_required"):
-            await _discard(client)
-            raise _Refused(f"NATS at {_plain(server)} does not speak TLS, which the address or NATS_TLS_* asks for")
+            await discard(client)
+            raise Refused(
+                f"NATS at {plain_address(server)} does not speak TLS, which the address or NATS_TLS_* asks for"
+            )
         self._max_payload = client.max_payload
         self._client = client  # it owns the stream objects around the transport
         protocol = NatsProtocol(self._handlers, self._on_error, self._on_info)
-        _take_over(client, protocol)
+        take_over(client, protocol)
         return protocol
 
     async def _bring_up(self, protocol: NatsProtocol, first: bool) -> None:
@@ -200,7 +213,7 @@ class NatsBus:
         self._said.clear()
         self._up.set()
         if not first:
-            _log.warning("connected to NATS again")
+            _log.warning("Reconnected to NATS.")
             for subscription in tuple(self._subscriptions.values()):
                 subscription.on_loss()
         for listener in tuple(self._listeners):
@@ -218,14 +231,14 @@ class NatsBus:
 
     def publish(self, subject: str, data: bytes, reply: str = "") -> None:
         if (protocol := self._protocol) is None:
-            raise CannotConnect("NATS is not connected")
+            raise self._not_connected()
         if len(data) > self._max_payload:
             raise InvalidArgument(f"a message of {len(data)} bytes is over the bus's limit of {self._max_payload}")
         protocol.publish(subject, data, reply)
 
     async def flush(self) -> None:
         if self._protocol is None:
-            raise CannotConnect("NATS is not connected")
+            raise self._not_connected()
         try:
             async with asyncio.timeout(FLUSH):
                 await self._protocol.ping()
@@ -253,7 +266,7 @@ class NatsBus:
             async with asyncio.timeout(FLUSH):
                 await self._up.wait()
         except TimeoutError:
-            raise CannotConnect("NATS is not connected") from None
+            raise self._not_connected() from None
         if self._protocol is not None:
             # A second time where the return has just done it; the server ignores that.
             self._protocol.subscribe(subscription.subject, subscription.number)
@@ -286,13 +299,13 @@ class NatsBus:
         self.errors += 1
         if "permissions violation for subscription" in text.lower():
             self._refused = text
-        self._say(f"NATS says: {text}")
+        self._say(f"NATS reports: {text}")
 
     def _on_info(self, info: dict[str, Any]) -> None:
-        known = {urlsplit(_full(url)).netloc.rpartition("@")[2] for url in self._config.servers}
-        scheme = urlsplit(_full(self._config.servers[0])).scheme
-        found = [url for url in info.get("connect_urls") or [] if url not in known]
-        self._discovered = [f"{scheme}://{url}" for url in found]
+        known = {urlsplit(full_url(url)).netloc.rpartition("@")[2] for url in self._config.servers}
+        scheme = urlsplit(full_url(self._config.servers[0])).scheme
+        urls = [url for url in info.get("connect_urls") or [] if url not in known]
+        self._discovered = [f"{scheme}://{url}" for url in urls]
         self._max_payload = int(info.get("max_payload", self._max_payload))
 
     def _say(self, text: str) -> None:
@@ -301,100 +314,3 @@ class NatsBus:
         if now - self._said.get(text, -SAY_EVERY) >= SAY_EVERY:
             self._said[text] = now
             _log.warning("%s", text)
-
-
-def _take_over(client: Client, protocol: NatsProtocol) -> None:
-    """Put `protocol` where nats-py's own reader was. Pinned by tests/runtime/test_nats_bus.py."""
-    _stop_tasks(client)
-    transport = cast("TcpTransport", client._transport)
-    reader, writer = transport._io_reader, transport._io_writer
-    if reader is None or writer is None:
-        raise CannotConnect("the connection was lost at once")
-    unread = bytes(cast("Any", reader)._buffer)
-    protocol.take_over(cast("asyncio.Transport", writer.transport), unread)
-    if reader.at_eof():
-        protocol.abort()
-
-
-def _stop_tasks(client: Client) -> None:
-    for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
-        if task is not None:
-            task.cancel()
-
-
-async def _discard(client: Client) -> None:
-    """Close what a failed attempt left open; nats-py's own close waits for ever where TLS failed."""
-    _stop_tasks(client)
-    transport = client._transport
-    if isinstance(transport, TcpTransport):
-        for writer in (transport._io_writer, transport._bare_io_writer):
-            if writer is not None:
-                writer.transport.abort()
-    await asyncio.sleep(0)
-
-
-def _collector(failures: list[Exception]) -> Any:
-    async def collect(error: Exception) -> None:
-        failures.append(error)
-
-    return collect
-
-
-def _failure(error: BaseException, server: str) -> CannotConnect:
-    """What went wrong, in words; waiting does not help against a `_Refused`."""
-    if isinstance(error, ConnectionRefusedError):
-        return CannotConnect("connection refused")
-    text = str(error).removeprefix("nats: ").strip("'") or type(error).__name__
-    if "authorization violation" in text.lower():
-        return _Refused(f"NATS at {_plain(server)} refuses the credentials (NATS_AUTH_*)")
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _Refused(f"NATS at {_plain(server)} has a certificate that NATS_TLS_CA does not vouch for: {text}")
-    if isinstance(error, (OSError, nats.errors.Error)) and not isinstance(error, ErrInvalidUserCredentials):
-        return CannotConnect(text)
-    return _Refused(f"the credentials for NATS (NATS_AUTH_*) can't be used: {type(error).__name__}")
-
-
-def _full(url: str) -> str:
-    return url if "://" in url else f"nats://{url}"
-
-
-def _plain(url: str) -> str:
-    """A server's address without user and password."""
-    return urlsplit(_full(url)).netloc.rpartition("@")[2]
-
-
-def _options(config: NatsConfig, server: str) -> dict[str, Any]:
-    """nats-py's arguments; files are read now, so that rotated credentials count at the next dial."""
-    if urlsplit(_full(server)).scheme in ("ws", "wss"):
-        raise _Refused("NATS over WebSocket is not supported here: use a nats:// or tls:// address")
-    try:
-        config = config.with_files()
-        options: dict[str, Any] = {
-            "user": config.username,
-            "password": config.password,
-            "token": config.token,
-            "user_credentials": _checked(config.credentials_file),
-            "nkeys_seed_str": Path(config.nkey).read_text().strip() if config.nkey else None,
-            "tls": _tls(config, server),
-        }
-    except (OSError, ValueError, InvalidArgument) as error:
-        raise _Refused(f"a file that NATS_AUTH_* or NATS_TLS_* names can't be used: {error}") from error
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _checked(credentials: str | None) -> str | None:
-    """The file's name, where it is one of credentials; nats-py would read on for ever in another."""
-    if credentials is not None:
-        text = Path(credentials).read_text()
-        if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:
-            raise ValueError(f"{credentials} holds no NATS credentials")
-    return credentials
-
-
-def _tls(config: NatsConfig, server: str) -> ssl.SSLContext | None:
-    if not (config.tls_ca or config.tls_cert or urlsplit(_full(server)).scheme == "tls"):
-        return None
-    context = ssl.create_default_context(cafile=config.tls_ca)
-    if config.tls_cert:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-    return context

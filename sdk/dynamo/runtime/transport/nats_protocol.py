@@ -1,8 +1,8 @@
 """NATS's wire protocol on an established connection: bytes in, messages out, without a task switch.
 
-nats-py dials, speaks TLS and authenticates; then `_nats.NatsBus` puts this protocol on
+nats-py dials, speaks TLS and authenticates; then `nats.NatsBus` puts this protocol on
 its transport. Its own read loop costs 3.3 µs a message (regular expressions, a queue
-and a task per subscription), this one well under one; `docs/design/measurements.md`
+and a task per subscription), this one well under one; `docs/design/testing/measurements.md`
 has the figures and the command. Messages are handled in the very call that brings
 their bytes, so there is no queue on this side that could overflow.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from dynamo.runtime.errors import CannotConnect
-from dynamo.runtime.ports import Message, OnMessage
+from dynamo.runtime.transport.bus import Message, OnMessage
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The KV router for programs, and its names of older versions."""

@@ -1,0 +1,1 @@
+"""Requests and answers between processes: sent, streamed, counted and cancelled over a bus."""

@@ -1,0 +1,1 @@
+"""The bus that messages travel on: its port, NATS and memory."""
