@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -12,19 +14,21 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
-from dynamo.frontend.requests import ClientGone, Receive, Scope, request_id
-from dynamo.frontend.routes.busy import busy_router
-from dynamo.frontend.routes.embed import EmbedRoute
+from dynamo.frontend.http.guard import PROBES, Guard, is_system
+from dynamo.frontend.http.requests import ClientGone, Receive, Scope, request_id
+from dynamo.frontend.http.responses import error_reply
+from dynamo.frontend.openai.openapi import describe
+from dynamo.frontend.responses.stream import Headers, Send, respond_error
+from dynamo.frontend.routes.busy_threshold import busy_router
+from dynamo.frontend.routes.embeddings import EmbedRoute
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.models import models_router
-from dynamo.frontend.routes.replies import error_reply
 from dynamo.frontend.routes.system import own_version, system_router
-from dynamo.frontend.schema import describe
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, Send, respond_error
 from dynamo.runtime.errors import DynamoException
 
 log = logging.getLogger(__name__)
+_PARAMETER: Final = re.compile(r"\{[^{}]*\}")
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -39,15 +43,20 @@ class Application:
             "/v1/embeddings": EmbedRoute(services),
         }
         self._cold: Any = cold_app(services)
+        public, keys = services.settings.access.public_system_routes, services.keys
+        self._guard = None if public and keys is None else Guard(keys, public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._guard is not None and (refusal := self._guard.look(scope)) is not None:
+            await self._refuse(refusal, scope, send)
+            return
         hot = self._hot.get(scope.get("path", ""))
         if hot is not None and scope["method"] == "POST":
             await hot(scope, receive, send)
             return
         rid = request_id(scope)
         scope.setdefault("state", {})["request_id"] = rid
-        headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+        headers = self._headers(scope, rid)
         if scope["method"] == "OPTIONS" and (allowed := self._services.cors.preflight(scope["headers"])):
             await send({"type": "http.response.start", "status": 204, "headers": [headers[0], *allowed]})
             await send({"type": "http.response.body", "body": b""})
@@ -55,6 +64,32 @@ class Application:
             await respond_error(send, wrong_method(scope["method"], scope["path"], "POST"), headers)
         else:
             await self._cold(scope, receive, _adding(send, headers))
+
+    async def system(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer on the system port: what is for those who run the frontend, and nothing of models."""
+        scope["client"] = scope.get("client") or ("", 0)  # on this port nobody is this machine for want of an address
+        rid = request_id(scope)
+        scope.setdefault("state", {})["request_id"] = rid
+        headers: Headers = [(b"x-request-id", rid.encode())]
+        if scope["path"] in PROBES or is_system(scope["path"]):
+            await self._cold(scope, receive, _adding(send, headers))
+        else:
+            await respond_error(send, unknown_route(scope["method"], scope["path"]), headers)
+
+    def _headers(self, scope: Scope, rid: str) -> Headers:
+        return [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+
+    async def _refuse(self, refusal: ApiError, scope: Scope, send: Send) -> None:
+        """Answer before the body is read; a browser asks for what it may send without its key."""
+        allowed = self._services.cors.preflight(scope["headers"]) if scope["method"] == "OPTIONS" else None
+        headers = self._headers(scope, request_id(scope))
+        if allowed:
+            await send({"type": "http.response.start", "status": 204, "headers": [headers[0], *allowed]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        if refusal.status == HTTPStatus.UNAUTHORIZED:
+            self._services.metrics.refused(refusal.code)
+        await respond_error(send, refusal, headers)
 
 
 def _adding(send: Send, headers: Headers) -> Callable[[dict[str, Any]], Awaitable[None]]:
@@ -67,10 +102,10 @@ def _adding(send: Send, headers: Headers) -> Callable[[dict[str, Any]], Awaitabl
 
 
 def cold_app(services: Services) -> FastAPI:
-    """The FastAPI app of everything that is not hot."""
+    """Return the FastAPI app of everything that is not hot."""
     app = FastAPI(
         title="Dynamo Pipelines", version=own_version(), description="OpenAI-compatible LLM serving.",
-        redoc_url=None, redirect_slashes=False,
+        docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.include_router(system_router(services))
     app.include_router(models_router(services))
@@ -101,9 +136,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return error_reply(unknown_route(request.method, request.url.path))
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return error_reply(wrong_method(request.method, request.url.path, allowed))
+        return error_reply(wrong_method(request.method, request.url.path, _allowed(request, error)))
     return error_reply(bad_request(str(error.detail)))
+
+
+def _allowed(request: Request, error: HTTPException) -> str:
+    """Return the methods of a path; Starlette names those of the first route that has it."""
+    named = (error.headers or {}).get("Allow", "")
+    allowed = {method.strip() for method in named.split(",") if method.strip()}
+    for path, methods in request.app.openapi()["paths"].items():
+        pattern = ".+".join(re.escape(part) for part in _PARAMETER.split(path))
+        if re.fullmatch(pattern, request.scope["path"]):
+            allowed |= {method.upper() for method in methods}
+    return ", ".join(sorted(allowed))
 
 
 async def _gone(request: Request, error: Exception) -> Response:

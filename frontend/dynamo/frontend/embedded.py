@@ -1,4 +1,5 @@
-"""A frontend inside a program: what `HttpService` and `run_input` ask for by name (`dynamo.llm.parts`)."""
+"""A frontend inside a program: what `HttpService` and `run_input` ask for by name
+(`dynamo.llm.serving.upper_layers`)."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ import click
 
 from dynamo.frontend.server import serve_http
 from dynamo.frontend.settings import FrontendSettings, flags_of
-from dynamo.llm.parts import HttpFrontend
+from dynamo.llm.serving.upper_layers import HttpFrontend
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.leaving import Leaving
+from dynamo.runtime.process.settings import build
+from dynamo.runtime.process.settings import options as click_options
+from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.settings import options as click_options
 
 
 def settings_of(options: Mapping[str, Any]) -> FrontendSettings:
     """Settings with these fields, and the others as their variables say; `InvalidArgument` where one can't be."""
     params = click_options(FrontendSettings)
-    reader = click.Command("frontend", params=params, callback=lambda **values: FrontendSettings(**values))
+    reader = click.Command("frontend", params=params, callback=lambda **values: build(FrontendSettings, **values))
     try:
         with reader.make_context("frontend", flags_of(options)) as context:
             return cast("FrontendSettings", reader.invoke(context))
@@ -35,7 +37,7 @@ async def serve(
     signals: bool = False, on_grpc: Callable[[str], None] = lambda address: None,
 ) -> None:  # fmt: skip
     """See `HttpFrontend`."""
-    leaving = Leaving()
+    leaving = ShutdownSignal()
     handles = signals and threading.current_thread() is threading.main_thread()  # elsewhere there are none
     with leaving.handling() if handles else contextlib.nullcontext():
         waiting = asyncio.get_running_loop().create_task(_leave_when(until, leaving), name="frontend until")
@@ -45,7 +47,7 @@ async def serve(
             waiting.cancel()
 
 
-async def _leave_when(until: asyncio.Event, leaving: Leaving) -> None:
+async def _leave_when(until: asyncio.Event, leaving: ShutdownSignal) -> None:
     await until.wait()
     leaving.signal()
 

@@ -9,15 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dynamo.frontend.time_limits import FirstTokenTimeout, StreamTimeout
-from dynamo.llm.card import CHAT, COMPLETIONS, EMBEDDING
 from dynamo.llm.exceptions import http_status
-from dynamo.llm.preprocess import ContextLengthExceeded
+from dynamo.llm.model_card import CHAT, COMPLETIONS, EMBEDDING
+from dynamo.llm.processing.preprocess import ContextLengthExceeded
 from dynamo.runtime import errors as runtime
+from dynamo.runtime.errors import DynamoException
+
+
+class FirstTokenTimeout(DynamoException):
+    """A worker gave no first token in time."""
+
+    code = "first_token_timeout"
+    retryable = True
+
+
+class StreamTimeout(DynamoException):
+    """A worker's stream brought no token for too long."""
+
+    code = "stream_timeout"
+    retryable = True
+
+
+class TakesWorkersDown(DynamoException):
+    """The request was with two workers when they died."""
+
+    code = "takes_workers_down"
+
 
 INVALID: Final = "invalid_request_error"
 UNAVAILABLE: Final = "service_unavailable"
@@ -28,6 +49,28 @@ REJECTED: Final = "rejected_by_engine"
 RETRY_AFTER_SECONDS: Final = 2
 ROUTES: Final = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions", EMBEDDING: "/v1/embeddings"}
 """Which route asks a model for what."""
+
+
+MAX_MESSAGE: Final = 1000
+"""Characters of an answer's sentence; whoever made it, it doesn't repeat what a client has sent at length."""
+MAX_SHOWN: Final = 100
+"""Of a client's own text in it."""
+_COMPARED: Final = 200
+"""Models that a misspelled name is compared with."""
+
+
+def cut(text: str, most: int) -> str:
+    """Return the text, or its beginning where it is longer."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(value: Any) -> str:
+    """Return a client's value as messages show it."""
+    if isinstance(value, str):
+        return repr(cut(value, MAX_SHOWN))
+    return (
+        cut(repr(value), MAX_SHOWN) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+    )
 
 
 class ApiError(Exception):
@@ -43,8 +86,10 @@ class ApiError(Exception):
         param: str | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
+        message = cut(message, MAX_MESSAGE)
         super().__init__(message)
-        self.status, self.message, self.code, self.kind, self.param = status, message, code, kind, param
+        self.status, self.message, self.code, self.kind = status, message, code, kind
+        self.param = None if param is None else cut(param, MAX_SHOWN)
         self.headers = [*headers]
 
     def body(self) -> bytes:
@@ -72,12 +117,12 @@ def overloaded(message: str, code: str) -> ApiError:
 def over_quota(most: int) -> ApiError:
     """429: this caller has as many requests here as one may have."""
     again = [("retry-after", str(RETRY_AFTER_SECONDS))]
-    text = f"You have {most} requests here already, as many as one caller may have; wait until one of them has ended."
+    text = f"Concurrency limit of one caller reached: {most} of {most} requests in flight. Retry when one ends."
     return ApiError(429, text, code=RATE_LIMITED, kind="requests", headers=again)
 
 
 def no_such_rank(field: str, rank: int, where: str, ranks: int) -> ApiError:
-    """The answer to a request that names a data-parallel rank which isn't there."""
+    """Return the answer to a request that names a data-parallel rank which isn't there."""
     there = "rank 0 only" if ranks == 1 else f"ranks 0 to {ranks - 1}"
     return bad_request(f"{field}: there is no data-parallel rank {rank}; {where} has {there}.", field)
 
@@ -91,7 +136,8 @@ def pinned_gone(field: str, instance: int, model: str) -> ApiError:
 
 def model_not_found(name: str, known: Sequence[str]) -> ApiError:
     """404: other models are served, not this one."""
-    near = get_close_matches(name, known, n=1)
+    name = cut(name, MAX_SHOWN)
+    near = get_close_matches(name, known[:_COMPARED], n=1)
     hint = f" Did you mean '{near[0]}'?" if near else f" Served here: {', '.join(sorted(known)[:10])}."
     return ApiError(404, f"The model '{name}' does not exist.{hint}", code="model_not_found", param="model")
 
@@ -100,23 +146,24 @@ def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]
     """404: the model is there, and doesn't answer what this route asks; `able` are those that do."""
     here = ROUTES[does]
     there = " and ".join(f"POST {ROUTES[kind]}" for kind in others if kind in ROUTES) or "other requests"
-    names = ", ".join(f"'{one}'" for one in able[:10])
+    names = ", ".join(f"'{model}'" for model in able[:10])
     hint = f"Models here that answer POST {here}: {names}." if able else f"No model here answers POST {here}."
     text = f"The model '{name}' doesn't answer POST {here}; it answers {there}. {hint}"
     return ApiError(404, text, code="model_not_found", param="model")
 
 
 def unknown_route(method: str, path: str) -> ApiError:
-    return ApiError(404, f"Unknown route: {method} {path}", code="unknown_url")
+    return ApiError(404, f"Unknown route: {cut(method, MAX_SHOWN)} {cut(path, MAX_SHOWN)}", code="unknown_url")
 
 
 def wrong_method(method: str, path: str, allowed: str) -> ApiError:
-    message = f"Method {method} is not allowed for {path}; use {allowed}."
+    message = f"Method {cut(method, MAX_SHOWN)} is not allowed for {cut(path, MAX_SHOWN)}; use {allowed}."
     return ApiError(405, message, code="method_not_allowed", headers=[("allow", allowed)])
 
 
 def too_large(limit: int) -> ApiError:
-    message = f"The request body is larger than the limit of {limit / 1024 / 1024:g} MB."
+    size = f"{limit / 1024 / 1024:g} MB" if limit >= 1 << 20 else f"{limit / 1024:g} KB"
+    message = f"The request body is larger than the limit of {size}."
     return ApiError(413, message, code="request_too_large", headers=[("connection", "close")])
 
 
@@ -149,11 +196,12 @@ _TABLE: Final[dict[type[runtime.DynamoException], _Row]] = {
     runtime.DeadlineExceeded: _Row(504, API_ERROR),
     FirstTokenTimeout: _Row(504, API_ERROR),
     StreamTimeout: _Row(504, API_ERROR),
+    TakesWorkersDown: _Row(422, INVALID),
 }
 
 
 def to_api_error(error: BaseException) -> ApiError:
-    """The answer to a request that ended with `error`."""
+    """Return the answer to a request that ended with `error`."""
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, runtime.DynamoException):

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.models import ModelPool
+from dynamo.frontend.routing.model_pool import ModelPool
+from dynamo.frontend.routing.model_set import ModelSet
 
 
 def health(pool: ModelPool, draining: bool, connected: bool = True) -> tuple[int, dict[str, Any]]:
     """Status and body. Not `connected`: NATS is away, and with it every worker."""
     status, message = _state(pool, draining, connected)
     sets = pool.sets()
-    served = [one for one in sets if one.served]
-    instances = [entry for one in (*served, *pool.prefills.sets()) for entry in _instances(one, connected)]
+    served = [models for models in sets if models.served]
+    instances = [entry for models in (*served, *pool.prefills.sets()) for entry in _instances(models, connected)]
     body: dict[str, Any] = {
         "status": "healthy" if status == 200 else "unhealthy",
         "message": message,
-        "endpoints": sorted({f"dyn://{key.path}" for one in served for key in one.seats}),
+        "endpoints": sorted({f"dyn://{key.path}" for models in served for key in models.workers}),
         "instances": instances,
         "models": _models(sets),
     }
@@ -48,28 +48,28 @@ def _state(pool: ModelPool, draining: bool, connected: bool) -> tuple[int, str]:
 
 
 def _models(sets: list[ModelSet]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in sets:
-        about = found.setdefault(one.name, {"status": "loading", "instances": 0})
-        if one.served:
+    by_name: dict[str, Any] = {}
+    for models in sets:
+        about = by_name.setdefault(models.name, {"status": "loading", "instances": 0})
+        if models.served:
             about["status"] = "ready"
-            about["instances"] += len(one.seats)
-        elif one.failure:
-            about["reason"] = one.failure
+            about["instances"] += len(models.workers)
+        elif models.failure:
+            about["reason"] = models.failure
             if about["status"] != "ready":
                 about["status"] = "failed"
-    return found
+    return by_name
 
 
-def _instances(found: ModelSet, connected: bool) -> Iterator[dict[str, Any]]:
-    asked = found.routable if connected else frozenset()
-    for key, seat in found.seats.items():
+def _instances(models: ModelSet, connected: bool) -> Iterator[dict[str, Any]]:
+    asked = models.routable if connected else frozenset()
+    for key, worker in models.workers.items():
         yield {
             "namespace": key.path.namespace,
             "component": key.path.component,
             "endpoint": key.path.endpoint,
             "instance_id": key.id,
-            "transport": seat.instance.transport,
-            "host": seat.instance.host,
+            "transport": worker.instance.transport,
+            "host": worker.instance.host,
             "routable": key in asked,
         }

@@ -1,15 +1,16 @@
-"""The original's frontend flags (0.4 to 1.6) that are no settings here: renamed, needless or refused.
+"""NVIDIA Dynamo's frontend flags (0.4 to 1.6) that are no settings here: renamed, needless or refused.
 
-What `dynamo.runtime.flags` makes of them is the same for all programs; docs/compatibility.md is made of this table.
+What `dynamo.runtime.process.legacy_flags` makes of them is the same for all programs; docs/compatibility.md is made of
+this table.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dynamo.llm.kv.former import ROUTER
-from dynamo.runtime.flags import Former, needless, refused, renamed
-from dynamo.runtime.planes import PLANES
+from dynamo.llm.kv_router.legacy_flags import ROUTER
+from dynamo.runtime.load_balancing import ROUTER_MODES
+from dynamo.runtime.process.legacy_flags import PLANES, LegacyFlag, needless, refused, renamed
 
 _WITH_WORKERS: Final = "a model's name, tokenizer and template come from its workers"
 
@@ -63,9 +64,9 @@ _MODELS: Final = (
             env="DYN_TOKENIZER"),
     needless("--router-min-initial-workers", "--hold-seconds has requests wait for a first worker", plain=["0"],
              env="DYN_ROUTER_MIN_INITIAL_WORKERS"),
-    refused("--router-mode", "choose round-robin, random, least-loaded, power-of-two or kv; a request names its "
+    refused("--router-mode", f"choose {', '.join(ROUTER_MODES[:-1])} or {ROUTER_MODES[-1]}; a request names its "
             "worker by the header x-dynamo-worker-instance-id",
-            keeps=["round-robin", "random", "least-loaded", "power-of-two", "kv"], env="DYN_ROUTER_MODE"),
+            keeps=ROUTER_MODES, env="DYN_ROUTER_MODE"),
     needless("--custom-backend-metrics-endpoint --custom-backend-metrics-polling-interval",
              "workers say their figures in their records and on /metrics"),
     needless("--dyn-debug-perf", "-v and /metrics say where time goes", switch=True, env="DYN_DEBUG_PERF"),
@@ -73,14 +74,14 @@ _MODELS: Final = (
     refused("--dump-config-to", "`--help` shows every value and its variable", env="DYN_DUMP_CONFIG_TO"),
 )  # fmt: skip
 
-FORMER: Final[tuple[Former, ...]] = (*PLANES, *ROUTER, *_COUNTED, *_TALKING, *_MODELS)
+FORMER: Final[tuple[LegacyFlag, ...]] = (*PLANES, *ROUTER, *_COUNTED, *_TALKING, *_MODELS)
 GROUPS: Final = {
-    "Listening": ("http_", "cors_", "body_limit", "tls_", "workers", "system_port",
-                  "kserve_", "grpc_"),
+    "Listening": ("http_", "cors_", "body_limit", "body_budget", "tls_", "workers", "system_port", "public_",
+                  "api_keys", "kserve_", "grpc_"),
     "Models and their workers": ("namespace", "discovery_", "hold_", "migration_", "tokenizer", "strict_"),
     "Routing": ("router_mode", "overlap_", "router_kv", "router_decode", "router_track", "router_ttl", "router_temp",
                 "use_kv", "router_replica", "router_session", "router_conditional", "max_local"),
     "Overload": ("active_", "router_queue", "max_", "disable_admin", "open_admin"),
-    "Time limits": ("header_", "body_timeout", "keep_alive", "drain_", "grace_", "stall_", "request_timeout",
-                    "first_token", "backend_stream"),
+    "Time limits": ("header_", "body_timeout", "body_min_rate", "keep_alive", "drain_", "grace_", "stall_",
+                    "request_timeout", "first_token", "backend_stream"),
 }  # fmt: skip

@@ -15,8 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dynamo.runtime import loops
-from dynamo.runtime.histogram import Histogram
+from dynamo.frontend.errors import TakesWorkersDown
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.histogram import Histogram
 
 PREFIX: Final = "dynamo_frontend_"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -98,7 +99,7 @@ class ModelMeter:
         self.histograms[histogram].observe(value)
 
     def used(self, prompt: int, produced: int, cached: int) -> int:
-        """An answer is over; returns the tokens that it had."""
+        """Count an answer that is over, and return the tokens that it had."""
         self.observe("input_sequence_tokens", prompt)
         self.observe("output_sequence_tokens", produced)
         self.observe("cached_tokens", cached)
@@ -109,19 +110,20 @@ class ModelMeter:
 class Metrics(Collector):
     """The figures of one frontend process."""
 
-    def __init__(self) -> None:
+    def __init__(self, active: Callable[[], float] = lambda: 0) -> None:
+        """`active` says how many requests the servers are answering."""
         self._meters: dict[str, ModelMeter] = {}
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}
         self.disconnected = 0
         self._hits: dict[str, int] = {}
         self._refused: dict[str, int] = {}
-        self.active: Callable[[], float] = lambda: 0
+        self._active = active
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def meter(self, model: str) -> ModelMeter:
-        """The figures of `model`; those over `MAX_MODELS` share one."""
+        """Return the figures of `model`; those over `MAX_MODELS` share one."""
         found = self._meters.get(model)
         if found is None:
             name = model if len(self._meters) < MAX_MODELS else "other"
@@ -138,11 +140,11 @@ class Metrics(Collector):
         self._requests[key] = self._requests.get(key, 0) + 1
 
     def hit(self, limit: str) -> None:
-        """A time limit ended something; the names are in docs/design/overload.md."""
+        """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
         self._hits[limit] = self._hits.get(limit, 0) + 1
 
     def refused(self, reason: str) -> None:
-        """Nothing was begun for a request or a connection."""
+        """Count a request or connection for which nothing was begun."""
         self._refused[reason] = self._refused.get(reason, 0) + 1
 
     def text(self) -> bytes:
@@ -154,13 +156,13 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._requests_families()
         tasks = GaugeMetricFamily(PREFIX + "asyncio_tasks", "Tasks of the process's event loop")
-        tasks.add_metric([], loops.task_count())
+        tasks.add_metric([], event_loop.task_count())
         yield tasks
         disconnected = GaugeMetricFamily(PREFIX + "disconnected_clients", "Clients that left before the end")
         disconnected.add_metric([], self.disconnected)
         yield disconnected
         active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests being answered")
-        active.add_metric([], self.active())
+        active.add_metric([], self._active())
         yield active
         yield _counter("time_limits", "What a time limit ended", "limit", self._hits)
         yield _counter("refusals", "Requests and connections refused before any work", "reason", self._refused)
@@ -228,10 +230,13 @@ _ERROR_TYPES: Final = {
 
 OVERLOAD: Final = frozenset({
     "full", "busy", "queue_full", "queue_timeout", "frontend_full", "model_full", "rate_limit_exceeded",
+    "bodies", "large_requests",
 })  # fmt: skip
 """Codes of refusals for want of room: ordinary under load, so the log has them at -v only."""
 
 
 def error_type(status: int, code: str) -> str:
-    """The `error_type` label of a failed request."""
+    """Return the `error_type` label of a failed request."""
+    if code == TakesWorkersDown.code:
+        return code
     return "overload" if code in OVERLOAD else _ERROR_TYPES.get(status, "internal")

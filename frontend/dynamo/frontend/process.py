@@ -12,18 +12,18 @@ from typing import Final
 
 import click
 
-from dynamo.frontend.former import FORMER, GROUPS
+from dynamo.frontend.legacy_flags import FORMER, GROUPS
 from dynamo.frontend.server import open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.frontend.supervisor import CHILD_PORT, CHILD_SOCKET, supervise
-from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, InvalidArgument
-from dynamo.runtime.leaving import Leaving
-from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.logs import configure_logging
+from dynamo.runtime.process.settings import command
+from dynamo.runtime.process.shutdown import ShutdownSignal
+from dynamo.runtime.process.tracing import tracing_from_env
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.settings import command
-from dynamo.runtime.tracing import tracing_from_env
 
 _HELP: Final = "Serve the OpenAI API in front of the workers that registered."
 _EPILOG: Final = """\b
@@ -35,14 +35,15 @@ Examples:
   dynamo-frontend --kserve-grpc-server                     KServe's gRPC on port 8000, HTTP on 8788
 
 etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER (with ETCD_AUTH_*, NATS_AUTH_* where needed). When it
-serves, one line 'ready {"url": …}' is printed. Flags of older ages are understood: docs/compatibility.md.
+serves, one line 'ready {"url": …}' is printed. Flags of older NVIDIA Dynamo versions are understood:
+docs/compatibility.md.
 """
 _CLOSE_SECONDS: Final = 5.0
 _OPEN_FILES: Final = 65_536
 
 
 def make_command() -> click.Command:
-    """The click command; `-v` is added here since it is counted."""
+    """Return the click command; `-v` is added here since it is counted."""
     made = command(
         FrontendSettings, run, name="dynamo-frontend", help=_HELP, epilog=_EPILOG, former=FORMER, groups=GROUPS
     )
@@ -60,9 +61,9 @@ def run(settings: FrontendSettings) -> None:
         if reason := problem(settings):
             raise click.UsageError(reason)
         if settings.workers > 1:
-            loops.run(supervise(settings, _ready))
+            event_loop.run(supervise(settings, _ready))
         else:
-            loops.run(_serve(settings))
+            event_loop.run(_serve(settings))
     except DynamoException as error:
         raise click.ClickException(error.message) from error
     except KeyboardInterrupt:
@@ -80,22 +81,24 @@ async def _serve(settings: FrontendSettings) -> None:
             sock.close()
         raise
     runtime.tracing = tracing
-    leaving = Leaving()
+    leaving = ShutdownSignal()
     try:
         with leaving.handling():
             if CHILD_SOCKET in os.environ:
                 _leave_with_supervisor(leaving)
-            settings = replace(settings, has_siblings=CHILD_SOCKET in os.environ)
-            grpc: list[str] = []
+                # The system port is its supervisor's, whatever the environment says.
+                settings = replace(settings, has_siblings=True, system_port=None)
+            more: dict[str, str] = {}
             await serve_http(
-                runtime, settings, on_ready=lambda url: _ready(url, None, *grpc), sockets=sockets, leaving=leaving,
-                on_grpc=grpc.append,
+                runtime, settings, on_ready=lambda url: _ready(url, more.get("system"), more.get("grpc")),
+                sockets=sockets, leaving=leaving, on_grpc=lambda address: more.update(grpc=address),
+                on_system=lambda url: more.update(system=url),
             )  # fmt: skip
     finally:
         await runtime.shutdown(_CLOSE_SECONDS)
 
 
-def _leave_with_supervisor(leaving: Leaving) -> None:
+def _leave_with_supervisor(leaving: ShutdownSignal) -> None:
     """A child's stdin is a pipe that ends when the supervisor is gone, however it went."""
     loop = asyncio.get_running_loop()
 
@@ -108,7 +111,7 @@ def _leave_with_supervisor(leaving: Leaving) -> None:
 
 
 def _sockets(settings: FrontendSettings) -> list[socket.socket]:
-    """The port; for a supervisor's child a share of it, and a private socket for its figures."""
+    """Return the port; for a supervisor's child a share of it, and a private socket for its figures."""
     private = os.environ.get(CHILD_SOCKET)
     if private is None:
         return [open_port(settings)]
@@ -137,6 +140,6 @@ def _raise_file_limit() -> None:
 
 def _ready(url: str, system_url: str | None = None, grpc: str | None = None) -> None:
     said = {"url": url, "system_url": system_url, "grpc": grpc}
-    loops.calm_collector()
+    event_loop.calm_collector()
     sys.stdout.write(f"ready {json.dumps({name: value for name, value in said.items() if value})}\n")
     sys.stdout.flush()

@@ -14,38 +14,41 @@ import os
 import random
 import signal
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from dynamo.frontend.admission import Thresholds
-from dynamo.frontend.affinity import Sessions
 from dynamo.frontend.app import Application
-from dynamo.frontend.cors import Cors
-from dynamo.frontend.door import Bounds, Door
 from dynamo.frontend.errors import unavailable
-from dynamo.frontend.gate import QueueOptions
-from dynamo.frontend.gates import Gates
-from dynamo.frontend.http_server import LARGEST_HEAD, HttpServer, Limits
-from dynamo.frontend.kv import KvOptions
-from dynamo.frontend.loading import Loader
+from dynamo.frontend.generation.token_timeouts import TokenWatch, period
+from dynamo.frontend.http.api_keys import ApiKeys
+from dynamo.frontend.http.body_budget import BodyBudget
+from dynamo.frontend.http.cors import Cors
+from dynamo.frontend.http.server import LARGEST_HEAD, HttpServer, Limits
+from dynamo.frontend.http.settings import KB
+from dynamo.frontend.http.sockets import bind, connections_of_each, most_connections, url_of
+from dynamo.frontend.http.tls import context as tls_context
+from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
+from dynamo.frontend.limits.memory import keep_large_blocks_apart
+from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.models import ModelPool
-from dynamo.frontend.services import Lifecycle, Policy, Services
+from dynamo.frontend.responses.stream import BatchWriter
+from dynamo.frontend.routing.busy_thresholds import BusyThresholds
+from dynamo.frontend.routing.model_loader import Loader
+from dynamo.frontend.routing.model_watcher import ModelWatcher
+from dynamo.frontend.routing.session_affinity import Sessions
+from dynamo.frontend.services import Lifecycle, RunningServer, Services
 from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
-from dynamo.frontend.sockets import bind, connections_of_each, most_connections, url_of
-from dynamo.frontend.stream import BatchWriter
-from dynamo.frontend.time_limits import TokenLimits, TokenWatch
-from dynamo.frontend.tls import context as tls_context
-from dynamo.frontend.tls import scheme
-from dynamo.llm.files import FileCache
-from dynamo.llm.kv.followers import KvEvents
-from dynamo.llm.kv.replicas import KvSharing
+from dynamo.llm.kv_events.replica_sync import ReplicaSync
+from dynamo.llm.kv_events.subscriber import KvEventSubscriber
+from dynamo.llm.models.file_cache import FileCache
+from dynamo.runtime.discovery.instance_view import InstanceView
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.leaving import Leaving
+from dynamo.runtime.http.server import ProbeServer
+from dynamo.runtime.load_balancing import RouterMode
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.runtime import DistributedRuntime
 
 if TYPE_CHECKING:
@@ -59,79 +62,62 @@ LONGEST: Final = 3.0
 """Times the seconds that a frontend accepts for after SIGTERM, it accepts at most."""
 
 
-class _Server(Protocol):
-    """HTTP's, and gRPC's."""
-
-    @property
-    def asked(self) -> float: ...
-
-    @property
-    def running(self) -> int: ...
-
-    async def stop(self, grace: float, give_up: Callable[[], None]) -> bool: ...
-
-
 async def serve_http(
     runtime: DistributedRuntime,
     settings: FrontendSettings,
     *,
     on_ready: Callable[[str], None],
-    leaving: Leaving | None = None,
+    leaving: ShutdownSignal | None = None,
     sockets: Sequence[socket.socket] | None = None,
     on_grpc: Callable[[str], None] = lambda address: None,
+    on_system: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until `leaving` says so (default: SIGTERM and SIGINT). `on_ready(url)` once requests are answered, for
-    the models whose workers are there, too; right before, `on_grpc(HOST:PORT)` where gRPC is asked for.
+    the models whose workers are there, too; right before, `on_grpc(HOST:PORT)` where gRPC is asked for. The system
+    port, where there is one, answers from the beginning: `on_system(url)`.
 
     Raises `InvalidArgument` where the settings can't be served (port in use, kv mode).
     """
     if reason := problem(settings):
         raise InvalidArgument(reason)
     own = list(sockets) if sockets is not None else [open_port(settings)]
-    leaving_ = leaving or Leaving()
+    leaving_ = leaving or ShutdownSignal()
     with contextlib.ExitStack() as stack:
         for sock in own:
             stack.callback(sock.close)
-        tls = tls_context(settings)
+        tls = tls_context(settings.tls)
+        system = None if settings.system_port is None else stack.enter_context(open_system_port(settings))
         if leaving is None:
             stack.enter_context(leaving_.handling())
         async with frontend(runtime, settings) as services:
-            await _serve(services, settings, own, on_ready, leaving_, tls, on_grpc)
+            application = Application(services)
+            async with _system(application, system, on_system):
+                server = HttpServer(application, _limits(settings), services.metrics, tls)
+                await _serve(services, server, own, on_ready=on_ready, on_grpc=on_grpc, leaving=leaving_)
 
 
 @contextlib.asynccontextmanager
 async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> AsyncIterator[Services]:
-    """The parts of a frontend over a runtime, listening to its registry."""
+    """Build the parts of a frontend over a runtime, listening to its registry."""
     view = await runtime.registry.watch(watched(settings), "frontend")
-    metrics = Metrics()
-    mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
-    loader = Loader(runtime.caller, FileCache(), mode)
-    pool = ModelPool(
-        view, loader, metrics, mode=settings.router_mode, random=random.Random(), gates=_gates(settings, metrics),
-        sessions=_sessions(settings), migration_limit=settings.migration_limit,
-        **_kv_routing(runtime, settings), disagg=disagg_rules(settings),
-        namespace_prefix=settings.namespace_prefix,
-        only=EndpointPath.parse(settings.endpoint) if settings.endpoint else None,
-    )  # fmt: skip
+    servers: list[RunningServer] = []
+    metrics = Metrics(lambda: float(sum(server.running for server in servers)))
+    watcher = _watcher(runtime, view, metrics, settings)
     watch = _watch(settings, metrics)
+    keep_large_blocks_apart()
     services = Services(
-        pool=pool,
+        pool=watcher.pool,
         opener=runtime.caller,
         writer=BatchWriter(runtime.caller.after_batch, time.monotonic),
-        metrics=metrics,
-        policy=Policy(
-            body_limit=settings.body_limit, hold_seconds=settings.hold_seconds,
-            migration_max_seq_len=settings.migration_max_seq_len, stall_seconds=settings.stall_seconds,
-            strict_fields=settings.strict_fields, admin_api=not settings.disable_admin_api,
-            open_admin_api=settings.open_admin_api, request_seconds=settings.request_timeout_secs,
-            has_siblings=settings.has_siblings, sessions=settings.router_session_affinity_ttl_secs is not None,
-            defaults=settings.request_defaults,
-        ),
+        metrics=metrics, servers=servers,
+        settings=settings,
         cors=Cors(settings.cors_origin),
-        lifecycle=Lifecycle(), door=_door(settings, metrics), watch=watch, tracing=runtime.tracing,
-        connected=lambda: runtime.bus.connected,
+        lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
+        limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
+        connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.refused),
+        threads=RequestThreads(refused=metrics.refused),
     )  # fmt: skip
-    stop_listening = view.listen(pool)
+    stop_listening = view.listen(watcher)
     try:
         if namespace := watched(settings):
             await runtime.caller.listen(namespace)
@@ -141,59 +127,53 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         stop_listening()
         if watch is not None:
             watch.stop()
-        await pool.stop()
+        services.threads.close()
+        await watcher.stop()
 
 
-def _door(settings: FrontendSettings, metrics: Metrics) -> Door | None:
-    bounds = Bounds(settings.max_concurrent_requests, settings.max_requests_per_model, settings.max_requests_per_client)
-    return Door(bounds, metrics.refused) if bounds.any else None
+def _watcher(
+    runtime: DistributedRuntime, view: InstanceView, metrics: Metrics, settings: FrontendSettings
+) -> ModelWatcher:
+    """Make what follows the models' instances, and the pool that it fills."""
+    mode = cast("Literal['auto', 'default', 'fastokens']", settings.tokenizer)
+    loader = Loader(runtime.caller, FileCache(), mode)
+    return ModelWatcher(
+        view, loader, metrics, mode=RouterMode(settings.router_mode), random=random.Random(),
+        busy_thresholds=_busy_thresholds(settings, metrics),
+        sessions=None if settings.sessions.ttl is None else Sessions(settings.sessions), migration=settings.migration,
+        kv=settings.kv, disagg=disagg_rules(settings),
+        events=KvEventSubscriber(runtime.bus, runtime.caller) if settings.kv.follow_events else None,
+        sharing=ReplicaSync(runtime.bus, runtime.client_id) if settings.kv.replica_sync else None,
+        namespace_prefix=settings.namespace_prefix,
+        only=EndpointPath.parse(settings.endpoint) if settings.endpoint else None,
+    )  # fmt: skip
+
+
+def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:
+    limits = settings.concurrency
+    return ConcurrencyLimiter(limits, metrics.refused) if limits.any else None
 
 
 def _watch(settings: FrontendSettings, metrics: Metrics) -> TokenWatch | None:
-    limits = TokenLimits(settings.first_token_timeout_secs, settings.backend_stream_timeout_secs)
-    return None if limits.period is None else TokenWatch(limits, metrics.hit, time.monotonic)
+    limits = settings.token_limits
+    return None if period(limits) is None else TokenWatch(limits, metrics.hit, time.monotonic)
 
 
-def _gates(settings: FrontendSettings, metrics: Metrics) -> Gates:
-    thresholds = Thresholds(**{name: getattr(settings, name) for name in Thresholds.__struct_fields__})
-    queue = QueueOptions(
-        settings.router_queue_threshold, settings.router_queue_policy, settings.router_queue_limit,
-        settings.router_queue_timeout_secs,
-    )  # fmt: skip
-    gates = Gates(metrics, thresholds, queue)
-    for line in gates.said_at_start(settings.router_mode):
+def _busy_thresholds(settings: FrontendSettings, metrics: Metrics) -> BusyThresholds:
+    busy_thresholds = BusyThresholds(metrics, settings.thresholds, settings.queue)
+    for line in busy_thresholds.said_at_start(settings.router_mode):
         log.warning(line)
-    return gates
-
-
-def _sessions(settings: FrontendSettings) -> Sessions | None:
-    ttl = settings.router_session_affinity_ttl_secs
-    if ttl is None:
-        return None
-    moves = settings.router_session_affinity_mode == "soft"
-    return Sessions(ttl, settings.router_session_affinity_limit, moves=moves)
-
-
-def _kv_routing(runtime: DistributedRuntime, settings: FrontendSettings) -> dict[str, Any]:
-    """What the pool needs in kv mode, which a model may ask for by itself."""
-    return {
-        "kv": KvOptions(
-            settings.overlap_score_weight,
-            settings.router_temperature,
-            settings.router_ttl_secs,
-            settings.router_kv_overlap_score_credit,
-            settings.router_kv_overlap_score_credit_decay,
-            settings.router_decode_active_request_weight,
-            settings.router_track_output_blocks,
-        ),
-        "events": KvEvents(runtime.bus, runtime.caller) if settings.use_kv_events else None,
-        "sharing": KvSharing(runtime.bus, runtime.client_id) if settings.router_replica_sync else None,
-    }
+    return busy_thresholds
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:
     """HTTP's bound socket; `InvalidArgument` says why it can't be had."""
     return _opened(settings, *settings.web_port, shared)
+
+
+def open_system_port(settings: FrontendSettings) -> socket.socket:
+    """Return the bound socket of the system port; `InvalidArgument` says why it can't be had."""
+    return _opened(settings, settings.system_port or 0, "--system-port")
 
 
 def _opened(settings: FrontendSettings, port: int, flag: str, shared: bool = False) -> socket.socket:
@@ -208,44 +188,52 @@ def _opened(settings: FrontendSettings, port: int, flag: str, shared: bool = Fal
         raise InvalidArgument(f"can't listen on {where}: {hint}") from error
 
 
-async def _serve(
-    services: Services,
-    settings: FrontendSettings,
-    sockets: list[socket.socket],
-    on_ready: Callable[[str], None],
-    leaving: Leaving,
-    tls: ssl.SSLContext | None,
-    on_grpc: Callable[[str], None],
-) -> None:
-    limits = Limits(
-        settings.header_timeout,
-        settings.body_timeout,
-        settings.keep_alive_timeout,
+def _limits(settings: FrontendSettings) -> Limits:
+    """Return the bounds of clients' connections."""
+    return Limits(
+        settings.timeouts.header,
+        settings.timeouts.body,
+        settings.timeouts.keep_alive,
         settings.stall_seconds,
         connections_of_each(settings.max_connections, most_connections(), settings.ports),
         whole=2 * settings.body_limit + LARGEST_HEAD,
+        body_rate=settings.timeouts.body_min_rate_kb * KB,
     )
-    server = HttpServer(Application(services), limits, services.metrics, tls)
-    async with _grpc(services, settings) as grpc:
-        servers: list[_Server] = [server, *grpc]
-        services.metrics.active = lambda: float(sum(one.running for one in servers))
+
+
+async def _serve(
+    services: Services,
+    server: HttpServer,
+    sockets: list[socket.socket],
+    *,
+    on_ready: Callable[[str], None],
+    on_grpc: Callable[[str], None],
+    leaving: ShutdownSignal,
+) -> None:
+    async with _grpc(services) as grpc:
+        servers = services.servers
+        servers += [server, *grpc]
         try:
             await server.start(sockets)
             await _unless(leaving.asked, services.pool.opened(OPEN_SECONDS))
-            for one in grpc:
-                await one.start()
-                on_grpc(one.address)
-            on_ready(url_of(sockets[0], scheme(settings)))
+            for grpc_server in grpc:
+                await grpc_server.start()
+                on_grpc(grpc_server.address)
+            on_ready(url_of(sockets[0], services.settings.tls.scheme))
             await leaving.asked.wait()
-            await _leave(services, settings, server, servers, leaving)
+            await _leave(services, server, servers, leaving)
         finally:
             server.close()
             await server.settled()
 
 
 async def _leave(
-    services: Services, settings: FrontendSettings, http: HttpServer, servers: Sequence[_Server], leaving: Leaving
+    services: Services,
+    http: HttpServer,
+    servers: Sequence[RunningServer],
+    leaving: ShutdownSignal,
 ) -> None:
+    settings = services.settings
     # After Ctrl-C there is no proxy that would go on sending requests here.
     accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
     log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, settings.grace_seconds)
@@ -253,13 +241,31 @@ async def _leave(
     http.drain()
     await _unless(leaving.now, _accept(servers, accept))
     give_up = cache(partial(_give_up, services, settings.grace_seconds))  # once, whichever server asks first
-    stopping = asyncio.gather(*(one.stop(settings.grace_seconds, give_up) for one in servers))
+    stopping = asyncio.gather(*(server.stop(settings.grace_seconds, give_up) for server in servers))
     await _unless(leaving.now, stopping)
 
 
 @contextlib.asynccontextmanager
-async def _grpc(services: Services, settings: FrontendSettings) -> AsyncIterator[list[GrpcServer]]:
-    """The gRPC server where one is asked for, with its port; else nothing of it is loaded."""
+async def _system(
+    application: Application, sock: socket.socket | None, on_system: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Serve the system port while the block runs: it answers however full the port of clients is."""
+    if sock is None:
+        yield
+        return
+    server = ProbeServer(application.system)
+    await server.start(sock)
+    on_system(url_of(sock))
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _grpc(services: Services) -> AsyncIterator[list[GrpcServer]]:
+    """Make the gRPC server where one is asked for, with its port; else nothing of it is loaded."""
+    settings = services.settings
     if not settings.kserve_grpc_server:
         yield []
         return
@@ -269,7 +275,7 @@ async def _grpc(services: Services, settings: FrontendSettings) -> AsyncIterator
     except ModuleNotFoundError as error:
         raise InvalidArgument(f"--kserve-grpc-server needs {error.name}: pip install grpcio protobuf") from error
     _opened(settings, settings.http_port, "--http-port").close()  # gRPC doesn't say why it can't have a port
-    made = GrpcServer(services, settings)
+    made = GrpcServer(services)
     try:
         yield [made]
     finally:
@@ -284,18 +290,18 @@ def _give_up(services: Services, grace: float) -> None:
         answer.refused(unavailable(text, "shutdown"))
 
 
-async def _accept(servers: Sequence[_Server], seconds: float) -> None:
+async def _accept(servers: Sequence[RunningServer], seconds: float) -> None:
     """Go on until nobody sends here any more."""
     clock = asyncio.get_running_loop().time
     began, wait = clock(), seconds
     while wait > 0:
         await asyncio.sleep(wait)
         now = clock()
-        wait = longer(seconds, now - began, now - max(one.asked for one in servers))
+        wait = longer(seconds, now - began, now - max(server.asked for server in servers))
 
 
 def longer(seconds: float, elapsed: float, since_asked: float) -> float:
-    """How much longer a frontend that leaves accepts, after `elapsed` of at least `seconds`. Pure.
+    """Return how much longer a frontend that leaves accepts, after `elapsed` of at least `seconds`. Pure.
 
     Proxies of a busy cluster learn late that it leaves: so it goes on for as long again after each request, up to three
     times as long. That also outlives what clients keep open (httpx: 5 s): none sends into a connection that is closed.

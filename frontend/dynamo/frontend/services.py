@@ -9,45 +9,43 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dynamo.frontend.cors import Cors
-from dynamo.frontend.defaults import RequestDefaults
-from dynamo.frontend.desk import Opener
-from dynamo.frontend.door import Door
+from dynamo.frontend.generation.request_scope import Opener
+from dynamo.frontend.generation.token_timeouts import TokenWatch
+from dynamo.frontend.http.api_keys import ApiKeys
+from dynamo.frontend.http.body_budget import BodyBudget
+from dynamo.frontend.http.cors import Cors
+from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
+from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.models import ModelPool
-from dynamo.frontend.openai import refuse_unknown, unknown_fields
-from dynamo.frontend.stream import BatchWriter
-from dynamo.frontend.time_limits import TokenWatch
-from dynamo.runtime.tracing import Tracing
+from dynamo.frontend.openai.requests import refuse_unknown, unknown_fields
+from dynamo.frontend.responses.stream import BatchWriter
+from dynamo.frontend.routing.model_pool import ModelPool
+from dynamo.frontend.settings import FrontendSettings
+from dynamo.runtime.process.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
 
-class UnderWay(Protocol):
+class OpenRequests(Protocol):
     """A request that is being answered."""
 
     def refused(self, error: Exception) -> None:
         """Nothing more comes of it; fine where it is over."""
 
 
-class Policy(msgspec.Struct, frozen=True):
-    """What the settings say about requests."""
+class RunningServer(Protocol):
+    """A server of HTTP's port, or of gRPC's."""
 
-    body_limit: int = 45 * 1024 * 1024
-    hold_seconds: float = 0.0
-    migration_max_seq_len: int | None = None
-    stall_seconds: float = 60.0
-    strict_fields: bool = False
-    admin_api: bool = True
-    open_admin_api: bool = False
-    request_seconds: float | None = None
-    """For requests that bring no time limit of their own."""
-    sessions: bool = False
-    """Sessions stay with their worker."""
-    has_siblings: bool = False
-    """Other processes answer on the same port."""
-    defaults: RequestDefaults | None = None
-    """For requests that leave them out."""
+    @property
+    def asked(self) -> float:
+        """When the last request for a model came."""
+
+    @property
+    def running(self) -> int:
+        """Return how many requests are being answered."""
+
+    async def stop(self, grace: float, give_up: Callable[[], None]) -> bool:
+        """Let running requests end within `grace`; True where all did."""
 
 
 class Lifecycle(msgspec.Struct):
@@ -63,11 +61,15 @@ class Services(msgspec.Struct):
     opener: Opener
     writer: BatchWriter
     metrics: Metrics
-    policy: Policy
+    settings: FrontendSettings
     cors: Cors
     lifecycle: Lifecycle
+    bodies: BodyBudget
+    threads: RequestThreads
     clock: Callable[[], float] = time.monotonic
-    door: Door | None = None
+    keys: ApiKeys | None = None
+    """There where callers must show one."""
+    limiter: ConcurrencyLimiter | None = None
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
@@ -75,14 +77,15 @@ class Services(msgspec.Struct):
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True
     """Whether workers can be asked at all."""
-    answers: set[UnderWay] = msgspec.field(default_factory=set)
+    answers: set[OpenRequests] = msgspec.field(default_factory=set)
     """Those under way."""
+    servers: list[RunningServer] = msgspec.field(default_factory=list)
+    """Those that listen."""
 
     def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
         """Say in the log what is ignored, or refuse it in strict mode."""
         if not (unknown := unknown_fields(body, kind)):
             return
-        if self.policy.strict_fields:
+        if self.settings.strict_fields:
             raise refuse_unknown(unknown, kind)
-        names = ", ".join(name[:60] for name in unknown[:20])
-        log.info("[%s] ignored unknown request field(s): %s", request_id, names)
+        log.info("[%s] ignored unknown request field(s): %s", request_id, ", ".join(unknown))

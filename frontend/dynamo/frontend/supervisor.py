@@ -4,7 +4,9 @@ Children are executed, not forked (gRPC's threads don't survive a fork). Each is
 of its own to etcd and NATS and shares the port by SO_REUSEPORT; the kernel spreads the
 connections. A probe on that port would reach a random child, so the supervisor owns
 `/health` and the merged `/metrics` on `--system-port`; it asks the children over private Unix sockets.
-"""
+
+Counters and histograms of the children add up; so do gauges that count something, while facts of a
+model (context length, block size) are the same everywhere and are not added."""
 
 from __future__ import annotations
 
@@ -13,23 +15,71 @@ import contextlib
 import json
 import logging
 import os
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dynamo.frontend.merging import merge_health, merge_metrics
-from dynamo.frontend.server import open_port
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from dynamo.frontend.http.guard import SYSTEM_ROUTES
+from dynamo.frontend.http.sockets import url_of
+from dynamo.frontend.responses.stream import Send
+from dynamo.frontend.server import open_port, open_system_port
 from dynamo.frontend.settings import FrontendSettings, to_argv
-from dynamo.frontend.sockets import bind, url_of
-from dynamo.frontend.stream import Send
-from dynamo.frontend.tls import scheme
-from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.leaving import Leaving
-from dynamo.runtime.probing import ProbeServer
+from dynamo.runtime.http.server import ProbeServer
+from dynamo.runtime.process.backoff import Backoff
+from dynamo.runtime.process.shutdown import ShutdownSignal
+
+_COUNTS: Final = (
+    "_inflight_requests",
+    "_active_requests",
+    "_disconnected_clients",
+    "_pending_requests",
+    "_pending_isl_tokens",
+)
+
+
+class _Merged(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def merge_metrics(texts: Sequence[str]) -> str:
+    """One exposition of all."""
+    families: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for text in texts:
+        for family in text_string_to_metric_families(text):
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            sums = values.setdefault(family.name, {})
+            added = family.type != "gauge" or family.name.endswith(_COUNTS)
+            for sample in family.samples:
+                key = (sample.name, tuple(sorted(sample.labels.items())))
+                sums[key] = sums.get(key, 0.0) + sample.value if added else max(sums.get(key, 0.0), sample.value)
+    for name, family in families.items():
+        for (sample_name, labels), value in values[name].items():
+            family.add_sample(sample_name, dict(labels), value)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(list(families.values())))
+    return generate_latest(registry).decode()
+
+
+def merge_health(answers: Sequence[tuple[int, dict[str, object]]]) -> tuple[int, dict[str, object]]:
+    """Healthy while any process is (the port is served); the body is the healthy one's, with all states."""
+    healthy = [body for status, body in answers if status == 200]
+    states = [{"status": body.get("status"), "message": body.get("message")} for _, body in answers]
+    best = healthy[0] if healthy else answers[0][1]
+    return (200 if healthy else 503), {**best, "processes": states}
+
 
 log = logging.getLogger(__name__)
 CHILD_SOCKET: Final = "DYN_FRONTEND_CHILD_SOCKET"
@@ -38,16 +88,16 @@ CHILD_PORT: Final = "DYN_FRONTEND_CHILD_PORT"
 _ASK_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 1.0
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
-_FIRST_BACKOFF: Final = 0.5
-_LONGEST_BACKOFF: Final = 30.0
+BACKOFF: Final = Backoff(0.5, 30.0)
 _STABLE_SECONDS: Final = 60.0
+_OF_ANY: Final = tuple(path for path in SYSTEM_ROUTES if path != "/metrics")
+_PASSED_ON: Final = (b"content-type", b"content-security-policy", b"x-content-type-options", b"referrer-policy")
+_JSON: Final = (b"content-type", b"application/json")
 
 
 def next_backoff(last: float, ran_for: float) -> float:
-    """Seconds to wait before a child that ran for `ran_for` is started again."""
-    if ran_for >= _STABLE_SECONDS or last == 0:
-        return _FIRST_BACKOFF
-    return min(last * 2, _LONGEST_BACKOFF)
+    """Return the seconds to wait before a child that ran for `ran_for` is started again."""
+    return BACKOFF.after(0.0 if ran_for >= _STABLE_SECONDS else last)
 
 
 class Child:
@@ -63,7 +113,7 @@ class Child:
         """Kept for when it dies: counters must not fall."""
         self.departed: list[str] = []
 
-    async def run(self, leaving: Leaving) -> None:
+    async def run(self, leaving: ShutdownSignal) -> None:
         """Keep it running until `leaving`; then pass the signal on and wait."""
         backoff = 0.0
         while not leaving.asked.is_set():
@@ -81,7 +131,7 @@ class Child:
                 async with asyncio.timeout(backoff):
                     await leaving.asked.wait()
 
-    async def _once(self, leaving: Leaving) -> int:
+    async def _once(self, leaving: ShutdownSignal) -> int:
         self._path.unlink(missing_ok=True)
         env = {**os.environ, CHILD_SOCKET: str(self._path), CHILD_PORT: str(self._port)}
         self._process = await asyncio.create_subprocess_exec(
@@ -107,7 +157,7 @@ class Child:
                 self.failed = None
                 self.ready.set()
 
-    async def _pass_on(self, process: asyncio.subprocess.Process, leaving: Leaving) -> None:
+    async def _pass_on(self, process: asyncio.subprocess.Process, leaving: ShutdownSignal) -> None:
         await leaving.asked.wait()
         number = leaving.number
         with contextlib.suppress(ProcessLookupError):
@@ -115,8 +165,8 @@ class Child:
             await leaving.now.wait()
             process.send_signal(number)
 
-    async def ask(self, path: str) -> tuple[int, bytes]:
-        """GET from the child; `OSError` or `TimeoutError` where it doesn't answer."""
+    async def ask(self, path: str) -> tuple[int, bytes, bytes]:
+        """GET from the child: status, head and body; `OSError` or `TimeoutError` where it doesn't answer."""
         async with asyncio.timeout(_ASK_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(self._path))
             try:
@@ -130,19 +180,19 @@ class Child:
         status = head.split(b" ", 2)[1:2]
         if not status or not status[0].isdigit():
             raise OSError("the child's answer can't be read")
-        return int(status[0]), body
+        return int(status[0]), head, body
 
     async def metrics(self) -> str:
         """Its figures now, or the last ones known."""
         with contextlib.suppress(OSError, TimeoutError):
-            status, body = await self.ask("/metrics")
+            status, _, body = await self.ask("/metrics")
             if status == 200:
                 self.last_metrics = body.decode()
         return self.last_metrics
 
     async def health(self) -> tuple[int, dict[str, object]]:
         try:
-            status, body = await self.ask("/health")
+            status, _, body = await self.ask("/health")
             found: dict[str, object] = json.loads(body)
         except (OSError, TimeoutError, ValueError):
             return 503, {"status": "unhealthy", "message": self.failed or f"process {self.index} does not answer"}
@@ -150,16 +200,29 @@ class Child:
 
 
 class SystemApp:
-    """`/health`, `/live` and `/metrics` of all children, as ASGI."""
+    """`/health`, `/live` and `/metrics` of all children, as ASGI; what else is the same for all, any child says."""
 
     def __init__(self, children: list[Child]) -> None:
         self._children = children
 
     async def __call__(self, scope: dict[str, object], receive: object, send: Send) -> None:
-        status, body, kind = await self._answer(str(scope.get("path", "")))
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        path = str(scope.get("path", ""))
+        if path in _OF_ANY and scope.get("method") == "GET":
+            status, body, more = await self._any(path)
+        else:
+            status, body, kind = await self._answer(path)
+            more = [(b"content-type", kind)]
+        headers = [*more, (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def _any(self, path: str) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+        for child in self._children:
+            with contextlib.suppress(OSError, TimeoutError):
+                status, head, body = await child.ask(path)
+                fields = (line.partition(b": ") for line in head.split(b"\r\n")[1:])
+                return status, body, [(name, value) for name, _, value in fields if name in _PASSED_ON]
+        return 503, b'{"error":{"message":"No process answers","type":"service_unavailable"}}', [_JSON]
 
     async def _answer(self, path: str) -> tuple[int, bytes, bytes]:
         if path == "/live":
@@ -185,19 +248,24 @@ async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | N
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dyn-frontend-")))
         argv = [sys.executable, "-m", "dynamo.frontend", *to_argv(settings, workers=1, http_port=port)]
         children = [Child(index, argv, port, folder) for index in range(settings.workers)]
-        leaving = Leaving()
+        leaving = ShutdownSignal()
         with leaving.handling():
-            await _run(settings, children, leaving, lambda system: on_ready(url_of(reserved, scheme(settings)), system))
+            await _run(
+                settings,
+                children,
+                leaving,
+                lambda system: on_ready(url_of(reserved, settings.tls.scheme), system),
+            )
 
 
 async def _run(
-    settings: FrontendSettings, children: list[Child], leaving: Leaving, on_ready: Callable[[str | None], None]
+    settings: FrontendSettings, children: list[Child], leaving: ShutdownSignal, on_ready: Callable[[str | None], None]
 ) -> None:
     system = ProbeServer(SystemApp(children))
     system_url: str | None = None
     try:
         if settings.system_port is not None:
-            sock = _system_socket(settings)
+            sock = open_system_port(settings)
             system_url = url_of(sock)
             await system.start(sock)
         async with asyncio.TaskGroup() as group:
@@ -210,13 +278,6 @@ async def _run(
             polling.cancel()
     finally:
         await system.stop()
-
-
-def _system_socket(settings: FrontendSettings) -> socket.socket:
-    try:
-        return bind(settings.http_host, settings.system_port or 0)
-    except OSError as error:
-        raise InvalidArgument(f"can't listen on --system-port {settings.system_port}: {error.strerror}") from error
 
 
 async def _announce(children: list[Child], on_ready: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """The spans of one HTTP request, where traces are asked for: `http-request`, and below it its stages.
 
 `preprocess` until it is tokens, `route` per attempt to place a choice on a worker; a worker's `handle_payload` is below
-the `route` that sent it there. Names are the original's where it has one.
+the `route` that sent it there. Names are NVIDIA Dynamo's where it has one.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dynamo.frontend.requests import Scope, header
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.frontend.http.requests import Scope, header
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.tracing import CURRENT, TRACEPARENT, TRACESTATE, Span, Tracing
+from dynamo.runtime.process.tracing import CURRENT, TRACEPARENT, TRACESTATE, Span, Tracing
 
 _SERVER_ERROR: Final = 500
 
 
 class RequestTrace:
-    """See the module. Made in the task that answers the request, whose log lines carry its ids from then on."""
+    """The spans of one request; made in the task that answers it, whose log lines carry its ids from then on."""
 
     def __init__(self, tracing: Tracing, scope: Scope, request_id: str) -> None:
         names = (TRACEPARENT, TRACESTATE)
@@ -38,7 +38,7 @@ class RequestTrace:
         return None if tracing is None else cls(tracing, scope, request_id)
 
     def carried(self) -> dict[str, str]:
-        """What names it in the metadata of requests that it causes."""
+        """Return what names it in the metadata of requests that it causes."""
         return self._span.carried()
 
     def prepared(self, model: str, requests: Sequence[PreprocessedRequest | TextRequest | EmbeddingRequest]) -> None:
@@ -46,12 +46,12 @@ class RequestTrace:
         if self._stage is not None:
             self._stage.end()
             self._stage = None
-        tokens = sum(len(one.token_ids) for one in requests if isinstance(one, PreprocessedRequest))
-        tokens += sum(one.tokens for one in requests if isinstance(one, EmbeddingRequest))
+        tokens = sum(len(request.token_ids) for request in requests if isinstance(request, PreprocessedRequest))
+        tokens += sum(request.tokens for request in requests if isinstance(request, EmbeddingRequest))
         self._span.set(model=model, prompt_tokens=tokens, choices=len(requests))
 
     def route(self, choice: int, attempt: int) -> Span:
-        """An attempt to place a choice begins."""
+        """Begin the span of an attempt to place a choice."""
         return self._span.child("route", {"choice": choice, "attempt": attempt})
 
     def first_token(self) -> None:
@@ -66,7 +66,7 @@ class RequestTrace:
 
 
 def routed(span: Span, context: Context, instance: int) -> Context:
-    """The context for the worker that was chosen: what names the span travels with it."""
+    """Return the context for the worker that was chosen: what names the span travels with it."""
     span.set(instance_id=str(instance))
     child = context.child()
     child.metadata.update(span.carried())

@@ -1,11 +1,11 @@
-"""The endpoints of the standalone router, over `dynamo.llm.KvRouter`: names and payloads are the original's."""
+"""The endpoints of the standalone router, over `dynamo.llm.KvRouter`: names and payloads are NVIDIA Dynamo's."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from dynamo.llm.kv.service import KvRouter
+from dynamo.llm.kv_router.router import KvRouter
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
 

@@ -1,16 +1,15 @@
-"""The original's `python -m dynamo.router` flags that are no settings here."""
+"""NVIDIA Dynamo's `python -m dynamo.router` flags that are no settings here."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dynamo.llm.kv.former import ROUTER
-from dynamo.runtime.flags import Former, refused, renamed
-from dynamo.runtime.planes import PLANES
+from dynamo.llm.kv_router.legacy_flags import ROUTER
+from dynamo.runtime.process.legacy_flags import PLANES, LegacyFlag, refused, renamed
 
 _AT_THE_FRONTEND: Final = "the frontend has it: dynamo-frontend --router-mode kv"
 
-FORMER: Final[tuple[Former, ...]] = (
+FORMER: Final[tuple[LegacyFlag, ...]] = (
     *PLANES,
     *ROUTER,
     renamed("--assume-kv-reuse", "--router-assume-kv-reuse", switch=True),

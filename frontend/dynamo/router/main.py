@@ -16,19 +16,19 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dynamo.llm.kv.booking import FollowCounts
-from dynamo.llm.kv.service import KvRouter
+from dynamo.llm.kv_router.booking import FollowCounts
+from dynamo.llm.kv_router.router import KvRouter
 from dynamo.router.endpoints import RouterEndpoints
-from dynamo.router.former import FORMER
+from dynamo.router.legacy_flags import FORMER
 from dynamo.router.settings import RouterSettings
-from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.generators import from_generator
-from dynamo.runtime.logs import configure_logging
+from dynamo.runtime.http.system_server import SystemServer, runtime_health
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.logs import configure_logging
+from dynamo.runtime.process.settings import command
+from dynamo.runtime.request_plane.generator_handler import from_generator
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.settings import command
-from dynamo.runtime.system import SystemServer, runtime_health
 
 ENDPOINTS: Final = ("generate", "best_worker_id", "get_overlap_scores")
 _HELP: Final = "Route requests to the workers of one endpoint by what their KV caches hold."
@@ -38,13 +38,13 @@ Examples:
   python -m dynamo.router --endpoint dynamo.prefill.generate --no-kv-events --system-port 9090
 
 It serves NAMESPACE.router.generate, .best_worker_id and .get_overlap_scores. etcd and NATS are found by
-ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed. Flags of older ages are understood:
-docs/compatibility.md.
+ETCD_ENDPOINTS and NATS_SERVER. When it serves, one line 'ready {…}' is printed. Flags of older NVIDIA
+Dynamo versions are understood: docs/compatibility.md.
 """
 
 
 def make_command() -> click.Command:
-    """The click command; `-v` is added here since it is counted."""
+    """Return the click command; `-v` is added here since it is counted."""
     made = command(RouterSettings, run, name="dynamo.router", help=_HELP, epilog=_EPILOG, former=FORMER)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
@@ -63,7 +63,7 @@ def run(settings: RouterSettings) -> None:
     except DynamoException as error:
         raise click.UsageError(error.message) from error
     try:
-        loops.run(_work(settings))
+        event_loop.run(_work(settings))
     except DynamoException as error:
         raise click.ClickException(error.message) from error
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def run(settings: RouterSettings) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(runtime: DistributedRuntime, settings: RouterSettings) -> AsyncIterator[KvRouter]:
-    """The router and its endpoints, registered; they leave with `runtime`."""
+    """Return the router and its endpoints, registered; they leave with `runtime`."""
     router = KvRouter(runtime.endpoint(settings.workers()), settings.router_block_size, settings.config())
     await router.ready()
     endpoints = RouterEndpoints(router)
@@ -99,7 +99,9 @@ class _Figures(Collector):
         found: list[Metric] = [unfollowed]
         for name in ("kv_steps", "kv_gaps", "kv_snapshots"):
             value = self._counts.counters[f"model_{name}_total"]
-            found.append(CounterMetricFamily(f"dynamo_router_{name}", f"See docs/design/kv.md ({name}).", value=value))
+            found.append(
+                CounterMetricFamily(f"dynamo_router_{name}", f"See docs/design/serving/kv.md ({name}).", value=value)
+            )
         return found
 
 

@@ -1,14 +1,14 @@
-"""The router's settings: the original's flags and variables (ai-dynamo 1.6.1), older ages' names beside them."""
+"""The router's settings: the flags and variables of NVIDIA Dynamo 1.6.1, with older versions' names beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynamo.llm.kv.config import KvRouterConfig
-from dynamo.llm.kv.predicted import SECONDS
+from dynamo.llm.kv.index import SECONDS
+from dynamo.llm.kv_router.config import KvRouterConfig
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath, check_name
-from dynamo.runtime.settings import setting
+from dynamo.runtime.process.settings import setting
 
 COMPONENT = "router"
 
@@ -71,7 +71,7 @@ class RouterSettings:
     verbose: int = 0
 
     def workers(self) -> EndpointPath:
-        """The endpoint to route to; `InvalidArgument` where it is none."""
+        """Return the endpoint to route to; `InvalidArgument` where it is none."""
         if not self.endpoint:
             raise InvalidArgument(
                 "--endpoint (or DYN_ROUTER_ENDPOINT) must name the workers: namespace.component.endpoint"
@@ -84,7 +84,7 @@ class RouterSettings:
         return EndpointPath(namespace, COMPONENT, endpoint)
 
     def config(self) -> KvRouterConfig:
-        """How to choose; `InvalidArgument` for values that can't be."""
+        """Return how to choose; `InvalidArgument` for values that can't be."""
         try:
             return KvRouterConfig(
                 overlap_score_weight=self.router_kv_overlap_score_weight,

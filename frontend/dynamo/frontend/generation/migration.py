@@ -1,7 +1,8 @@
 """What a stream needs to go on with another worker: the tokens that it has got, and the request for the rest. Pure.
 
-`generation.py` has one `Kept` per choice. Tokens are kept as they come, one append each, and go behind the
-prompt when their worker is lost: the next one computes them like any prompt, and makes the token after them.
+`choice.py` has one `MigrationState` per choice, `retries.py` asks it. Tokens are kept as they come, one append each,
+and go behind the prompt when their worker is lost: the next one computes them like any prompt, and makes the token
+after them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from dynamo.frontend.model_set import AnyRequest
+from dynamo.frontend.limits.settings import MigrationSettings
+from dynamo.frontend.routing.model_set import AnyRequest
 from dynamo.llm.protocols import PreprocessedRequest
 
 TEXT: Final = "engines that take text can't go on with what another one began"
@@ -21,27 +23,23 @@ TOO_LONG: Final = "it is longer than what is kept to go on elsewhere (--migratio
 USED_UP: Final = "its migration limit of {} is used up"
 
 
-class Kept:
+class MigrationState:
     """The tokens of one choice since it was sent last, while it may go on elsewhere."""
 
     __slots__ = ("_made", "_on_long", "_room", "add", "barred")
 
     def __init__(
-        self, request: AnyRequest, limit: int, longest: int | None = None,
-        on_long: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
-        """`limit`: how often it may go on; `longest`: tokens of prompt and answer up to which it may, None: any.
-
-        `on_long` is called once, where it has become longer than that.
-        """
+        self, request: AnyRequest, settings: MigrationSettings, on_long: Callable[[], object] = lambda: None
+    ) -> None:
+        """`on_long` is called once, where prompt and answer have become longer than the settings allow."""
         self._made, self._on_long = array("q"), on_long
         self._room = 0
         self.barred = ""
         """Why it can't go on elsewhere, whatever the limit."""
         self.add: Callable[[int], None] | None = None
         """To be called with each token; None: nothing is kept."""
-        if limit > 0:
-            self._begin(request, longest)
+        if settings.limit > 0:
+            self._begin(request, settings.max_seq_len)
 
     def _begin(self, request: AnyRequest, longest: int | None) -> None:
         if not isinstance(request, PreprocessedRequest):
@@ -74,14 +72,14 @@ class Kept:
         return rest_of(request, self.take())
 
     def take(self) -> list[int]:
-        """Those that came since the request was sent last; from now on the next ones are kept."""
+        """Return those that came since the request was sent last; from now on the next ones are kept."""
         made = self._made.tolist()
         del self._made[:]
         return made
 
 
 def rest_of(request: PreprocessedRequest, made: list[int]) -> PreprocessedRequest | None:
-    """The request for what comes after `made`; None where nothing may come after it."""
+    """Return the request for what comes after `made`; None where nothing may come after it."""
     ends, output = request.stop_conditions, request.output_options
     if ends.max_tokens is not None and ends.max_tokens <= len(made):
         return None

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from dynamo.frontend.explaining import Explanation
-from dynamo.frontend.hints import NO_HINTS, Hints
+from dynamo.frontend.generation.token_timeouts import TokenWatch
+from dynamo.frontend.limits.settings import MigrationSettings
 from dynamo.frontend.metrics import ModelMeter
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.time_limits import TokenWatch
+from dynamo.frontend.routing.hints import NO_HINTS, Hints
+from dynamo.frontend.routing.model_set import ModelSet
+from dynamo.frontend.routing.prefill_pools import Prefills
+from dynamo.frontend.routing.report import RoutingReport
 from dynamo.frontend.tracing import RequestTrace
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import InstanceKey
+
+NO_MIGRATION: Final = MigrationSettings()
+ChoiceT = TypeVar("ChoiceT", contravariant=True)
 
 
 class Call(Protocol):
@@ -35,7 +40,22 @@ class Opener(Protocol):
     def after_batch(self, callback: Callable[[], None]) -> None: ...
 
 
-class Desk(msgspec.Struct):
+class Listener(Protocol[ChoiceT]):
+    """Who wants the text. Called on the loop, never after `finished` or `failed` of that choice."""
+
+    def text(self, choice: ChoiceT, text: str) -> None: ...
+
+    def tokens(
+        self, choice: ChoiceT, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
+    ) -> None:
+        """Take text as `text` does, where log probabilities were asked for."""
+
+    def finished(self, choice: ChoiceT) -> None: ...
+
+    def failed(self, choice: ChoiceT, error: Exception) -> None: ...
+
+
+class RequestScope(msgspec.Struct):
     """What the choices of one request share."""
 
     models: ModelSet
@@ -43,11 +63,12 @@ class Desk(msgspec.Struct):
     context: Context
     meter: ModelMeter
     clock: Callable[[], float]
-    migration_limit: int = 0
-    migration_max_seq_len: int | None = None
+    migration: MigrationSettings = NO_MIGRATION
     hold_seconds: float = 0.0
     hints: Hints = msgspec.field(default_factory=lambda: NO_HINTS)
-    explanation: Explanation | None = None
+    explanation: RoutingReport | None = None
+    prefills: Prefills | None = None
+    """Workers that may compute the prompts; None: only those that answer do."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
     shown: Mapping[int, str] | None = None
@@ -58,6 +79,6 @@ class Desk(msgspec.Struct):
     """The set that goes on where one has ended: a set ends with its last instance."""
 
     def renew(self) -> None:
-        """Where the set has ended, go on with the one that has followed it."""
-        if not self.models.seats and self.again is not None:
+        """Go on with the set that has followed, where this one has ended."""
+        if not self.models.workers and self.again is not None:
             self.models = self.again(self.models) or self.models

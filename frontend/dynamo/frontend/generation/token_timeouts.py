@@ -1,7 +1,7 @@
 """Time limits on tokens: attempts of which a worker says nothing for too long are ended, and may go on elsewhere.
 
 A worker whose engine hangs still answers pings, so nobody else notices it. Nothing is done per token: one sweep per
-process compares, a few times per limit, how many tokens each attempt has. `generation.py` enters and leaves.
+process compares, a few times per limit, how many tokens each attempt has. `attempt.py` enters and leaves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from dynamo.frontend.errors import FirstTokenTimeout, StreamTimeout
+from dynamo.frontend.limits.settings import TokenLimits
 from dynamo.runtime.errors import DynamoException
 
 FIRST_TOKEN: Final = "first_token"
@@ -21,46 +23,20 @@ LOOKS: Final = 8
 LONGEST_PERIOD: Final = 1.0
 
 
-class FirstTokenTimeout(DynamoException):
-    """A worker gave no first token in time."""
-
-    code = "first_token_timeout"
-    retryable = True
-
-
-class StreamTimeout(DynamoException):
-    """A worker's stream brought no token for too long."""
-
-    code = "stream_timeout"
-    retryable = True
-
-
 Stalled = FirstTokenTimeout | StreamTimeout
 
 
-class TokenLimits(msgspec.Struct, frozen=True):
-    """Seconds that a worker may say nothing; None: as long as it likes."""
+def period(limits: TokenLimits) -> float | None:
+    """Return the seconds between two sweeps; None: there is nothing to look for."""
+    shortest = min(limits.of(False), limits.of(True))
+    return None if shortest == float("inf") else min(shortest / LOOKS, LONGEST_PERIOD)
 
-    first: float | None = None
-    """From the moment that an attempt is sent to it; where unset, `between` holds from there."""
-    between: float | None = None
 
-    def of(self, begun: bool) -> float:
-        """The limit of an attempt that has, or hasn't, a token already; infinite where there is none."""
-        found = self.between if begun or self.first is None else self.first
-        return float("inf") if found is None else found
-
-    @property
-    def period(self) -> float | None:
-        """Seconds between two sweeps; None: there is nothing to look for."""
-        shortest = min(self.of(False), self.of(True))
-        return None if shortest == float("inf") else min(shortest / LOOKS, LONGEST_PERIOD)
-
-    def error(self, begun: bool) -> Stalled:
-        """What an attempt over its limit ends with."""
-        if begun:
-            return StreamTimeout(f"no token for {self.between:g} s: the time limit between two tokens passed")
-        return FirstTokenTimeout(f"no token within {self.of(False):g} s: the time limit for a first token passed")
+def _stalled(limits: TokenLimits, begun: bool) -> Stalled:
+    """Return what an attempt over its limit ends with."""
+    if begun:
+        return StreamTimeout(f"no token for {limits.between:g} s: the time limit between two tokens passed")
+    return FirstTokenTimeout(f"no token within {limits.of(False):g} s: the time limit for a first token passed")
 
 
 class Watched(Protocol):
@@ -68,7 +44,7 @@ class Watched(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, also of attempts before this one."""
+        """Return the tokens so far, also of attempts before this one."""
 
     def stalled(self, error: DynamoException) -> None:
         """End the attempt with this error. It must leave the watch."""
@@ -100,7 +76,7 @@ class Progress:
         self._marks[attempt] = _Mark(tokens, tokens, now)
 
     def leave(self, attempt: Watched) -> None:
-        """Also where it isn't there."""
+        """Forget an attempt; fine where it isn't there."""
         self._marks.pop(attempt, None)
 
     def postpone(self, seconds: float) -> None:
@@ -109,22 +85,22 @@ class Progress:
             mark.since += seconds
 
     def late(self, now: float) -> list[tuple[Watched, Stalled]]:
-        """Those over a limit, and what to end them with; notes who has got on."""
-        found = []
+        """Return those over a limit, and what to end them with; notes who has got on."""
+        late = []
         for attempt, mark in self._marks.items():
             tokens = attempt.tokens
             if tokens != mark.tokens:
                 mark.tokens, mark.since = tokens, now
             elif now - mark.since >= self._limits.of(tokens != mark.start):
-                found.append((attempt, self._limits.error(tokens != mark.start)))
-        return found
+                late.append((attempt, _stalled(self._limits, tokens != mark.start)))
+        return late
 
 
 class TokenWatch:
-    """See the module. `hit` hears the name of each limit that ended an attempt."""
+    """Ends attempts whose worker says nothing for too long; `hit` hears the name of each limit that ended one."""
 
     def __init__(self, limits: TokenLimits, hit: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._period, self._hit, self._clock = limits.period or LONGEST_PERIOD, hit, clock
+        self._period, self._hit, self._clock = period(limits) or LONGEST_PERIOD, hit, clock
         self._progress = Progress(limits)
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -140,7 +116,7 @@ class TokenWatch:
             self._set_timer()
 
     def leave(self, attempt: Watched) -> None:
-        """It is over, or between two workers."""
+        """Look no more at an attempt that is over, or between two workers."""
         self._progress.leave(attempt)
 
     def stop(self) -> None:

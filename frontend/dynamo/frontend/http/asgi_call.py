@@ -11,8 +11,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from dynamo.frontend.http_server import CONNECTION
-from dynamo.frontend.requests import MAX_TIMEOUT_MS, TIMEOUT_HEADER
+from dynamo.frontend.http.requests import MAX_TIMEOUT_MS, TIMEOUT_HEADER
+from dynamo.frontend.http.server import CONNECTION
 
 PATH: Final = "/v1/completions"
 _PEER: Final = re.compile(r"ipv[46]:\[?(?P<host>[^\]]*?)\]?:(?P<port>\d+)")
@@ -22,7 +22,7 @@ Take = Callable[[bytes], Awaitable[None]]
 
 
 class Exchange:
-    """See the module. `take` gets the pieces of a good answer; without one they are kept."""
+    """One call of the application without a socket; `take` gets the pieces of a good answer, else they are kept."""
 
     def __init__(self, body: bytes, take: Take | None = None) -> None:
         self._body: bytes | None = body
@@ -89,6 +89,6 @@ class Exchange:
 
 
 def _milliseconds(seconds: float, given: bytes | None) -> int:
-    """A time limit, at least a millisecond and at most what the client also set by header."""
+    """Return a time limit, at least a millisecond and at most what the client also set by header."""
     own = max(1, round(min(seconds * 1000, MAX_TIMEOUT_MS)))
     return min(own, int(given)) if given is not None and given.isdigit() else own

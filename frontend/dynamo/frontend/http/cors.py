@@ -23,7 +23,7 @@ class Cors:
         self._origins = {name.encode() for name in names}
 
     def headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """What an answer carries; empty where the origin is not allowed or none is."""
+        """Return what an answer carries; empty where the origin is not allowed or none is."""
         if not self._origins:
             return []
         origin = next((value for name, value in request if name == b"origin"), None)
@@ -33,7 +33,7 @@ class Cors:
         return [(b"access-control-allow-origin", allowed), _EXPOSED, (b"vary", b"origin")]
 
     def preflight(self, request: Sequence[tuple[bytes, bytes]]) -> Headers | None:
-        """The headers that answer a preflight; None where the request is none, or not allowed."""
+        """Return the headers that answer a preflight; None where the request is none, or not allowed."""
         asked = dict(request)
         if b"access-control-request-method" not in asked or not (allowed := self.headers(request)):
             return None

@@ -8,11 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, too_large
+from dynamo.frontend.http.body_budget import FREE
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = dict[str, Any]
 _HEADERS: Final = "dynamo.headers"
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+_DIGITS: Final = re.compile(rb"[0-9]{1,12}")
+_SHOWN: Final = 100
+"""Characters of a client's text that a message repeats."""
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 
@@ -22,20 +26,20 @@ class ClientGone(Exception):  # noqa: N818 - nobody sees it as an error
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """All headers by their lower-case names; of several with one name the last."""
-    found: dict[bytes, bytes] | None = scope.get(_HEADERS)
-    if found is None:
-        found = scope[_HEADERS] = dict(scope["headers"])
-    return found
+    """Return all headers by their lower-case names; of several with one name the last."""
+    headers: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    if headers is None:
+        headers = scope[_HEADERS] = dict(scope["headers"])
+    return headers
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """A header by its lower-case name."""
+    """Return a header by its lower-case name."""
     return headers_of(scope).get(name)
 
 
 def request_id(scope: Scope) -> str:
-    """The client's `x-request-id` where it is usable, else a new one."""
+    """Return the client's `x-request-id` where it is usable, else a new one."""
     given = header(scope, b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
@@ -44,11 +48,11 @@ def request_id(scope: Scope) -> str:
 
 
 def timeout_seconds(scope: Scope) -> float | None:
-    """The time limit that the client set with `x-request-timeout-ms`; None: none."""
+    """Return the time limit that the client set with `x-request-timeout-ms`; None: none."""
     given = header(scope, TIMEOUT_HEADER.encode())
     if given is None:
         return None
-    if not given.isdigit() or not 0 < int(given[:12]) <= MAX_TIMEOUT_MS:
+    if not _DIGITS.fullmatch(given) or not 0 < int(given) <= MAX_TIMEOUT_MS:
         raise bad_request(f"{TIMEOUT_HEADER}: must be between 1 and {MAX_TIMEOUT_MS}.", TIMEOUT_HEADER)
     return int(given) / 1000
 
@@ -60,14 +64,25 @@ def check_json(scope: Scope) -> None:
         return
     media = kind.partition(b";")[0].strip().lower()
     if media != b"application/json" and not media.endswith(b"+json"):
-        text = f"Content-Type {media.decode('latin-1')!r} is not supported; send application/json."
+        text = f"Content-Type {media[:_SHOWN].decode('latin-1')!r} is not supported; send application/json."
         raise ApiError(415, text, code="unsupported_media_type")
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body; refused before it is read where it announces too much, else as soon as it is too much."""
+def announced_size(scope: Scope) -> int | None:
+    """Return what `content-length` says; None: nothing."""
+    given = header(scope, b"content-length")
+    return int(given) if given is not None and _DIGITS.fullmatch(given) else None
+
+
+async def read_body(
+    scope: Scope, receive: Receive, limit: int, take: Callable[[int], Awaitable[None]] | None = None
+) -> bytes:
+    """Return the whole body; refused before it is read where it announces too much, else as soon as it is too much.
+
+    `take` is asked for room, `limit` bytes, where a body of unknown length turns out not to be small.
+    """
     announced = header(scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit:
+    if announced is not None and announced.isdigit() and (len(announced) > 12 or int(announced) > limit):
         raise too_large(limit)
     message = await receive()
     body: bytes = message.get("body", b"")
@@ -77,6 +92,9 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         return body
     parts = bytearray(body)
     while message["type"] == "http.request" and message.get("more_body"):
+        if take is not None and len(parts) > FREE:
+            await take(limit)
+            take = None
         message = await receive()
         parts += message.get("body", b"")
         if len(parts) > limit:

@@ -11,10 +11,10 @@ from dynamo.frontend.errors import ApiError
 
 
 def json_reply(body: Any, status: int = 200) -> Response:
-    """A JSON response, without pydantic."""
+    """Return a JSON response, without pydantic."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def error_reply(error: ApiError) -> Response:
-    """An error as OpenAI's body."""
+    """Return an error as OpenAI's body."""
     return Response(error.body(), error.status, headers=dict(error.headers), media_type="application/json")

@@ -6,11 +6,12 @@ import socket
 from typing import Final
 
 _PROBES: Final = 3
-_OTHER_FILES: Final = 256
+_OTHER_FILES: Final = 448
+"""What a process opens beside its clients: 128 connections of the system port, 64 that are told to go, files, NATS."""
 
 
 def connections_of_each(wanted: int | None, files: int | None, ports: int) -> int | None:
-    """How many connections each of `ports` may have, where the process has `files` for all of them. Pure.
+    """Return how many connections each of `ports` may have, where the process has `files` for all of them. Pure.
 
     What is wanted counts, but two ports share the files, so that a flood of one leaves the other its own.
     """
@@ -45,7 +46,7 @@ def notice_silence(sock: socket.socket, seconds: float) -> None:
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound TCP socket; `shared` lets other processes bind the same port. Raises `OSError`."""
+    """Return a bound TCP socket; `shared` lets other processes bind the same port. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -60,7 +61,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def url_of(sock: socket.socket, scheme: str = "http") -> str:
-    """The address of a bound socket as a URL that can be pasted."""
+    """Return the address of a bound socket as a URL that can be pasted."""
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

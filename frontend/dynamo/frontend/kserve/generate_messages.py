@@ -61,7 +61,7 @@ def _module(described: bytes) -> str:
 
 
 def _literal(data: bytes) -> str:
-    """Bytes as lines of hexadecimal digits: short, and the same whatever writes them."""
+    """Return bytes as lines of hexadecimal digits: short, and the same whatever writes them."""
     lines = textwrap.wrap(data.hex(), 104)
     return "    bytes.fromhex(\n" + "\n".join(f'        "{line}"' for line in lines) + "\n    )"
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.kserve import inference_pb2 as messages
-from dynamo.frontend.kserve.answered import VERSION
-from dynamo.frontend.kserve.asked import FINISH_REASON, STREAMING, TEXT_INPUT, TEXT_OUTPUT
-from dynamo.frontend.models import ModelPool
-from dynamo.llm.card import COMPLETIONS
+from dynamo.frontend.kserve.request import FINISH_REASON, STREAMING, TEXT_INPUT, TEXT_OUTPUT
+from dynamo.frontend.kserve.response import VERSION
+from dynamo.frontend.routing.model_pool import ModelPool
+from dynamo.llm.model_card import COMPLETIONS
 
 PLATFORM: Final = "dynamo"
 EXTENSIONS: Final = ("model_configuration", "model_repository")
@@ -32,14 +32,14 @@ def refuse_others(pool: ModelPool, name: str) -> None:
 
 
 def is_ready(pool: ModelPool, name: str) -> bool:
-    """Whether it can be asked for text now."""
+    """Tell whether it can be asked for text now."""
     return COMPLETIONS in pool.types(name)
 
 
 def metadata(pool: ModelPool, name: str) -> Any:
     """Its `ModelMetadataResponse`; `ApiError` where there is none."""
-    found = _found(pool, name)
-    answer = messages.ModelMetadataResponse(name=found, versions=[VERSION], platform=PLATFORM)
+    served = _found(pool, name)
+    answer = messages.ModelMetadataResponse(name=served, versions=[VERSION], platform=PLATFORM)
     for tensors, described in ((answer.inputs, _INPUTS), (answer.outputs, _OUTPUTS)):
         for tensor, (datatype, _), length in described:
             tensors.add(name=tensor, datatype=datatype, shape=[length])
@@ -61,11 +61,11 @@ def index(pool: ModelPool, ready: bool) -> Any:
     """The models that give completions, as `RepositoryIndexResponse`; `ready`: only those that can be asked now."""
     answer = messages.RepositoryIndexResponse()
     listed: dict[str, str] = {}
-    for one in pool.sets():
-        if COMPLETIONS in one.card.model_types and not is_ready(pool, one.name):
-            listed[one.name] = one.failure or "loading"
-        elif COMPLETIONS in one.card.model_types:
-            listed[one.name] = ""
+    for models in pool.sets():
+        if COMPLETIONS in models.card.model_types and not is_ready(pool, models.name):
+            listed[models.name] = models.failure or "loading"
+        elif COMPLETIONS in models.card.model_types:
+            listed[models.name] = ""
     for name, reason in listed.items():
         if not (ready and reason):
             answer.models.add(name=name, version=VERSION, state="UNAVAILABLE" if reason else "READY", reason=reason)

@@ -1,6 +1,6 @@
 """What a `ModelInferRequest` asks for, as the body of POST /v1/completions. Pure; `service.py` calls it.
 
-The prompt is the tensor `text_input`, as the original has it. Sampling parameters are taken from where clients of
+The prompt is the tensor `text_input`, as NVIDIA Dynamo has it. Sampling parameters are taken from where clients of
 Triton's back ends put them: `parameters`, a tensor `sampling_parameters` of JSON, or a tensor of their own.
 """
 
@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.kserve.tensors import Value, inputs, value
-from dynamo.frontend.openai import CompletionRequest
+from dynamo.frontend.limits.json_shape import check_shape
+from dynamo.frontend.openai.request_structs import CompletionRequest
 
 TEXT_INPUT: Final = "text_input"
 STREAMING: Final = ("streaming", "stream")
@@ -37,6 +38,10 @@ _TRITON: Final = frozenset({
 """Parameters that Triton's client sends and that ask for nothing here."""
 _TIMEOUT: Final = "timeout"
 _MICROSECONDS: Final = 1e6
+MOST_TENSORS: Final = 128
+"""Inputs, and parameters, of a request: more than there are names."""
+LONGEST_JSON: Final = 64 << 10
+"""Characters of sampling parameters as JSON."""
 
 
 class Asked(msgspec.Struct):
@@ -74,8 +79,10 @@ def read(request: Any) -> Asked:
 
 
 def _tensors(request: Any) -> dict[str, Value]:
-    """The inputs by name, sampling parameters under ours."""
+    """Return the inputs by name, sampling parameters under ours."""
     found: dict[str, Value] = {}
+    if len(request.inputs) > MOST_TENSORS:
+        raise bad_request(f"inputs: {len(request.inputs)} tensors, but at most {MOST_TENSORS} are taken.", "inputs")
     for tensor, packed in inputs(request):
         name = _ALIASES.get(tensor.name, tensor.name)
         if name in (TEXT_INPUT, _SAMPLING):
@@ -99,6 +106,8 @@ def _tensors(request: Any) -> dict[str, Value]:
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if len(given) > MOST_TENSORS:
+        raise bad_request(f"parameters: {len(given)}, but at most {MOST_TENSORS} are taken.", "parameters")
     for key, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")
         if key in _TRITON or kind is None:
@@ -110,20 +119,29 @@ def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """A parameter that is written as text: JSON where its field isn't text itself."""
+    """Return a parameter that is written as text: JSON where its field isn't text itself."""
     if name in _TEXTS or (name == "stop" and not text.startswith("[")):
         return text
     try:
-        return msgspec.json.decode(text)
+        return _decoded(name, text)
     except (msgspec.DecodeError, RecursionError):
         return text  # what reads it says what was expected
+
+
+def _decoded(name: str, text: str) -> Any:
+    """JSON in a text; it is read on the event loop, so it is small."""
+    if len(text) > LONGEST_JSON:
+        raise bad_request(f"{name}: {len(text)} characters, but at most {LONGEST_JSON} are taken here.", name)
+    raw = text.encode()
+    check_shape(raw)
+    return msgspec.json.decode(raw)
 
 
 def _from_json(text: Any) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = msgspec.json.decode(text)
+        found = _decoded(_SAMPLING, text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"{_SAMPLING}: this is no JSON: {error}.", _SAMPLING) from None
     if not isinstance(found, dict):
@@ -133,7 +151,7 @@ def _from_json(text: Any) -> dict[str, Any]:
 
 def _flag(name: str, given: Any) -> bool:
     if not isinstance(given, bool):
-        raise bad_request(f"{name}: expected true or false, got {given!r}.", name)
+        raise bad_request(f"{name}: expected true or false, got {shown(given)}.", name)
     return given
 
 
@@ -156,7 +174,7 @@ def _outputs(request: Any) -> tuple[str, ...]:
 
 
 def _seconds(limit: Any) -> float | None:
-    """The time limit of a `timeout` parameter, which is in microseconds; 0 is none, as in Triton."""
+    """Return the time limit of a `timeout` parameter, which is in microseconds; 0 is none, as in Triton."""
     if limit is None or limit == 0:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
@@ -165,4 +183,4 @@ def _seconds(limit: Any) -> float | None:
 
 
 def _timeout(limit: Any) -> ApiError:
-    return bad_request(f"{_TIMEOUT}: expected microseconds, got {limit!r}.", _TIMEOUT)
+    return bad_request(f"{_TIMEOUT}: expected microseconds, got {shown(limit)}.", _TIMEOUT)

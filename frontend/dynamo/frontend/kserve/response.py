@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.kserve import inference_pb2 as messages
-from dynamo.frontend.kserve.asked import FINISH_REASON, TEXT_OUTPUT, Asked
+from dynamo.frontend.kserve.request import FINISH_REASON, TEXT_OUTPUT, Asked
 
 VERSION: Final = "1"
 FINAL: Final = "triton_final_response"
@@ -26,7 +26,7 @@ class Piece(msgspec.Struct):
 
 
 def whole(asked: Asked, body: bytes) -> Any:
-    """The answer that a JSON body is; one element per choice."""
+    """Return the answer that a JSON body is; one element per choice."""
     answer = msgspec.json.decode(body)
     texts = [choice["text"] for choice in answer["choices"]]
     return _response(asked, answer["model"], texts, [choice["finish_reason"] for choice in answer["choices"]])
@@ -34,35 +34,35 @@ def whole(asked: Asked, body: bytes) -> Any:
 
 def piece(events: bytes) -> Piece:
     """Server-sent events, put together: a client that reads slowly gets fewer and longer ones."""
-    found, texts = Piece(), []
+    result, texts = Piece(), []
     for event in events.split(b"\n\n"):
         data = event.removeprefix(_DATA)
         if not data or data == _DONE:
             continue
-        said = msgspec.json.decode(data)
-        if (error := said.get("error")) is not None:
-            found.error = error["message"]
-        for choice in said.get("choices", ()):
+        chunk = msgspec.json.decode(data)
+        if (error := chunk.get("error")) is not None:
+            result.error = error["message"]
+        for choice in chunk.get("choices", ()):
             texts.append(choice["text"])
-            found.finish_reason = choice["finish_reason"] or found.finish_reason
-    found.text = "".join(texts)
-    return found
+            result.finish_reason = choice["finish_reason"] or result.finish_reason
+    result.text = "".join(texts)
+    return result
 
 
-def streamed(asked: Asked, one: Piece) -> Any:
-    """A message of a stream: text, the end, or a failure in mid-answer."""
-    message = messages.ModelStreamInferResponse(error_message=one.error)
-    if one.error:
+def streamed(asked: Asked, part: Piece) -> Any:
+    """Return a message of a stream: text, the end, or a failure in mid-answer."""
+    message = messages.ModelStreamInferResponse(error_message=part.error)
+    if part.error:
         message.infer_response.id = asked.id
         return message
-    answer = _response(asked, asked.body["model"], [one.text], [one.finish_reason or ""])
-    answer.parameters[FINAL].bool_param = one.finish_reason is not None
+    answer = _response(asked, asked.body["model"], [part.text], [part.finish_reason or ""])
+    answer.parameters[FINAL].bool_param = part.finish_reason is not None
     message.infer_response.CopyFrom(answer)
     return message
 
 
 def in_stream(asked: Asked, answer: Any) -> Any:
-    """A whole answer, where a stream asked for it."""
+    """Return a whole answer, where a stream asked for it."""
     answer.parameters[FINAL].bool_param = True
     return messages.ModelStreamInferResponse(infer_response=answer)
 
@@ -76,6 +76,6 @@ def _response(asked: Asked, model: str, texts: list[str], reasons: list[str]) ->
 
 
 def _add(answer: Any, name: str, elements: Iterable[str]) -> None:
-    data = [one.encode() for one in elements]
+    data = [element.encode() for element in elements]
     tensor = answer.outputs.add(name=name, datatype="BYTES", shape=[len(data)])
     tensor.contents.bytes_contents.extend(data)

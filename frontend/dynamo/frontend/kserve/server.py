@@ -14,10 +14,12 @@ from typing import Any, Final
 
 import grpc  # type: ignore[import-untyped]
 
+from dynamo.frontend.http.settings import TlsSettings
+from dynamo.frontend.http.sockets import connections_of_each, most_connections
+from dynamo.frontend.kserve.api_keys import KeyInterceptor
 from dynamo.frontend.kserve.service import InferenceService
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
-from dynamo.frontend.sockets import connections_of_each, most_connections
 from dynamo.runtime.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -37,10 +39,14 @@ end, as grpcio can't cut one. Clients dial again by themselves."""
 class GrpcServer:
     """Serves the models of a frontend on a port that is bound when this is made; `InvalidArgument` where it can't."""
 
-    def __init__(self, services: Services, settings: FrontendSettings) -> None:
-        self._service = InferenceService(services, settings)
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._service = InferenceService(services)
         most = connections_of_each(settings.max_connections, most_connections(), settings.ports)
-        self._server = grpc.aio.server(options=_options(settings, most), maximum_concurrent_rpcs=most)
+        keys = [] if services.keys is None else [KeyInterceptor(services.keys, services.metrics.refused)]
+        self._server = grpc.aio.server(
+            interceptors=keys, options=_options(settings, most), maximum_concurrent_rpcs=most
+        )
         self._server.add_generic_rpc_handlers((self._service.handlers(),))
         self._stopping: asyncio.Task[None] | None = None
         self.address = _bound(self._server, settings)
@@ -57,7 +63,7 @@ class GrpcServer:
 
     @property
     def running(self) -> int:
-        """Requests that are being answered."""
+        """Return how many requests are being answered."""
         return self._service.running
 
     async def stop(self, grace: float, give_up: Callable[[], None] = lambda: None) -> bool:
@@ -81,17 +87,14 @@ class GrpcServer:
         """Cut what is left."""
         self._service.halt.set()
         await self._server.stop(0)
-        tasks = [*self._service.tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        self._service.tasks.cancel()
+        await self._service.tasks.ended()
 
     async def _idle(self, grace: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                while tasks := [*self._service.tasks]:
-                    await asyncio.wait(tasks)
+                while self._service.tasks:
+                    await self._service.tasks.ended()
         return not self._service.tasks
 
 
@@ -114,8 +117,8 @@ def _options(settings: FrontendSettings, most: int | None) -> list[tuple[str, in
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _MOST_PINGS_MS),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1000)),
-        ("grpc.max_connection_idle_ms", round(settings.keep_alive_timeout * 1000)),  # clients dial again by themselves
+        ("grpc.server_handshake_timeout_ms", round(settings.timeouts.header * 1000)),
+        ("grpc.max_connection_idle_ms", round(settings.timeouts.keep_alive * 1000)),  # clients dial again by themselves
     ]
 
 
@@ -123,8 +126,8 @@ def _bound(server: Any, settings: FrontendSettings) -> str:
     host, port = settings.http_host, settings.http_port
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        if settings.tls_cert_path:
-            bound = server.add_secure_port(where, _credentials(settings))
+        if settings.tls.cert_path:
+            bound = server.add_secure_port(where, _credentials(settings.tls))
         else:
             bound = server.add_insecure_port(where)
     except RuntimeError as error:
@@ -133,10 +136,10 @@ def _bound(server: Any, settings: FrontendSettings) -> str:
     return f"[{shown}]:{bound}" if ":" in shown else f"{shown}:{bound}"
 
 
-def _credentials(settings: FrontendSettings) -> Any:
+def _credentials(tls: TlsSettings) -> Any:
     """The files have been read by HTTP's part, which says what is wrong with one."""
-    pair = (Path(settings.tls_key_path).read_bytes(), Path(settings.tls_cert_path).read_bytes())
-    authority = settings.tls_client_ca_cert_path
+    pair = (Path(tls.key_path).read_bytes(), Path(tls.cert_path).read_bytes())
+    authority = tls.client_ca_cert_path
     return grpc.ssl_server_credentials(
         [pair], Path(authority).read_bytes() if authority else None, require_client_auth=bool(authority)
     )

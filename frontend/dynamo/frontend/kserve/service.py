@@ -17,17 +17,18 @@ from google.protobuf.message import DecodeError
 
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.health import health
-from dynamo.frontend.kserve import described
+from dynamo.frontend.http.asgi_call import Exchange, Take
 from dynamo.frontend.kserve import inference_pb2 as messages
-from dynamo.frontend.kserve.answered import whole
-from dynamo.frontend.kserve.asked import Asked, read
-from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import Refusal, Slow, refusal, refusal_of
+from dynamo.frontend.kserve import metadata as described
+from dynamo.frontend.kserve.api_keys import with_caller
+from dynamo.frontend.kserve.request import Asked, read
+from dynamo.frontend.kserve.response import whole
+from dynamo.frontend.kserve.status_codes import Refusal, Slow, refusal, refusal_of
 from dynamo.frontend.kserve.streaming import Streaming, Waits
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.system import own_version
 from dynamo.frontend.services import Services
-from dynamo.frontend.settings import FrontendSettings
+from dynamo.runtime.process.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 NAME: Final = "inference.GRPCInferenceService"
@@ -40,23 +41,23 @@ Method = Callable[[Any, Any], Awaitable[Any]]
 
 
 class InferenceService:
-    """See the module."""
+    """Answers the calls of KServe's protocol, each by the routes that HTTP has."""
 
-    def __init__(self, services: Services, settings: FrontendSettings) -> None:
-        self._services, self._settings = services, settings
+    def __init__(self, services: Services) -> None:
+        self._services, self._settings = services, services.settings
         self._route = GenerateRoute(services, chat=False)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner(log)
         self._asked = float("-inf")
         self.halt = asyncio.Event()
         """Set: streams take no more requests."""
 
     @property
     def running(self) -> int:
-        """Requests that are being answered."""
+        """Return how many requests are being answered."""
         return len(self._tasks)
 
     @property
-    def tasks(self) -> set[asyncio.Task[None]]:
+    def tasks(self) -> TaskOwner:
         """Theirs."""
         return self._tasks
 
@@ -66,13 +67,13 @@ class InferenceService:
         return self._asked
 
     def handlers(self) -> Any:
-        """What a gRPC server is given."""
+        """Return what a gRPC server is given."""
         unary = {
             "ServerLive": self.server_live, "ServerReady": self.server_ready, "ModelReady": self.model_ready,
             "ServerMetadata": self.server_metadata, "ModelMetadata": self.model_metadata,
             "ModelConfig": self.model_config, "RepositoryIndex": self.repository_index, "ModelInfer": self.model_infer,
         }  # fmt: skip
-        found = {
+        methods = {
             name: grpc.stream_unary_rpc_method_handler(  # grpcio would wait for the one message without end
                 _answering(self._one(method)),
                 request_deserializer=getattr(messages, f"{name}Request").FromString,
@@ -80,16 +81,16 @@ class InferenceService:
             )
             for name, method in unary.items()
         }
-        found["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             _answering(self.model_stream_infer),
             request_deserializer=messages.ModelInferRequest.FromString,
             response_serializer=messages.ModelStreamInferResponse.SerializeToString,
         )
-        return grpc.method_handlers_generic_handler(NAME, found)
+        return grpc.method_handlers_generic_handler(NAME, methods)
 
     def _one(self, method: Method) -> Method:
-        """The method, given the one message of its call; it has to come within --body-timeout."""
-        seconds = self._settings.body_timeout
+        """Return the method, given the one message of its call; it has to come within --body-timeout."""
+        seconds = self._settings.timeouts.body
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
@@ -132,18 +133,18 @@ class InferenceService:
     # Asked.
 
     async def model_infer(self, request: Any, context: Any) -> Any:
-        """One answer."""
+        """Answer one request."""
         asked = read(request)
         if asked.stream:
             raise bad_request("streaming: ModelInfer gives one whole answer; ask ModelStreamInfer.", "streaming")
         exchange = await self.ask(asked, context)
-        if told := _told(exchange):
-            context.set_trailing_metadata(told)
+        if metadata := _told(exchange):
+            context.set_trailing_metadata(metadata)
         return whole(asked, bytes(exchange.content))
 
     async def model_stream_infer(self, requests: Any, context: Any) -> None:
-        """Several requests."""
-        limits = Waits(self._settings.keep_alive_timeout, NEXT_SECONDS, self._settings.stall_seconds)
+        """Answer the requests of a stream."""
+        limits = Waits(self._settings.timeouts.keep_alive, NEXT_SECONDS, self._settings.stall_seconds)
         await Streaming(self.ask, context, self.halt, limits, self._services.metrics.hit).run()
 
     async def ask(self, asked: Asked, context: Any, take: Take | None = None) -> Exchange:
@@ -151,11 +152,11 @@ class InferenceService:
         self._asked = asyncio.get_running_loop().time()
         described.refuse_others(self._services.pool, asked.body["model"])
         exchange = Exchange(msgspec.json.encode(asked.body), take)
-        limits = [one for one in (context.time_remaining(), asked.seconds) if one is not None]
-        scope = exchange.scope(context.invocation_metadata() or (), context.peer(), asked.id, min(limits, default=None))
+        limits = [limit for limit in (context.time_remaining(), asked.seconds) if limit is not None]
+        metadata = with_caller(self._services.keys, context.invocation_metadata() or ())
+        scope = exchange.scope(metadata, context.peer(), asked.id, min(limits, default=None))
         serving = asyncio.ensure_future(self._route(scope, exchange.receive, exchange.send))
-        self._tasks.add(serving)
-        serving.add_done_callback(self._tasks.discard)
+        self._tasks.keep(serving)
         try:
             await asyncio.wait([serving])
         except asyncio.CancelledError:
@@ -170,28 +171,30 @@ class InferenceService:
 
 
 def _told(exchange: Exchange) -> tuple[tuple[str, str], ...]:
-    found = {name.decode(): value.decode() for name, value in exchange.headers}
-    return tuple((name, found[name]) for name in _TOLD if name in found)
+    values = {name.decode(): value.decode() for name, value in exchange.headers}
+    return tuple((name, values[name]) for name in _TOLD if name in values)
 
 
 def _answering(method: Method) -> Method:
-    """The method, with what it raises as the call's status."""
+    """Return the method, with what it raises as the call's status."""
 
     async def answer(request: Any, context: Any) -> Any:
         try:
             return await method(request, context)
         except ApiError as error:
-            said = refusal(error)
+            refused = refusal(error)
         except Refusal as error:
-            said = error
+            refused = error
         except DecodeError:
-            said = Refusal("INVALID_ARGUMENT", "the request can't be read: it is no message of this method")
+            refused = Refusal("INVALID_ARGUMENT", "the request can't be read: it is no message of this method")
         except (asyncio.CancelledError, grpc.RpcError, grpc.aio.AbortError):
             raise
         except Exception:  # a mistake of ours: the client learns that there was one, the log which
             log.exception("a gRPC call failed")
-            said = Refusal("INTERNAL", "The server had an error while processing the request; its log has the cause.")
-        metadata = tuple((name, value) for name, value in said.headers if name in _TOLD)
-        return await context.abort(getattr(grpc.StatusCode, said.code), said.message, metadata)
+            refused = Refusal(
+                "INTERNAL", "The server had an error while processing the request; its log has the cause."
+            )
+        metadata = tuple((name, value) for name, value in refused.headers if name in _TOLD)
+        return await context.abort(getattr(grpc.StatusCode, refused.code), refused.message, metadata)
 
     return answer

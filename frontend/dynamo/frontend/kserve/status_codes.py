@@ -42,15 +42,15 @@ def code_of(status: int, reason: str | None = None) -> str:
 
 
 def refusal(error: ApiError) -> Refusal:
-    """An error that was found here."""
+    """Return an error that was found here."""
     return Refusal(code_of(error.status, error.code), error.message, tuple(error.headers))
 
 
 def refusal_of(status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> Refusal:
-    """An error that the HTTP application answered with."""
-    said: Any
+    """Return an error that the HTTP application answered with."""
+    error: Any
     try:
-        said = msgspec.json.decode(body)["error"]
-        return Refusal(code_of(status, said.get("code")), str(said["message"]), headers)
+        error = msgspec.json.decode(body)["error"]
+        return Refusal(code_of(status, error.get("code")), str(error["message"]), headers)
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return Refusal(code_of(status), f"the frontend answered {status}", headers)

@@ -2,7 +2,7 @@
 
 Requests with ids run side by side, as their answers can be told apart. One without an id is alone: it waits for those
 before it, and those behind it wait for it; so does one whose id is taken. A request that is refused ends the call with
-its status, as in the original, once those that were begun are answered; one that fails in mid-answer says so in a
+its status, as in NVIDIA Dynamo, once those that were begun are answered; one that fails in mid-answer says so in a
 message.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import grpc  # type: ignore[import-untyped]
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.kserve.answered import in_stream, piece, streamed, whole
-from dynamo.frontend.kserve.asked import Asked, read
-from dynamo.frontend.kserve.exchange import Exchange, Take
-from dynamo.frontend.kserve.statuses import Refusal, Slow
-from dynamo.frontend.stream import CLIENT_STALL
+from dynamo.frontend.http.asgi_call import Exchange, Take
+from dynamo.frontend.kserve.request import Asked, read
+from dynamo.frontend.kserve.response import in_stream, piece, streamed, whole
+from dynamo.frontend.kserve.status_codes import Refusal, Slow
+from dynamo.frontend.responses.stream import CLIENT_STALL
 
 SIDE_BY_SIDE: Final = 128
 """Requests of one call at once; the next is read when one of them has ended."""
@@ -38,7 +38,7 @@ class Waits(NamedTuple):
 
 
 class Streaming:
-    """See the module."""
+    """Answers the requests of one stream call, one after the other."""
 
     def __init__(self, ask: Ask, context: Any, halt: asyncio.Event, waits: Waits, hit: Callable[[str], None]) -> None:
         """`hit` counts a time limit that ended something."""
@@ -80,7 +80,7 @@ class Streaming:
             raise self._refusal
 
     async def _next(self, halting: asyncio.Task[Any]) -> Any:
-        """The next request; None: there is none, or none is taken any more."""
+        """Return the next request; None: there is none, or no more are taken."""
         reading = asyncio.ensure_future(self._context.read())
         try:
             while not (reading.done() or halting.done() or self._refusal is not None):
@@ -121,9 +121,9 @@ class Streaming:
             return
 
         async def take(events: bytes) -> None:
-            one = piece(events)
-            if one.text or one.error or one.finish_reason is not None:
-                await self._write(streamed(asked, one))
+            part = piece(events)
+            if part.text or part.error or part.finish_reason is not None:
+                await self._write(streamed(asked, part))
 
         await self._ask(asked, self._context, take)
 

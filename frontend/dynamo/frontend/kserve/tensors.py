@@ -1,4 +1,4 @@
-"""Input tensors of one element as Python values. Pure; `asked.py` calls it.
+"""Input tensors of one element as Python values. Pure; `request.py` calls it.
 
 A client writes elements into the tensor's `contents`, or packs those of all inputs into `raw_input_contents`, as
 Triton's client does.
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.errors import MAX_SHOWN, ApiError, bad_request, cut
 
 Value = bool | int | float | str
 _SHAPES: Final = ([1], [1, 1])
@@ -56,9 +56,9 @@ def value(tensor: Any, packed: bytes | None, datatypes: tuple[str, ...] = ()) ->
     name, kind = tensor.name, _KINDS.get(tensor.datatype)
     if kind is None or (datatypes and tensor.datatype not in datatypes):
         wanted = " or ".join(datatypes or _KINDS)
-        raise _wrong(name, f"expected datatype {wanted}, got {tensor.datatype or 'none'}")
-    if list(tensor.shape) not in _SHAPES:
-        raise _wrong(name, f"expected shape [1], got {list(tensor.shape)}")
+        raise _wrong(name, f"expected datatype {wanted}, got {cut(tensor.datatype, MAX_SHOWN) or 'none'}")
+    if list(tensor.shape[:3]) not in _SHAPES:
+        raise _wrong(name, f"expected shape [1], got {list(tensor.shape[:8])}")
     element = _in_contents(tensor, kind) if packed is None else _packed(name, kind, packed)
     return _text(name, element) if isinstance(element, bytes) else element
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-import msgspec
-
 from dynamo.frontend.errors import RATE_LIMITED, ApiError, over_quota, overloaded
-from dynamo.frontend.requests import Scope, header
+from dynamo.frontend.http.requests import Scope, header
+from dynamo.frontend.limits.settings import ConcurrencyLimits
 
 FRONTEND_FULL: Final = "frontend_full"
 MODEL_FULL: Final = "model_full"
@@ -22,84 +21,65 @@ _CALLER_HEADERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
 K = TypeVar("K", bytes, str)
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """Requests side by side; None: as many as come."""
-
-    requests: int | None = None
-    per_model: int | None = None
-    per_client: int | None = None
-
-    @property
-    def any(self) -> bool:
-        """One of them is set."""
-        return self != Bounds()
-
-
-class Visit:
+class Slot:
     """A request inside."""
 
-    __slots__ = ("answers", "caller", "door", "model")
+    __slots__ = ("answers", "caller", "model")
 
-    def __init__(self, door: Door, caller: bytes | None) -> None:
-        self.door, self.caller = door, caller
+    def __init__(self, caller: bytes | None) -> None:
+        self.caller = caller
         self.model: str | None = None
         self.answers = 1
 
-    def to_model(self, model: str, answers: int = 1) -> None:
-        self.door.to_model(self, model, answers)
 
-    def leave(self) -> None:
-        self.door.leave(self)
-
-
-class Door:
+class ConcurrencyLimiter:
     """Counts who is inside. What it keeps of callers and models is bounded by the requests that are."""
 
-    def __init__(self, bounds: Bounds, refused: Callable[[str], None] = lambda reason: None) -> None:
-        self._bounds, self._refused = bounds, refused
+    def __init__(self, limits: ConcurrencyLimits, refused: Callable[[str], None] = lambda reason: None) -> None:
+        self._limits, self._refused = limits, refused
         self.inside = 0
         self._of_caller: dict[bytes, int] = {}
         self._of_model: dict[str, int] = {}
 
-    def enter(self, scope: Scope) -> Visit:
+    def enter(self, scope: Scope) -> Slot:
         """Let a request in by its headers; raises the 503 or 429 that refuses it."""
-        bounds = self._bounds
-        if bounds.requests is not None and self.inside >= bounds.requests:
+        limits = self._limits
+        if limits.requests is not None and self.inside >= limits.requests:
             raise self._full(f"this frontend has {self.inside} requests already", FRONTEND_FULL)
         caller = None
-        if bounds.per_client is not None:
+        if limits.per_client is not None:
             caller = caller_of(scope)
-            if self._of_caller.get(caller, 0) >= bounds.per_client:
+            if self._of_caller.get(caller, 0) >= limits.per_client:
                 self._refused(RATE_LIMITED)
-                raise over_quota(bounds.per_client)
+                raise over_quota(limits.per_client)
             self._of_caller[caller] = self._of_caller.get(caller, 0) + 1
         self.inside += 1
-        return Visit(self, caller)
+        return Slot(caller)
 
-    def to_model(self, visit: Visit, model: str, answers: int = 1) -> None:
-        """It asks for so many answers of this model; raises the 503 that refuses it."""
-        most, there = self._bounds.per_model, self._of_model.get(model, 0)
+    def to_model(self, slot: Slot, model: str, answers: int = 1) -> None:
+        """Count a request as so many answers of a model; raises the 503 that refuses it."""
+        most, there = self._limits.per_model, self._of_model.get(model, 0)
         if most is not None:
             if there >= most:
                 raise self._full(f"model '{model}' has {there} requests here already", MODEL_FULL)
             self._of_model[model] = there + answers
-            visit.model = model
-        if visit.caller is not None:
-            self._of_caller[visit.caller] += answers - 1
+            slot.model = model
+        if slot.caller is not None:
+            self._of_caller[slot.caller] += answers - 1
         self.inside += answers - 1
-        visit.answers = answers
+        slot.answers = answers
 
     def _full(self, text: str, reason: str) -> ApiError:
         self._refused(reason)
         return overloaded(f"{text}; try again in a moment.", reason)
 
-    def leave(self, visit: Visit) -> None:
-        """It is over; once per visit."""
-        self.inside -= visit.answers
-        if visit.caller is not None:
-            _less(self._of_caller, visit.caller, visit.answers)
-        if visit.model is not None:
-            _less(self._of_model, visit.model, visit.answers)
+    def leave(self, slot: Slot) -> None:
+        """Count a request out that is over; once per slot."""
+        self.inside -= slot.answers
+        if slot.caller is not None:
+            _less(self._of_caller, slot.caller, slot.answers)
+        if slot.model is not None:
+            _less(self._of_model, slot.model, slot.answers)
 
 
 def caller_of(scope: Scope) -> bytes:

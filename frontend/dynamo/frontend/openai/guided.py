@@ -1,4 +1,4 @@
-"""What constrains an answer: `guided_*`, in `nvext` too, and `response_format`. Pure; `openai.py` checks with it.
+"""What constrains an answer: `guided_*`, in `nvext` too, and `response_format`. Pure; `requests.py` checks with it.
 
 Here is seen to it that a request says one thing and says it in form; whether an engine can
 do it is the worker's to say, since only that knows its engine.
@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError, bad_request
+import msgspec
+
+from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.request_structs import MAX_GRAMMAR, MAX_GUIDED_CHOICES
 
 FIELDS: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+MAX_SCHEMA: Final = 256 << 10
+"""Bytes of a JSON schema, or of all choices."""
+_TAG: Final = "guided_structural_tag"
 _FORMATS: Final = ("text", "json_object", "json_schema")
 
 
@@ -25,9 +31,54 @@ def check_guided(body: Mapping[str, Any]) -> None:
     for name, value in asked.items():
         if not _fits(name, value):
             raise bad_request(f"{name}: expected {_EXPECTED[name]}.", name, "invalid_type")
+        check_constraint(name, value, _LONGEST[name])
+    if (tag := body.get(_TAG)) is not None:
+        if not isinstance(tag, str | Mapping):
+            raise bad_request(f"{_TAG}: expected an object, or a string of one.", _TAG, "invalid_type")
+        check_constraint(_TAG, tag, MAX_GRAMMAR)
     _check_format(body.get("response_format"), asked)
 
 
+def check_constraint(name: str, value: Any, most: int = MAX_SCHEMA) -> None:
+    """Raise where it is more than an engine is asked to compile; whole numbers of more than 64 bits become floats."""
+    if isinstance(value, list) and len(value) > MAX_GUIDED_CHOICES:
+        raise bad_request(f"{name}: at most {MAX_GUIDED_CHOICES} choices, got {len(value)}.", name)
+    size = len(packed(name, value))
+    if size > most:
+        raise bad_request(f"{name}: {size} bytes, but at most {most} are taken.", name)
+
+
+def packed(name: str, value: Any) -> bytes:
+    """Return a JSON value as MessagePack, which has no whole numbers of more than 64 bits: they become floats in place.
+
+    RFC 8259, section 6, promises nobody more than a float's precision. Raises where even a float can't hold it.
+    """
+    try:
+        return msgspec.msgpack.encode(value)
+    except OverflowError:
+        pass
+    try:
+        _narrow_numbers(value)
+    except OverflowError:
+        raise bad_request(f"{name}: a number in it is too large.", name) from None
+    return msgspec.msgpack.encode(value)
+
+
+def _narrow_numbers(value: Any) -> None:
+    rest = [value]
+    while rest:
+        container = rest.pop()
+        items = container.items() if isinstance(container, dict) else enumerate(container)
+        wide = [(key, item) for key, item in items if isinstance(item, int) and not -(2**63) <= item < 2**64]
+        for key, item in wide:
+            container[key] = float(item)
+        rest += [item for item in (container.values() if isinstance(container, dict) else container)
+                 if isinstance(item, dict | list)]  # fmt: skip
+
+
+_LONGEST: Final = {
+    "guided_json": MAX_SCHEMA, "guided_regex": MAX_GRAMMAR, "guided_choice": MAX_SCHEMA, "guided_grammar": MAX_GRAMMAR,
+}  # fmt: skip
 _EXPECTED: Final = {
     "guided_json": "a JSON schema, as an object or a string",
     "guided_regex": "a regular expression",
@@ -38,7 +89,7 @@ _EXPECTED: Final = {
 
 def _fits(name: str, value: Any) -> bool:
     if name == "guided_choice":
-        return isinstance(value, list) and bool(value) and all(isinstance(one, str) and one for one in value)
+        return isinstance(value, list) and bool(value) and all(isinstance(choice, str) and choice for choice in value)
     return (isinstance(value, str) and bool(value)) or (name == "guided_json" and isinstance(value, Mapping))
 
 
@@ -47,12 +98,14 @@ def _check_format(shape: Any, asked: Mapping[str, Any]) -> None:
         return
     form = shape.get("type", "text")
     if form not in _FORMATS:
-        raise _format(f"type {form!r} is not supported; use {', '.join(_FORMATS)}", "unsupported_value")
+        raise _format(f"type {shown(form)} is not supported; use {', '.join(_FORMATS)}", "unsupported_value")
     if form != "text" and asked:
         raise _format(f"it can't be combined with {next(iter(asked))}")
     schema = shape.get("json_schema")
     if form == "json_schema" and not (isinstance(schema, Mapping) and isinstance(schema.get("schema"), Mapping)):
         raise _format("type json_schema needs json_schema.schema, an object")
+    if form == "json_schema":
+        check_constraint("response_format", schema)
 
 
 def _format(text: str, code: str = "invalid_value") -> ApiError:

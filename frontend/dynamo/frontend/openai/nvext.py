@@ -1,17 +1,19 @@
-"""What clients may say in `nvext`, in the original's words, checked with the rest of the body.
+"""What clients may say in `nvext`, in NVIDIA Dynamo's words, checked with the rest of the body.
 
-`openai.py` has it as a field of both requests; sampling fields of older clients (`openai.NVEXT_FIELDS`) are moved to
-the top level and checked there. `hints.py` reads what routing needs.
+`requests.py` has it as a field of both requests; sampling fields of older clients (`request_options.IN_NVEXT`) are
+moved to the top level and checked there. `routing/hints.py` reads what routing needs.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 InstanceId: TypeAlias = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Rank: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MAX_NAME: Final = 512
+Label: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME)]
 Weight: TypeAlias = Annotated[float, Meta(ge=0, le=1e6)]
 SessionId: TypeAlias = Annotated[str, Meta(pattern=r"^[\x21-\x7e][\x20-\x7e]{0,255}$")]
 
@@ -46,9 +48,9 @@ class RouterConfigOverride(Struct, frozen=True, forbid_unknown_fields=True):
 class Nvext(Struct):
     """The object `nvext`."""
 
-    annotations: list[str] | None = None
+    annotations: Annotated[list[Label], Meta(max_length=64)] | None = None
     """`query_instance_id:` asks where the request would go, and doesn't send it."""
-    extra_fields: list[str] | None = None
+    extra_fields: Annotated[list[Label], Meta(max_length=64)] | None = None
     """What the answer's `nvext` should say."""
     backend_instance_id: InstanceId | None = None
     decode_worker_id: InstanceId | None = None
@@ -62,6 +64,7 @@ class Nvext(Struct):
     router_config_override: RouterConfigOverride | None = None
     greed_sampling: Any = None
     use_raw_prompt: Any = None
+    # Sampling, in older clients' words: moved to the top level of the body, and checked there.
     ignore_eos: Any = None
     top_k: Any = None
     min_p: Any = None

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from dynamo.frontend.openai.nvext import MAX_NAME
 from dynamo.runtime.errors import InvalidArgument
 
 
 class RequestDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: as the route does without. `null` in a request is left out, too."""
 
-    model: Annotated[str, Meta(min_length=1)] | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     """For /v1/completions its `max_tokens`."""
@@ -33,7 +34,7 @@ class RequestDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_defaults(text: str) -> RequestDefaults:
-    """What a template of requests says, JSON; `InvalidArgument` where it can't be used."""
+    """Return what a template of requests says, JSON; `InvalidArgument` where it can't be used."""
     try:
         return msgspec.json.decode(text, type=RequestDefaults)
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -1,210 +1,96 @@
 """OpenAI requests: reading and checking them, with errors that name the field.
 
 Called once per request by `routes/generate.py`. The body is decoded to a plain dict
-(which the preprocessor gets) and checked against a struct, which says types and ranges
+(which the preprocessor gets) and checked against a struct (`request_structs.py`), which says types and bounds
 once; what a type can't say is in the `_check_…` functions. Unknown fields are reported
 to the caller, who logs or refuses them. `/openapi.json` is made of the same structs.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from dynamo.frontend.errors import ApiError, bad_request
-from dynamo.frontend.guided import check_guided
-from dynamo.frontend.nvext import Nvext
-from dynamo.frontend.tool_choice import check_tool_choice
-from dynamo.llm.embeddings import MOST_DIMENSIONS, Input, read_inputs
+from dynamo.frontend.errors import MAX_MESSAGE, ApiError, bad_request, shown
+from dynamo.frontend.limits.json_shape import MAX_DIGITS, NOTHING, SMALL, check_shape, shape_of
+from dynamo.frontend.openai.field_sizes import check_number, check_sizes, sizes_of
+from dynamo.frontend.openai.guided import check_guided, packed
+from dynamo.frontend.openai.nvext import Nvext
+from dynamo.frontend.openai.request_structs import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingsRequest,
+    Message,
+    Sampling,
+    TokenizeRequest,
+)
+from dynamo.frontend.openai.tool_choice import check_tool_choice
+from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
+from dynamo.llm.processing.embeddings import Input, read_inputs
+from dynamo.llm.processing.preprocess import MOST_BYTES
+from dynamo.llm.processing.request_options import IN_NVEXT
 from dynamo.runtime.errors import InvalidArgument
 
-Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-MAX_CHOICES: Final = 128
 MAX_PROMPTS: Final = 2048
 DEFAULT_COMPLETION_TOKENS: Final = 16
+MAX_IN_ARGUMENTS: Final = {"containers": 32_768, "strings": 65_536, "values": 262_144}
+"""Of all calls in a chat: Python's parser takes some times as long as the one for bodies."""
+MAX_NAMED: Final = 20
+"""Unknown fields that a message names."""
+_NAME_SHOWN: Final = 60
 
 
-class StreamOptions(Struct):
-    """What a stream carries beside its text."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class Message(Struct):
-    """One turn of a conversation."""
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-
-class _Sampling(Struct, kw_only=True):
-    """What both routes share."""
-
-    model: str
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Count | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Unit | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: Seed | None = None
-    stop: str | list[str] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Unit | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    stop_token_ids: list[TokenId] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    nvext: Nvext | None = None
-
-
-class ChatRequest(_Sampling, kw_only=True):
-    """POST /v1/chat/completions."""
-
-    messages: Annotated[list[Message], Meta(min_length=1)]
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    chat_template_args: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    documents: list[dict[str, Any]] | None = None
-    reasoning_effort: str | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    functions: list[dict[str, Any]] | None = None
-    function_call: str | dict[str, Any] | None = None
-    modalities: list[str] | None = None
-    audio: dict[str, Any] | None = None
-
-
-class CompletionRequest(_Sampling, kw_only=True):
-    """POST /v1/completions."""
-
-    prompt: Any
-    echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    suffix: str | None = None
-    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-
-
-class EmbeddingsRequest(Struct, kw_only=True):
-    """POST /v1/embeddings."""
-
-    model: str
-    input: str | list[str | TokenId | list[TokenId]]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=MOST_DIMENSIONS)] | None = None
-    user: str | None = None
-    nvext: Nvext | None = None
-
-
-class TokenizeRequest(Struct, kw_only=True):
-    """POST /tokenize: a prompt, or messages."""
-
-    model: str
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    return_token_strs: bool | None = None
-
-
-class DetokenizeRequest(Struct, kw_only=True):
-    """POST /detokenize."""
-
-    model: str
-    tokens: list[TokenId]
-
-
-_EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at (?:`key`[^`]*)?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
-NVEXT_FIELDS: Final = frozenset({"ignore_eos", "top_k", "min_p", "repetition_penalty", "min_tokens"})
-"""What older clients put into `nvext`; the top level wins."""
+_AT_BYTE = re.compile(r" \(byte (\d+)\)")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_PAIR: Final = 12
+"""Characters of a surrogate pair as JSON spells it."""
 _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 
-def decode(raw: bytes) -> dict[str, Any]:
-    """The body as a dict, or a 400 that says where it is no JSON."""
+def decode(raw: bytes, kind: type[Struct] | None = None) -> dict[str, Any]:
+    """Return the body as a dict, or a 400 that says where it is no JSON, or what there is too much of."""
+    check_shape(raw)
+    if kind is not None and len(raw) > SMALL:
+        check_sizes(raw, _SIZES[kind])
     try:
         body = msgspec.json.decode(raw)
-    except RecursionError:
-        raise bad_request("The request body is nested too deeply.", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _unreadable(raw) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(raw, error) from None
     if not isinstance(body, dict):
         raise bad_request("The request body must be a JSON object.", code="invalid_json")
+    check_number(body)
     return body
 
 
-def _unreadable(raw: bytes) -> ApiError:
-    """Why `raw` can't be decoded, found by the slower parser."""
-    try:
-        body = json.loads(raw)
-    except UnicodeDecodeError:
+def _unreadable(raw: bytes, error: Exception) -> ApiError:
+    """Return why `raw` can't be decoded."""
+    if isinstance(error, UnicodeDecodeError):
         return bad_request("The request body is not valid UTF-8.", code="invalid_json")
-    except RecursionError:
-        return bad_request("The request body is nested too deeply.", code="invalid_json")
-    except ValueError as error:
-        return bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json")
-    for path, text in _strings(body):
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            message = f"{path}: the text holds half of a surrogate pair (\\ud800..\\udfff)."
-            return bad_request(message, code="invalid_string")
-    return bad_request("The request body is not valid JSON: a number in it is not allowed.", code="invalid_json")
-
-
-def _strings(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every string in a decoded body, with where it stands."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _strings(item, f"{path}[{index}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield f"{path}.{key}".lstrip("."), key
-            yield from _strings(item, f"{path}.{key}".lstrip("."))
+    text = str(error)
+    if "out of range" in text:  # of a short body, whose digits nobody has counted yet
+        return bad_request(f"The request body has a number with more than {MAX_DIGITS} digits.")
+    where = _AT_BYTE.search(text)
+    end = int(where[1]) if where else len(raw)
+    if "surrogate" in text or (where is None and raw.rstrip()[-1:] == b"}"):
+        half = _SURROGATE.search(raw, max(0, end - _PAIR - 1))  # where it was missed, or at the end of the last string
+        at = end if half is None else half.start()
+        message = f"The request body holds half of a surrogate pair (\\ud800..\\udfff) at byte {at}."
+        return bad_request(message, code="invalid_string")
+    text = f"{_AT_BYTE.sub('', text)}, at byte {end}".removeprefix("JSON is malformed: ")
+    return bad_request(f"The request body is not valid JSON: {text}.", code="invalid_json")
 
 
 def read_chat(body: dict[str, Any]) -> ChatRequest:
-    """A chat request whose every known field is right."""
-    _hoist(body)
+    """Return a chat request whose every known field is right."""
+    _hoist(body, ChatRequest)
     request: ChatRequest = convert(body, ChatRequest)
     _check_sampling(request)
     check_guided(body)
@@ -213,18 +99,13 @@ def read_chat(body: dict[str, Any]) -> ChatRequest:
 
 
 def read_completion(body: dict[str, Any]) -> CompletionRequest:
-    """A completion request whose every known field is right."""
-    _hoist(body)
+    """Return a completion request whose every known field is right."""
+    _hoist(body, CompletionRequest)
     request: CompletionRequest = convert(body, CompletionRequest)
     _check_sampling(request)
     check_guided(body)
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise bad_request("best_of: only the value of n is supported.", "best_of", "unsupported_value")
     if request.suffix:
         raise bad_request("suffix: inserting text is not supported.", "suffix", "unsupported_parameter")
-    if request.prompt_logprobs is not None:
-        hint = "prompt_logprobs: not supported; use echo with logprobs."
-        raise bad_request(hint, "prompt_logprobs", "unsupported_parameter")
     wanted = len(prompts(request.prompt)) * (request.n or 1)
     if wanted > MAX_PROMPTS:
         raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")
@@ -232,7 +113,7 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
 
 
 def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input]]:
-    """A request for vectors whose every known field is right, and its inputs one by one."""
+    """Return a request for vectors whose every known field is right, and its inputs one by one."""
     request: EmbeddingsRequest = convert(body, EmbeddingsRequest)
     try:
         return request, read_inputs(request.input)
@@ -242,13 +123,18 @@ def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input
 
 def convert(body: dict[str, Any], kind: type[Any]) -> Any:
     """`body` as a struct, or a 400 that names the field."""
+    take_whole_prompt(body)
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
+        if take_whole(body, str(error)):
+            return convert(body, kind)
         raise _invalid(str(error)) from None
 
 
 def _invalid(text: str) -> ApiError:
+    if len(text) > MAX_MESSAGE:  # it repeats a client's value; what is wrong, and where, is said around it
+        text = f"{text[: MAX_MESSAGE // 2]}…{text[-MAX_MESSAGE // 4 :]}"
     match = _EXPECTED.match(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
     path = path.removeprefix("$").removeprefix(".")
@@ -261,32 +147,36 @@ def _invalid(text: str) -> ApiError:
                        "invalid_type" if wrong_type else "invalid_value")  # fmt: skip
 
 
-def _hoist(body: dict[str, Any]) -> None:
-    """Move what `nvext` says of sampling to the top level."""
+def _hoist(body: dict[str, Any], kind: type[Struct]) -> None:
+    """Move what `nvext` says of sampling to the top level, where it is checked."""
     nvext = body.get("nvext")
     if isinstance(nvext, dict):
-        for name in NVEXT_FIELDS & nvext.keys():
+        for name in IN_NVEXT & nvext.keys() & _KNOWN[kind]:
             if body.get(name) is None:
                 body[name] = nvext[name]
 
 
-def _check_sampling(request: _Sampling) -> None:
+def _check_sampling(request: Sampling) -> None:
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise bad_request("best_of: only the value of n is supported.", "best_of", "unsupported_value")
+    if request.prompt_logprobs is not None:
+        hint = "prompt_logprobs: not supported; use echo with logprobs of /v1/completions."
+        raise bad_request(hint, "prompt_logprobs", "unsupported_parameter")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options: only allowed when stream is true.", "stream_options")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if "" in stops:
         raise bad_request("stop: a stop string may not be empty.", "stop")
-    if len(stops) > 64:
-        raise bad_request(f"stop: at most 64 strings, got {len(stops)}.", "stop")
-    limit = getattr(request, "max_completion_tokens", None) or request.max_tokens
+    limit = request.max_completion_tokens or request.max_tokens
     if request.min_tokens is not None and limit is not None and request.min_tokens > limit:
         raise bad_request(f"min_tokens: {request.min_tokens} is more than max_tokens ({limit}).", "min_tokens")
     for key in request.logit_bias or ():
-        if not key.isdecimal():
+        if not (key.isascii() and key.isdecimal()):
             raise bad_request(f"logit_bias: {key!r} is not a token id.", "logit_bias")
 
 
 def _check_chat(request: ChatRequest) -> None:
+    _check_arguments(request.messages)
     if request.top_logprobs is not None and not request.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true.", "top_logprobs")
     for index, message in enumerate(request.messages):
@@ -299,25 +189,54 @@ def _check_chat(request: ChatRequest) -> None:
         raise bad_request("modalities: only text is supported.", "modalities", "unsupported_value")
 
 
+def _check_arguments(messages: list[Message]) -> None:
+    """Templates read the arguments of calls as JSON: bound what all of them together are made of."""
+    texts = [text for message in messages for call in message.tool_calls or () if (text := _arguments(call))]
+    if sum(map(len, texts)) <= SMALL:
+        return
+    shape = NOTHING
+    for text in texts:
+        shape += shape_of(text.encode(errors="replace"))
+    if shape.long_number or any(getattr(shape, name) > most for name, most in MAX_IN_ARGUMENTS.items()):
+        text = "messages: the arguments of the tool calls are made of more parts, or longer numbers, than are taken."
+        raise bad_request(text, "messages", "too_many_values")
+
+
+def _arguments(call: dict[str, Any]) -> str:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return arguments if isinstance(arguments, str) else ""
+
+
 def _check_parts(parts: list[dict[str, Any]], path: str) -> None:
     for index, part in enumerate(parts):
         where, kind = f"{path}[{index}]", part.get("type")
         if kind not in ("text", "input_text", "refusal"):
-            text = f"{where}: content of type {kind!r} is not supported; use text."
+            text = f"{where}: content of type {shown(kind)} is not supported; use text."
             raise bad_request(text, where, "unsupported_value")
         if not isinstance(part.get("refusal" if kind == "refusal" else "text"), str):
             raise bad_request(f"{where}: a text part needs a text.", where, "invalid_type")
 
 
+def check_forwarded(body: dict[str, Any], prompts: int, answers: int) -> None:
+    """Raise where a body can't travel to an engine that takes text, or would so often that it is too much."""
+    whole = len(packed("body", body))
+    rest = len(msgspec.msgpack.encode({**body, "prompt": None})) if prompts > 1 else 0
+    size = answers * (whole + rest * (prompts - 1))
+    if size > MOST_BYTES:
+        text = f"n: {answers} answer(s) to {prompts} prompt(s) send {size} bytes to workers: at most {MOST_BYTES}."
+        raise bad_request(text, "n")
+
+
 def answers(request: ChatRequest | CompletionRequest) -> int:
-    """How many answers a checked request asks for."""
+    """Return how many answers a checked request asks for."""
     prompt = "" if isinstance(request, ChatRequest) else request.prompt
     several = isinstance(prompt, list) and not isinstance(prompt[0], int)
     return (request.n or 1) * (len(prompt) if several else 1)
 
 
 def prompts(prompt: Any) -> list[str | list[int]]:
-    """The prompts of a completion request: a string, strings, token ids, or lists of them."""
+    """Return the prompts of a completion request: a string, strings, token ids, or lists of them."""
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
@@ -335,7 +254,8 @@ def prompts(prompt: Any) -> list[str | list[int]]:
 
 
 def _are_ids(items: list[Any]) -> bool:
-    return all(type(item) is int and 0 <= item < 2**31 for item in items)
+    # Whole passes in C: there may be a million.
+    return set(map(type, items)) == {int} and min(items) >= 0 and max(items) < 2**31
 
 
 def name_field(error: ApiError, chat: bool) -> ApiError:
@@ -344,7 +264,7 @@ def name_field(error: ApiError, chat: bool) -> ApiError:
 
 
 def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
-    """As `name_field`, for any kind of request."""
+    """Name the field as `name_field` does, for any kind of request."""
     if error.status == 400 and error.param is None and error.code in ("invalid_value", "context_length_exceeded"):
         word = error.message.partition(" ")[0].rstrip(":")
         error.param = word if word in kind.__struct_fields__ else default
@@ -352,16 +272,16 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
-    """Fields of `body` that nothing here knows."""
+    """Fields of `body` that nothing here knows; their names are cut."""
     unknown = sorted(body.keys() - _KNOWN[kind])
     nvext = body.get("nvext")
     if isinstance(nvext, dict):
-        unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)]
-    return unknown
+        unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
+    return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]
 
 
 def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
-    """The 400 of strict mode."""
+    """Return the 400 of strict mode."""
     names = list(unknown)
     hints = []
     for name in names:
@@ -370,7 +290,6 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
 
 
-_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {
-    kind: frozenset(kind.__struct_fields__) for kind in (ChatRequest, CompletionRequest, EmbeddingsRequest,
-                                                         TokenizeRequest, DetokenizeRequest)
-}  # fmt: skip
+_KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
+_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in _KINDS}
+_SIZES: Final[dict[type[Struct], dict[str, int]]] = {kind: sizes_of(kind) for kind in _KINDS}

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.frontend.errors import bad_request
-from dynamo.frontend.guided import FIELDS
-from dynamo.llm.parsers.answer import FirstCalls
+from dynamo.frontend.openai.guided import FIELDS, check_constraint
 from dynamo.llm.parsers.events import Parser
-from dynamo.llm.parsers.forced import REQUIRED, ForcedParser, schema_for
-from dynamo.llm.parsers.reading import Reading, call_id
-from dynamo.llm.request_options import field
+from dynamo.llm.parsers.factory import ParserFactory, call_id
+from dynamo.llm.parsers.forced_calls import REQUIRED, ForcedParser, schema_for
+from dynamo.llm.parsers.parser import FirstCalls
+from dynamo.llm.processing.request_options import field
 
 _FORM: Final = 'auto, none, required or {"type": "function", "function": {"name": "…"}}'
 
@@ -47,7 +47,7 @@ def check_tool_choice(choice: Any) -> None:
 
 
 def forced_by(choice: Any) -> Forced | None:
-    """What a request's `tool_choice` forces; None where the model, or nobody, decides."""
+    """Return what a request's `tool_choice` forces; None where the model, or nobody, decides."""
     if choice is None or choice in ("auto", "none"):
         return None
     if choice == REQUIRED:
@@ -60,7 +60,7 @@ def forced_by(choice: Any) -> Forced | None:
 
 
 def constrained(body: Mapping[str, Any], forced: Forced) -> dict[str, Any]:
-    """The body with the schema that an answer which calls tools keeps to; raises where there can't be one."""
+    """Return the body with the schema that an answer which calls tools keeps to; raises where there can't be one."""
     shape = body.get("response_format")
     others = [name for name in FIELDS if field(body, name) is not None]
     if isinstance(shape, Mapping) and shape.get("type", "text") != "text":
@@ -69,13 +69,15 @@ def constrained(body: Mapping[str, Any], forced: Forced) -> dict[str, Any]:
         text = f"tool_choice: it can't be combined with {others[0]}, since both constrain the answer; use auto."
         raise bad_request(text, "tool_choice")
     most = 1 if body.get("parallel_tool_calls") is False else None
-    return {**body, "guided_json": schema_for(body.get("tools") or [], forced.name, most)}
+    schema = schema_for(body.get("tools") or [], forced.name, most)
+    check_constraint("tools", schema)
+    return {**body, "guided_json": schema}
 
 
 def parsing_of(
-    reading: Reading | None, body: Mapping[str, Any], forced: Forced | None, prompt_ids: Sequence[int] = ()
+    reading: ParserFactory | None, body: Mapping[str, Any], forced: Forced | None, prompt_ids: Sequence[int] = ()
 ) -> Parsing | None:
-    """How to parse the answers; None where they come as the model writes them."""
+    """Return how to parse the answers; None where they come as the model writes them."""
     if forced is not None:
         return _forced(reading, body, forced, prompt_ids)
     if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
@@ -83,7 +85,9 @@ def parsing_of(
     return Parsing(make, reading.new_id, reading.shown(body))
 
 
-def _forced(reading: Reading | None, body: Mapping[str, Any], forced: Forced, prompt_ids: Sequence[int]) -> Parsing:
+def _forced(
+    reading: ParserFactory | None, body: Mapping[str, Any], forced: Forced, prompt_ids: Sequence[int]
+) -> Parsing:
     thoughts, shown = (None, {}) if reading is None else reading.without_tools(body, prompt_ids)
     made: Callable[[], Parser] = partial(ForcedParser, forced.name, thoughts)
     new_id = call_id if reading is None else reading.new_id

@@ -1,8 +1,8 @@
 """The bytes of answers: SSE lines by concatenation, whole answers by one encode.
 
 A streamed token costs one JSON-escaped string between two byte strings that are made
-once per choice. `generation.py` never sees JSON; `answers.py` calls this. Pinned byte
-by byte in `tests/frontend/test_sse_bytes.py`.
+once per choice. `generation/choice.py` never sees JSON; `response.py` calls this. Pinned byte
+by byte in `tests/frontend/responses/test_sse_bytes.py`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class ChatChunks:
         self.tail = b'},"logprobs":null,"finish_reason":null' + self._close
 
     def prefix(self, index: int) -> bytes:
-        """All that stands before the JSON string of a token's text."""
+        """Return all that stands before the JSON string of a token's text."""
         return self._envelope + b'[{"index":%d,"delta":{"content":' % index
 
     def first(self, index: int, text: str) -> bytes:
-        """The first chunk of a choice, which names the role."""
+        """Return the first chunk of a choice, which names the role."""
         delta = b'[{"index":%d,"delta":{"role":"assistant","content":' % index
         return self._envelope + delta + _encode(text) + self.tail
 
     def delta(self, index: int, delta: dict[str, Any]) -> bytes:
-        """A chunk with anything but text."""
+        """Return a chunk with anything but text."""
         return self._envelope + b'[{"index":%d,"delta":' % index + _encode(delta)[:-1] + self.tail
 
     def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
@@ -100,7 +100,7 @@ class CompletionChunks:
 
 
 def error_event(body: bytes) -> bytes:
-    """An error in mid-stream; the stream ends after it, without `[DONE]`."""
+    """Return an error in mid-stream; the stream ends after it, without `[DONE]`."""
     return b"data: " + body + b"\n\n"
 
 
@@ -114,12 +114,12 @@ def usage_dict(prompt: int, completion: int, cached: int) -> dict[str, Any]:
 
 
 def chat_answer(who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
-    """A whole chat answer."""
+    """Return a whole chat answer."""
     return _answer(who, "chat.completion", choices, usage)
 
 
 def completion_answer(who: Identity, choices: list[dict[str, Any]], usage: dict[str, Any]) -> bytes:
-    """A whole completion answer."""
+    """Return a whole completion answer."""
     return _answer(who, "text_completion", choices, usage)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS
-from dynamo.llm.tokenizer import Tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 Entry = tuple[int, float, list[list[Any]], int]
@@ -17,7 +17,7 @@ Entry = tuple[int, float, list[list[Any]], int]
 
 
 def entries(ids: list[int], extras: dict[str, Any] | None, offsets: list[int]) -> list[Entry]:
-    """What the engine says of `ids`; `InvalidArgument` where it says nothing."""
+    """Return what the engine says of `ids`; `InvalidArgument` where it says nothing."""
     chosen = (extras or {}).get(LOG_PROBS)
     if chosen is None or len(chosen) < len(ids):
         raise InvalidArgument("logprobs: the engine of this model gives no log probabilities; ask without them.")
@@ -25,10 +25,10 @@ def entries(ids: list[int], extras: dict[str, Any] | None, offsets: list[int]) -
     return [(token, float(lp), top, at) for token, lp, top, at in zip(ids, chosen, tops, offsets, strict=False)]
 
 
-def chat_logprobs(tokenizer: Tokenizer, found: list[Entry], top: int) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, rows: list[Entry], top: int) -> dict[str, Any]:
     """`choices[].logprobs` of a chat answer."""
     content = []
-    for token, logprob, others, _ in found:
+    for token, logprob, others, _ in rows:
         alternatives = [_one(tokenizer, int(other), float(lp)) for other, lp in others[:top]]
         content.append({**_one(tokenizer, token, logprob), "top_logprobs": alternatives})
     return {"content": content, "refusal": None}
@@ -40,19 +40,19 @@ def _one(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, found: list[tuple[int, float | None, list[list[Any]], int]], top: int
+    tokenizer: Tokenizer, rows: list[tuple[int, float | None, list[list[Any]], int]], top: int
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a completion answer; an echoed prompt's first token has none."""
-    texts = [_text(tokenizer, token) for token, _, _, _ in found]
+    texts = [_text(tokenizer, token) for token, _, _, _ in rows]
     tops = []
-    for (_, logprob, others, _), text in zip(found, texts, strict=True):
+    for (_, logprob, others, _), text in zip(rows, texts, strict=True):
         named = {_text(tokenizer, int(other)): float(lp) for other, lp in others[:top]}
         tops.append(None if logprob is None else {**named, text: logprob} if top else None)
     return {
         "tokens": texts,
-        "token_logprobs": [logprob for _, logprob, _, _ in found],
+        "token_logprobs": [logprob for _, logprob, _, _ in rows],
         "top_logprobs": tops if top else None,
-        "text_offset": [at for _, _, _, at in found],
+        "text_offset": [at for _, _, _, at in rows],
     }
 
 

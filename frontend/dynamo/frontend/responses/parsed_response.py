@@ -1,6 +1,6 @@
 """Answers whose text is parsed: tool calls as `tool_calls`, thoughts as `reasoning_content`, the rest as it is.
 
-Only requests to models with parsers, or that force a tool, have one; all others keep to `answers.py`, whose way per
+Only requests to models with parsers, or that force a tool, have one; all others keep to `response.py`, whose way per
 token knows nothing of this. A call leaves whole: one chunk names it, one has its arguments.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynamo.frontend.answers import StreamAnswer, WholeAnswer
-from dynamo.frontend.chunks import ChatChunks
-from dynamo.frontend.generation import Choice
-from dynamo.frontend.tool_choice import Parsing
+from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.openai.tool_choice import Parsing
+from dynamo.frontend.responses.chunks import ChatChunks
+from dynamo.frontend.responses.response import JsonResponse, SseResponse
 from dynamo.llm.parsers.events import Call, Content, Event, Thought
 from dynamo.runtime.errors import InvalidArgument
 
@@ -21,7 +21,7 @@ def _already() -> None:
 
 
 def _explained(error: Exception, parsing: Parsing) -> Exception:
-    """An engine that can't keep to a schema knows nothing of tools: say what was asked for."""
+    """Say what was asked for, where an engine can't keep to a schema: it knows nothing of tools."""
     if parsing.forced and isinstance(error, InvalidArgument) and error.message.startswith("guided decoding"):
         return InvalidArgument(f"tool_choice: it needs {error.message}; use auto")
     return error
@@ -32,17 +32,17 @@ def _ended(choice: Choice, calls: int) -> None:
         choice.finish_reason = "tool_calls"
 
 
-class ParsedStream(StreamAnswer):
+class ParsedStream(SseResponse):
     """Server-sent events."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        assert self.shape.parsing is not None, "else it is a StreamAnswer"
+        assert self.options.parsing is not None, "else it is an SseResponse"
         assert isinstance(self._form, ChatChunks), "only chats are parsed"
         self._chunk = self._form.delta
-        self._parsing = self.shape.parsing
-        self._parsers = [self._parsing.make() for _ in range(self.shape.choices)]
-        self._calls = [0] * self.shape.choices
+        self._parsing = self.options.parsing
+        self._parsers = [self._parsing.make() for _ in range(self.options.choices)]
+        self._calls = [0] * self.options.choices
 
     def text(self, choice: Choice, text: str) -> None:
         self._heard()
@@ -101,14 +101,14 @@ class ParsedStream(StreamAnswer):
         self._writer.touch(self._output)
 
 
-class ParsedWhole(WholeAnswer):
+class ParsedWhole(JsonResponse):
     """One JSON body."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        assert self.shape.parsing is not None, "else it is a WholeAnswer"
-        self._parsing = self.shape.parsing
-        self._parsers = [self._parsing.make() for _ in range(self.shape.choices)]
+        assert self.options.parsing is not None, "else it is a JsonResponse"
+        self._parsing = self.options.parsing
+        self._parsers = [self._parsing.make() for _ in range(self.options.choices)]
         self._thoughts: list[list[str]] = [[] for _ in self._parsers]
         self._calls: list[list[dict[str, Any]]] = [[] for _ in self._parsers]
 

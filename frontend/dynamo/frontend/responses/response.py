@@ -7,27 +7,33 @@ one event of the stream.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from dynamo.frontend import chunks
-from dynamo.frontend.chunks import ChatChunks, CompletionChunks, Identity
 from dynamo.frontend.errors import ApiError, to_api_error
-from dynamo.frontend.explaining import Explanation, spliced
-from dynamo.frontend.generation import Choice
-from dynamo.frontend.logprobs import chat_logprobs, completion_logprobs, entries
+from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.metrics import ModelMeter
-from dynamo.frontend.openai import name_field
-from dynamo.frontend.stream import BatchWriter, Headers, Output
-from dynamo.frontend.tool_choice import Parsing
-from dynamo.llm.protocols import PROMPT_LOGPROBS
-from dynamo.llm.tokenizer import Tokenizer
+from dynamo.frontend.openai.requests import name_field
+from dynamo.frontend.openai.tool_choice import Parsing
+from dynamo.frontend.responses import chunks
+from dynamo.frontend.responses.chunks import ChatChunks, CompletionChunks, Identity
+from dynamo.frontend.responses.logprobs import chat_logprobs, completion_logprobs, entries
+from dynamo.frontend.responses.stream import BatchWriter, Headers, ResponseStream
+from dynamo.frontend.routing.report import Route, RoutingReport, given, spliced, worker_id
+from dynamo.llm.protocols import PROMPT_LOGPROBS, PreprocessedRequest, TextRequest
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import DeadlineExceeded, InvalidArgument
 
 log = logging.getLogger(__name__)
+FIRST_CHOICES: Final = 1
+"""Of one request, sent before the others: were it one that takes workers down, all would be gone together."""
+STARTED_AT_ONCE: Final = 16
+HELD_SECONDS: Final = 2.0
+"""For which the others wait for a first token; longer than it takes to notice that a worker is gone."""
 _encode = msgspec.json.encode
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -36,7 +42,7 @@ STREAM_HEADERS: Headers = [
 ]
 
 
-class Shape(msgspec.Struct):
+class ResponseOptions(msgspec.Struct):
     """What was asked of the answer's form."""
 
     chat: bool
@@ -50,110 +56,132 @@ class Shape(msgspec.Struct):
     """Per choice, the prompt's tokens (`echo` with `logprobs`)."""
     tokenizer: Tokenizer | None = None
     prompts: int = 1
-    explanation: Explanation | None = None
+    explanation: RoutingReport | None = None
     """What the answer says of itself, where that was asked for."""
     parsing: Parsing | None = None
-    """How its text is parsed (`parsed.py`); None: it is told as it comes."""
+    """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
 
 
 class Logprobs:
     """Makes the `logprobs` objects of one answer."""
 
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
+    def __init__(self, options: ResponseOptions) -> None:
+        self._options = options
 
     def of(
         self, choice: Choice, ids: list[int], offsets: list[int], extras: dict[str, Any] | None, first: bool
     ) -> list[Any]:
-        """What the engine says of these tokens, an echoed prompt's first."""
+        """Return what the engine says of these tokens, an echoed prompt's first."""
         index = choice.index
-        found: list[Any] = self._echoed(index, extras) if first else []
-        shift = len(self._shape.echo[index]) if self._shape.echo else 0
-        found += entries(ids, extras, [at + shift for at in offsets]) if ids else []
-        return found
+        rows: list[Any] = self._echoed(index, extras) if first else []
+        shift = len(self._options.echo[index]) if self._options.echo else 0
+        rows += entries(ids, extras, [at + shift for at in offsets]) if ids else []
+        return rows
 
-    def render(self, found: list[Any]) -> dict[str, Any] | None:
-        shape = self._shape
-        if shape.tokenizer is None or shape.logprobs is None:
+    def render(self, rows: list[Any]) -> dict[str, Any] | None:
+        options = self._options
+        if options.tokenizer is None or options.logprobs is None:
             return None
-        make = chat_logprobs if shape.chat else completion_logprobs
-        return make(shape.tokenizer, found, shape.logprobs)
+        make = chat_logprobs if options.chat else completion_logprobs
+        return make(options.tokenizer, rows, options.logprobs)
 
     def _echoed(self, index: int, extras: dict[str, Any] | None) -> list[Any]:
-        shape = self._shape
-        if not shape.echo or shape.tokenizer is None:
+        options = self._options
+        if not options.echo or options.tokenizer is None:
             return []
-        ids, said = shape.prompt_ids[index], (extras or {}).get(PROMPT_LOGPROBS)
-        if said is None:
+        ids, logprobs = options.prompt_ids[index], (extras or {}).get(PROMPT_LOGPROBS)
+        if logprobs is None:
             raise InvalidArgument(
                 "echo: the engine of this model gives no log probabilities of the prompt; ask without."
             )
-        found: list[Any] = []
+        rows: list[Any] = []
         at = 0
-        for token, logprob in zip(ids, said, strict=False):
-            found.append((token, logprob, [], at))
-            at += len(shape.tokenizer.token_bytes(token).decode("utf-8", "replace"))
-        return found
+        for token, logprob in zip(ids, logprobs, strict=False):
+            rows.append((token, logprob, [], at))
+            at += len(options.tokenizer.token_bytes(token).decode("utf-8", "replace"))
+        return rows
 
 
-class Answer:
+class Response:
     """Common to both: counting choices, usage, the first token's time and failure."""
 
     def __init__(
-        self, who: Identity, shape: Shape, output: Output, writer: BatchWriter, headers: Headers,
-        meter: ModelMeter, first_token: Callable[[], None],
+        self, who: Identity, options: ResponseOptions, output: ResponseStream, writer: BatchWriter, *,
+        headers: Headers, meter: ModelMeter, first_token: Callable[[], None],
         too_late: Callable[[DeadlineExceeded], DeadlineExceeded] = lambda error: error,
     ) -> None:  # fmt: skip
-        self.who, self.shape = who, shape
+        self.who, self.options = who, options
         self.choices: list[Choice] = []
         self.error: ApiError | None = None
         self.complete = False
         self._output, self._writer, self._headers, self._meter = output, writer, headers, meter
         self._first_token, self._too_late = first_token, too_late
-        self._left = shape.choices
+        self._left = options.choices
+        self._held: asyncio.TimerHandle | None = None
+        """For choices that aren't sent yet."""
         self._begun = False
-        self._seen = [False] * shape.choices
-        self._logprobs = Logprobs(shape)
+        self._seen = [False] * options.choices
+        self._logprobs = Logprobs(options)
 
     def forget(self) -> None:
-        """The request is over: let go of the choices, which hold this answer."""
+        """Let go of the choices, which hold this answer: the request is over."""
         self.choices = []
 
     def start(self, choices: list[Choice]) -> None:
-        """Send the choices on their way."""
+        """Send the choices on their way: one, and the others once a worker has shown that it survives it."""
         self.choices = choices
-        for choice in choices:
+        self._start(choices[:FIRST_CHOICES])
+        if (others := choices[FIRST_CHOICES:]) and not self.complete:
+            self._held = asyncio.get_running_loop().call_later(HELD_SECONDS, self._start, others)
+            first_token = self._first_token
+
+            def go_on() -> None:
+                first_token()
+                if self._held is not None and not self._held.cancelled():
+                    self._held.cancel()
+                    asyncio.get_running_loop().call_soon(self._start, others)
+
+            self._first_token = go_on
+
+    def _start(self, choices: list[Choice]) -> None:
+        """Send some on their way, and the others in the loop's next turns: 2,048 take it a fifth of a second."""
+        self._held = None
+        for choice in choices[:STARTED_AT_ONCE]:
             if not self.complete:
                 choice.start()
+        if (others := choices[STARTED_AT_ONCE:]) and not self.complete:
+            asyncio.get_running_loop().call_soon(self._start, others)
 
     def cancel(self) -> None:
-        """The client is gone: free the engines."""
+        """Free the engines: the client is gone."""
         self.complete = True
+        if self._held is not None:
+            self._held.cancel()
         for choice in self.choices:
             choice.cancel()
 
     def usage(self) -> tuple[int, int, int]:
-        """Prompt tokens (each prompt once), produced and cached ones."""
+        """Return the prompt tokens (each prompt once), produced and cached ones."""
         if len(self.choices) == 1:
             only = self.choices[0]
             return only.prompt_tokens, only.tokens, only.cached
-        per_prompt = max(1, len(self.choices) // self.shape.prompts)
+        per_prompt = max(1, len(self.choices) // self.options.prompts)
         firsts = self.choices[::per_prompt]
         prompt = sum(choice.prompt_tokens for choice in firsts)
         return prompt, sum(choice.tokens for choice in self.choices), sum(choice.cached for choice in firsts)
 
     def failed(self, choice: Choice, error: Exception) -> None:
-        """One choice failed, so the request did."""
+        """Fail the request: one of its choices did."""
         self.refused(error)
 
     def refused(self, error: Exception) -> None:
-        """The request failed, or no choice was even begun."""
+        """Answer a request that failed, or of which no choice was even begun, with its error."""
         if self.complete:
             return
         self.cancel()
         if isinstance(error, DeadlineExceeded):
             error = self._too_late(error)  # says whose limit it was
-        self.error = name_field(to_api_error(error), self.shape.chat)
+        self.error = name_field(to_api_error(error), self.options.chat)
         if self._begun:
             self._output.append(chunks.error_event(self.error.body()))
         else:
@@ -176,14 +204,14 @@ class Answer:
         self._writer.touch(self._output)
 
 
-class StreamAnswer(Answer):
+class SseResponse(Response):
     """Server-sent events, one per delta."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        form = ChatChunks if self.shape.chat else CompletionChunks
-        self._form = form(self.who, self.shape.include_usage)
-        self._prefixes: list[bytes] = [b""] * self.shape.choices
+        form = ChatChunks if self.options.chat else CompletionChunks
+        self._form = form(self.who, self.options.include_usage)
+        self._prefixes: list[bytes] = [b""] * self.options.choices
         self._tail = self._form.tail
 
     def text(self, choice: Choice, text: str) -> None:
@@ -201,11 +229,11 @@ class StreamAnswer(Answer):
     ) -> None:
         index = choice.index
         first = not self._seen[index]
-        found = self._logprobs.of(choice, ids, offsets, extras, first)
-        if not found and not text:
+        rows = self._logprobs.of(choice, ids, offsets, extras, first)
+        if not rows and not text:
             return
         self._open(index)
-        rendered = self._logprobs.render(found)
+        rendered = self._logprobs.render(rows)
         text = self._echo(index) + text if first else text
         chunk = self._form.with_logprobs(index, text, rendered, first)
         self._output.append(self._early(chunk, index) if first else chunk)
@@ -215,12 +243,12 @@ class StreamAnswer(Answer):
         if not self._seen[choice.index]:
             self._first(choice.index, "")
         chunk = self._form.finish(choice.index, choice.finish_reason or "stop", choice.stop_reason)
-        if (explanation := self.shape.explanation) is not None:
+        if (explanation := self.options.explanation) is not None:
             chunk = spliced(chunk, explanation.late(choice.index))
         self._output.append(chunk)
         self._left -= 1
         if self._left == 0:
-            if self.shape.include_usage:
+            if self.options.include_usage:
                 self._output.append(self._form.usage(chunks.usage_dict(*self.usage())))
             self._output.append(chunks.DONE)
             self._end()
@@ -235,7 +263,7 @@ class StreamAnswer(Answer):
         self._output.append(self._early(self._form.first(index, self._echo(index) + text), index))
 
     def _early(self, chunk: bytes, index: int) -> bytes:
-        explanation = self.shape.explanation
+        explanation = self.options.explanation
         return chunk if explanation is None else spliced(chunk, explanation.early(index))
 
     def _open(self, index: int) -> None:
@@ -245,16 +273,16 @@ class StreamAnswer(Answer):
             self._output.head(200, [*STREAM_HEADERS, *self._headers])
 
     def _echo(self, index: int) -> str:
-        return self.shape.echo[index] if self.shape.echo else ""
+        return self.options.echo[index] if self.options.echo else ""
 
 
-class WholeAnswer(Answer):
+class JsonResponse(Response):
     """One JSON body, folded from the same deltas."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._texts: list[list[str]] = [[] for _ in range(self.shape.choices)]
-        self._found: list[list[Any]] = [[] for _ in range(self.shape.choices)]
+        self._texts: list[list[str]] = [[] for _ in range(self.options.choices)]
+        self._rows: list[list[Any]] = [[] for _ in range(self.options.choices)]
         self._timed = False
 
     def text(self, choice: Choice, text: str) -> None:
@@ -267,7 +295,7 @@ class WholeAnswer(Answer):
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
         index = choice.index
-        self._found[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
+        self._rows[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
         self._seen[index] = True
         self.text(choice, text)
 
@@ -275,10 +303,10 @@ class WholeAnswer(Answer):
         self._left -= 1
         if self._left:
             return
-        make = chunks.chat_answer if self.shape.chat else chunks.completion_answer
+        make = chunks.chat_answer if self.options.chat else chunks.completion_answer
         bodies = [self._choice(each) for each in self.choices]
         body = make(self.who, bodies, chunks.usage_dict(*self.usage()))
-        if (explanation := self.shape.explanation) is not None:
+        if (explanation := self.options.explanation) is not None:
             body = spliced(body, explanation.late(0), b"}")
         self._whole(200, body, [])
         self._end()
@@ -286,12 +314,23 @@ class WholeAnswer(Answer):
     def _choice(self, choice: Choice) -> dict[str, Any]:
         index, text = choice.index, "".join(self._texts[choice.index])
         body: dict[str, Any] = {"index": index}
-        if self.shape.chat:
+        if self.options.chat:
             body["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
-            body["text"] = (self.shape.echo[index] if self.shape.echo else "") + text
-        body["logprobs"] = self._logprobs.render(self._found[index])
+            body["text"] = (self.options.echo[index] if self.options.echo else "") + text
+        body["logprobs"] = self._logprobs.render(self._rows[index])
         body["finish_reason"] = choice.finish_reason or "stop"
         if choice.stop_reason is not None:
             body["stop_reason"] = choice.stop_reason
         return body
+
+
+def query_answer(
+    who: Identity, kind: str, request: PreprocessedRequest | TextRequest, route: Route, computed: Route | None = None
+) -> bytes:
+    """Return the answer to a request that only asks where it would go; with its tokens, for who sends it on."""
+    nvext: dict[str, Any] = {"worker_id": worker_id(route, computed), "routing": given(msgspec.to_builtins(route))}
+    if isinstance(request, PreprocessedRequest):
+        nvext["token_ids"] = request.token_ids
+    head = {"id": who.id, "object": kind, "created": who.created, "model": who.model}
+    return msgspec.json.encode({**head, "choices": [], "nvext": nvext})

@@ -1,6 +1,6 @@
 """Writing to clients: one write per client and batch, and a slow client delays only itself.
 
-`Output` is one HTTP response. Bytes that are added to it while the messages of one
+`ResponseStream` is one HTTP response. Bytes that are added to it while the messages of one
 socket read are handled (`BatchWriter.touch`) leave in one ASGI send, which is driven by
 hand here: where the transport has room, a send finishes without suspending, so no task
 has to be woken per token. Where it suspends the client is slow: the suspended send goes
@@ -26,7 +26,7 @@ CLIENT_BUFFER: Final = "client_buffer"
 _DONE: Final = object()
 
 
-class Wire(Protocol):
+class ClientConnection(Protocol):
     """The connection under a `send`, as `http_server.Connection` is one."""
 
     def hold(self) -> list[bytes]:
@@ -36,7 +36,7 @@ class Wire(Protocol):
         """Write what was collected, at once."""
 
     def writer(self, send: Send) -> Callable[[bytes], bool]:
-        """What writes a part of a started answer at once; it says False where `send` must be used."""
+        """Return what writes a part of a started answer at once; it says False where `send` must be used."""
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -85,7 +85,7 @@ def _drive(coroutine: Coroutine[Any, Any, None]) -> Any:
         return _DONE
 
 
-class Output:
+class ResponseStream:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Output:
     )  # fmt: skip
 
     def __init__(
-        self, send: Send, connection: Wire, *, stall_seconds: float, meter: Any = None,
+        self, send: Send, connection: ClientConnection, *, stall_seconds: float, meter: Any = None,
         hit: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self._send, self._connection, self._stall_seconds, self._hit = send, connection, stall_seconds, hit
@@ -118,7 +118,7 @@ class Output:
         self._head = (status, headers)
 
     def end(self) -> None:
-        """Nothing comes after what was appended so far."""
+        """Note that nothing comes after what was appended so far."""
         self._ended, self._flowing = True, False
 
     def flush(self) -> None:
@@ -217,9 +217,9 @@ class BatchWriter:
 
     def __init__(self, after_batch: Callable[[Callable[[], None]], None], clock: Callable[[], float]) -> None:
         self._after_batch, self._clock = after_batch, clock
-        self._dirty: list[Output] = []
+        self._dirty: list[ResponseStream] = []
 
-    def touch(self, output: Output) -> None:
+    def touch(self, output: ResponseStream) -> None:
         """Remember that `output` has something to flush."""
         if output.dirty:
             return

@@ -12,19 +12,23 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
-from dynamo.frontend import openai
-from dynamo.frontend.desk import Desk
-from dynamo.frontend.embedding import Embedding, Waiting, answer, pieces
+import msgspec
+
 from dynamo.frontend.errors import ApiError, bad_request, to_api_error
-from dynamo.frontend.gate import Visitor
-from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.openai import EmbeddingsRequest
-from dynamo.frontend.requests import ClientGone, Receive, Scope
-from dynamo.frontend.routes.job import SHORT_BODY, Job, Route, wire_of
-from dynamo.frontend.stream import CLIENT_STALL, Headers, Send, respond
-from dynamo.llm.card import EMBEDDING
-from dynamo.llm.embeddings import KIND, EmbeddingRequest, Input, tokenised
+from dynamo.frontend.generation.request_scope import RequestScope
+from dynamo.frontend.http.requests import ClientGone, Receive, Scope
+from dynamo.frontend.limits.request_threads import Turn, at_once
+from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.request_structs import EmbeddingsRequest
+from dynamo.frontend.responses.embeddings import Embedding, Waiting, answer, pieces
+from dynamo.frontend.responses.stream import CLIENT_STALL, Headers, Send, respond
+from dynamo.frontend.routes.intake import LARGE_BODY
+from dynamo.frontend.routes.model_request import SHORT_BODY, Job, Route, wire_of
+from dynamo.frontend.routing.admission_gate import QueuedRequest
+from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
+from dynamo.frontend.routing.model_set import ModelSet
+from dynamo.llm.model_card import EMBEDDING
+from dynamo.llm.processing.embeddings import KIND, EmbeddingRequest, Input, tokenised
 from dynamo.llm.protocols import TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded
@@ -35,7 +39,7 @@ PIECE: Final = 256 * 1024
 
 
 class EmbedRoute(Route):
-    """See the module."""
+    """The route of embeddings."""
 
     def job(self, rid: str, headers: Headers) -> Job:
         return _Job(self._services, "embeddings", rid, headers)
@@ -72,42 +76,74 @@ class _Job(Job):
 
     async def _begin(self, scope: Scope, receive: Receive, waiting: Waiting) -> tuple[EmbeddingsRequest, Embedding]:
         services = self._services
-        raw, deadline = await self._enter(scope, receive)
-        body = openai.decode(raw)
-        request, inputs = openai.read_embeddings(body)
-        services.check_fields(body, type(request), self._rid)
-        hints = read_hints(scope, request.nvext, services.policy.sessions)
-        if hints.asks:
-            text = "nvext.annotations: query_instance_id is for chats and completions."
-            raise bad_request(text, "nvext.annotations", "unsupported_value")
-        models = await self._find(request.model, len(inputs), EMBEDDING, deadline)
-        if hints is not NO_HINTS:
-            models = services.pool.settle(models, hints)
-        self._admit(models, hints)
-        if len(raw) <= SHORT_BODY:
-            made = await self._prepare(models, request, inputs)
+        raw = await self._intake.read(scope, receive)
+        if len(raw) > LARGE_BODY:
+            understood = await self._in_threads(scope, raw)
         else:
-            async with models.long_prompts:
-                self._check_wanted(scope, deadline)
+            request, inputs = self._understand(raw)
+            models, hints = await self._route(scope, request, len(inputs))
+            if len(raw) <= SHORT_BODY:
                 made = await self._prepare(models, request, inputs)
-        embedding = Embedding(made, len(inputs), self._desk(models, deadline, hints), waiting)
+            else:
+                async with models.long_prompts:
+                    self._check_wanted(scope)
+                    made = await self._prepare(models, request, inputs)
+            understood = request, made, len(inputs), models, hints
+        del raw
+        self._intake.understood()
+        request, made, number, models, hints = understood
+        deadline = self._intake.deadline
+        embedding = Embedding(made, number, self._request_scope(models, deadline, hints), waiting)
         if self.trace is not None:
             self.trace.prepared(self._model, [made])
         services.answers.add(waiting)
         self._send_on(models, embedding, waiting, deadline, hints)
         return request, embedding
 
+    async def _in_threads(
+        self, scope: Scope, raw: bytes
+    ) -> tuple[EmbeddingsRequest, EmbeddingRequest | TextRequest, int, ModelSet, Hints]:
+        """Read a large request: all work of its size is done in a thread, in turn."""
+        async with self._intake.turn() as turn:
+            self._check_wanted(scope)
+            request, inputs = await turn.run(lambda: self._understand(raw))
+            models, hints = await self._route(scope, request, len(inputs), turn)
+            self._check_wanted(scope)
+            made = await turn.run(lambda: at_once(self._prepare(models, request, inputs, blocking=True)))
+            return msgspec.structs.replace(request, input=""), made, len(inputs), models, hints
+
+    def _understand(self, raw: bytes) -> tuple[EmbeddingsRequest, list[Input]]:
+        body = openai.decode(raw, EmbeddingsRequest)
+        request, inputs = openai.read_embeddings(body)
+        self._services.check_fields(body, EmbeddingsRequest, self._rid)
+        return request, inputs
+
+    async def _route(
+        self, scope: Scope, request: EmbeddingsRequest, inputs: int, turn: Turn | None = None
+    ) -> tuple[ModelSet, Hints]:
+        """Where it goes, as far as is known before its tokens are."""
+        services = self._services
+        hints = read_hints(scope, request.nvext, services.settings.sessions.ttl is not None)
+        if hints.asks:
+            text = "nvext.annotations: query_instance_id is for chats and completions."
+            raise bad_request(text, "nvext.annotations", "unsupported_value")
+        models = await self._find(request.model, inputs, EMBEDDING, turn)
+        if hints is not NO_HINTS:
+            models, hints = services.pool.settle(models, hints)
+        self._admit(models, hints)
+        return models, hints
+
     async def _prepare(
-        self, models: ModelSet, request: EmbeddingsRequest, inputs: list[Input]
+        self, models: ModelSet, request: EmbeddingsRequest, inputs: list[Input], *, blocking: bool = False
     ) -> EmbeddingRequest | TextRequest:
         assert models.model is not None
         preprocessor = models.model.preprocessor
         if preprocessor is not None:
-            ids = await tokenised(inputs, preprocessor)
+            ids = await tokenised(inputs, preprocessor, blocking=blocking)
             return EmbeddingRequest(
                 model=models.name, token_ids=ids, dimensions=request.dimensions, mdc_sum=models.digest
             )
-        if not all(isinstance(one, str) for one in inputs):
+        if not all(isinstance(text, str) for text in inputs):
             text = "input: this model's engine takes text, not token ids."
             raise ApiError(400, text, code="unsupported_value", param="input")
         body: dict[str, Any] = {"model": models.name, "input": inputs, "encoding_format": "base64"}
@@ -115,13 +151,13 @@ class _Job(Job):
             body["dimensions"] = request.dimensions
         return TextRequest(model=models.name, kind=KIND, body=body)
 
-    def _desk(self, models: ModelSet, deadline: float | None, hints: Hints) -> Desk:
+    def _request_scope(self, models: ModelSet, deadline: float | None, hints: Hints) -> RequestScope:
         services = self._services
         assert self._meter is not None
         context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
-        return Desk(
+        return RequestScope(
             models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
-            hints=hints, again=services.pool.again, trace=self.trace, hold_seconds=services.policy.hold_seconds,
+            hints=hints, again=services.pool.again, trace=self.trace, hold_seconds=services.settings.hold_seconds,
             watch=services.watch,
         )  # fmt: skip
 
@@ -131,13 +167,13 @@ class _Job(Job):
         if models.gate is None:
             waiting.start(embedding)
             return
-        self._pass(models.gate, Visitor(
-            lambda: waiting.start(embedding), waiting.refused, embedding.prompt_tokens, deadline, hints.priority,
-            hints.strict_priority,
+        self._pass(models.gate, QueuedRequest(
+            lambda: waiting.start(embedding), waiting.refused, tokens=embedding.prompt_tokens, deadline=deadline,
+            priority=hints.priority, strict_priority=hints.strict_priority,
         ), hints)  # fmt: skip
 
     async def _until_over(self, receive: Receive, waiting: Waiting) -> Exception | None:
-        """Why there are no vectors; None: they are there. Raises `ClientGone`."""
+        """Return why there are no vectors; None: they are there. Raises `ClientGone`."""
         gone = asyncio.get_running_loop().create_task(_gone(receive))
         try:
             await asyncio.wait((gone, waiting.over), return_when=asyncio.FIRST_COMPLETED)
@@ -153,7 +189,7 @@ class _Job(Job):
 
     def _said(self, error: Exception) -> ApiError:
         if isinstance(error, DeadlineExceeded):
-            error = self._too_late(error)  # says whose limit it was
+            error = self._intake.too_late(error)  # says whose limit it was
         return to_api_error(error)
 
     async def _write(self, scope: Scope, send: Send, request: EmbeddingsRequest, embedding: Embedding) -> None:
@@ -181,13 +217,13 @@ class _Job(Job):
         for piece in body:
             await self._timed(scope, send({"type": "http.response.body", "body": piece, "more_body": True}))
             await asyncio.sleep(0)  # a client that takes all at once keeps nobody else waiting
-            self._check_wanted(scope, None)
+            self._check_wanted(scope)
         await self._timed(scope, send({"type": "http.response.body", "body": b"", "more_body": False}))
 
     async def _timed(self, scope: Scope, sending: Any) -> None:
         """Cut off a client that takes nothing for too long."""
         try:
-            async with asyncio.timeout(self._services.policy.stall_seconds):
+            async with asyncio.timeout(self._services.settings.stall_seconds):
                 await sending
         except TimeoutError:
             log.info("[%s] a client that does not read is cut off (%s)", self._rid, CLIENT_STALL)

@@ -12,28 +12,38 @@ import time
 from random import getrandbits
 from typing import Any
 
-from dynamo.frontend import openai
-from dynamo.frontend.answers import STREAM_HEADERS, Answer, Shape, StreamAnswer, WholeAnswer
-from dynamo.frontend.chunks import DONE, Identity
-from dynamo.frontend.desk import Desk
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.explaining import FIELDS, Explanation, query_answer, route_of
-from dynamo.frontend.gate import Visitor
-from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.openai import ChatRequest, CompletionRequest
-from dynamo.frontend.parsed import ParsedStream, ParsedWhole
-from dynamo.frontend.prefilling import new_choice
-from dynamo.frontend.requests import Receive, Scope
-from dynamo.frontend.routes.job import CLIENT_CLOSED, SHORT_BODY, Job, Route, level_of, wire_of
+from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.generation.request_scope import RequestScope
+from dynamo.frontend.http.requests import Receive, Scope
+from dynamo.frontend.limits.request_threads import Turn, at_once
+from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
+from dynamo.frontend.openai.tool_choice import constrained, forced_by, parsing_of
+from dynamo.frontend.responses.chunks import DONE, Identity
+from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
+from dynamo.frontend.responses.response import (
+    STREAM_HEADERS,
+    JsonResponse,
+    Response,
+    ResponseOptions,
+    SseResponse,
+    query_answer,
+)
+from dynamo.frontend.responses.stream import Headers, ResponseStream, Send, respond
+from dynamo.frontend.routes.intake import LARGE_BODY
+from dynamo.frontend.routes.model_request import CLIENT_CLOSED, SHORT_BODY, Job, Route, level_of, wire_of
+from dynamo.frontend.routing.admission_gate import QueuedRequest
+from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
+from dynamo.frontend.routing.model_set import ModelSet
+from dynamo.frontend.routing.report import FIELDS, RoutingReport, route_of
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, Output, Send, respond
-from dynamo.frontend.tool_choice import constrained, forced_by, parsing_of
-from dynamo.llm.card import CHAT, COMPLETIONS
+from dynamo.llm.model_card import CHAT, COMPLETIONS
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
 
 log = logging.getLogger(__name__)
+Made = PreprocessedRequest | TextRequest
 
 
 class GenerateRoute(Route):
@@ -48,7 +58,7 @@ class GenerateRoute(Route):
 
 
 def _seed(seed: int | None, choice: int) -> dict[str, int]:
-    """The seed of one choice: were it the same for all, they would be alike."""
+    """Return the seed of one choice: were it the same for all, they would be alike."""
     return {} if seed is None else {"seed": seed + choice}
 
 
@@ -58,9 +68,9 @@ class _Job(Job):
     def __init__(self, services: Services, chat: bool, rid: str, headers: Headers) -> None:
         super().__init__(services, "chat_completions" if chat else "completions", rid, headers)
         self._chat, self._does = chat, CHAT if chat else COMPLETIONS
-        self.output: Output | None = None
-        self.answer: Answer | None = None
-        self._explained: Explanation | None = None
+        self.output: ResponseStream | None = None
+        self.answer: Response | None = None
+        self._explained: RoutingReport | None = None
 
     def named(self, error: ApiError) -> ApiError:
         return openai.name_field(error, self._chat)
@@ -80,37 +90,69 @@ class _Job(Job):
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Read, check and start; False where that was all. The body is let go of: an answer may take long."""
         services = self._services
-        raw, deadline = await self._enter(scope, receive)
-        body = openai.decode(raw)
-        if services.policy.defaults is not None:
-            services.policy.defaults.fill(body, chat=self._chat)
-        request = openai.read_chat(body) if self._chat else openai.read_completion(body)
-        services.check_fields(body, type(request), self._rid)
-        hints = read_hints(scope, request.nvext, services.policy.sessions)
-        models = await self._find(request.model, openai.answers(request), self._does, deadline)
-        if hints is not NO_HINTS:
-            models = services.pool.settle(models, hints)
-        self._admit(models, hints, bool(request.stream))
-        if len(raw) <= SHORT_BODY:
-            requests, shape = await self._prepare(models, request, body)
+        raw = await self._intake.read(scope, receive)
+        if len(raw) > LARGE_BODY:
+            models, hints, requests, options = await self._in_threads(scope, raw)
         else:
-            async with models.long_prompts:
-                self._check_wanted(scope, deadline)
-                requests, shape = await self._prepare(models, request, body)
+            body, request = self._understand(raw)
+            models, hints = await self._route(scope, request)
+            if len(raw) <= SHORT_BODY:
+                requests, options = await self._prepare(models, request, body)
+            else:
+                async with models.long_prompts:
+                    self._check_wanted(scope)
+                    requests, options = await self._prepare(models, request, body)
+        self._intake.understood()
         if hints.asks:
             await self._tell(models, requests[0], hints, send)
             return False
-        self.output = Output(
-            send, wire_of(scope), stall_seconds=services.policy.stall_seconds, meter=self._meter,
+        self.output = ResponseStream(
+            send, wire_of(scope), stall_seconds=services.settings.stall_seconds, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
-        self._start(models, requests, shape, deadline, hints)
+        self._start(models, requests, options, self._intake.deadline, hints)
         return True
 
+    async def _in_threads(self, scope: Scope, raw: bytes) -> tuple[ModelSet, Hints, list[Made], ResponseOptions]:
+        """Read a large request: all work of its size is done in a thread, in turn."""
+        async with self._intake.turn() as turn:
+            self._check_wanted(scope)
+            body, request = await turn.run(lambda: self._understand(raw))
+            models, hints = await self._route(scope, request, turn)
+            self._check_wanted(scope)
+            requests, options = await turn.run(lambda: at_once(self._prepare(models, request, body, blocking=True)))
+            return models, hints, requests, options
+
+    def _understand(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest | CompletionRequest]:
+        services, kind = self._services, ChatRequest if self._chat else CompletionRequest
+        body = openai.decode(raw, kind)
+        if services.settings.request_defaults is not None:
+            services.settings.request_defaults.fill(body, chat=self._chat)
+        request = openai.read_chat(body) if self._chat else openai.read_completion(body)
+        services.check_fields(body, kind, self._rid)
+        return body, request
+
+    async def _route(
+        self, scope: Scope, request: ChatRequest | CompletionRequest, turn: Turn | None = None
+    ) -> tuple[ModelSet, Hints]:
+        """Where it goes, as far as is known before its tokens are."""
+        services = self._services
+        hints = read_hints(scope, request.nvext, services.settings.sessions.ttl is not None)
+        models = await self._find(request.model, openai.answers(request), self._does, turn)
+        if hints is not NO_HINTS:
+            models, hints = services.pool.settle(models, hints)
+        self._admit(models, hints, bool(request.stream))
+        return models, hints
+
     async def _prepare(
-        self, models: ModelSet, request: ChatRequest | CompletionRequest, body: dict[str, Any]
-    ) -> tuple[list[PreprocessedRequest | TextRequest], Shape]:
-        shape = Shape(
+        self,
+        models: ModelSet,
+        request: ChatRequest | CompletionRequest,
+        body: dict[str, Any],
+        *,
+        blocking: bool = False,
+    ) -> tuple[list[Made], ResponseOptions]:
+        options = ResponseOptions(
             chat=self._chat, choices=request.n or 1,
             include_usage=bool(request.stream_options and request.stream_options.include_usage),
         )  # fmt: skip
@@ -118,27 +160,27 @@ class _Job(Job):
         preprocessor, reading = models.model.preprocessor, models.model.reading
         if preprocessor is None:
             if self._chat and reading is not None:
-                shape.parsing = parsing_of(reading, body, None)
-            return self._text_requests(request, body, shape), shape
+                options.parsing = parsing_of(reading, body, None)
+            return self._text_requests(request, body, options), options
         if isinstance(request, ChatRequest):
             forced = forced_by(request.tool_choice)
-            made = await preprocessor.chat(body if forced is None else constrained(body, forced))
-            shape.logprobs = (request.top_logprobs or 0) if request.logprobs else None
+            made = await preprocessor.chat(body if forced is None else constrained(body, forced), blocking=blocking)
+            options.logprobs = (request.top_logprobs or 0) if request.logprobs else None
             if reading is not None or forced is not None:
-                shape.parsing = parsing_of(reading, body, forced, made[0].token_ids)
+                options.parsing = parsing_of(reading, body, forced, made[0].token_ids)
         else:
-            made = await preprocessor.completion(body)
-            shape.logprobs = request.logprobs
+            made = await preprocessor.completion(body, blocking=blocking)
+            options.logprobs = request.logprobs
             if request.echo:
-                shape.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
-                shape.prompt_ids = [one.token_ids for one in made]
-        shape.prompts, shape.choices = len(made) // (request.n or 1), len(made)
-        shape.tokenizer = preprocessor.tokenizer
-        return list(made), shape
+                options.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
+                options.prompt_ids = [prompt.token_ids for prompt in made]
+        options.prompts, options.choices = len(made) // (request.n or 1), len(made)
+        options.tokenizer = preprocessor.tokenizer
+        return list(made), options
 
     def _text_requests(
-        self, request: ChatRequest | CompletionRequest, body: dict[str, Any], shape: Shape
-    ) -> list[PreprocessedRequest | TextRequest]:
+        self, request: ChatRequest | CompletionRequest, body: dict[str, Any], options: ResponseOptions
+    ) -> list[Made]:
         """For an engine that takes text: the body as it came, once per prompt and choice."""
         if request.logprobs:
             text = "logprobs: this model's engine takes text and gives none."
@@ -154,51 +196,53 @@ class _Job(Job):
                 text = "prompt: this model's engine takes text, not token ids."
                 raise ApiError(400, text, code="unsupported_value", param="prompt")
             bodies = [{**body, "prompt": prompt} for prompt in prompts]
-            shape.echo = [str(prompt) for prompt in prompts for _ in range(shape.choices)] if request.echo else ()
-        shape.prompts = len(bodies)
-        each = shape.choices
-        shape.choices = each * len(bodies)
+            options.echo = [str(prompt) for prompt in prompts for _ in range(options.choices)] if request.echo else ()
+        choices = options.choices
+        openai.check_forwarded(body, len(bodies), choices)
+        options.prompts = len(bodies)
+        options.choices = choices * len(bodies)
         return [
-            TextRequest(model=request.model, kind=self._does, body={**one, "n": 1, **_seed(request.seed, index)})
-            for one in bodies
-            for index in range(each)
+            TextRequest(model=request.model, kind=self._does, body={**own, "n": 1, **_seed(request.seed, index)})
+            for own in bodies
+            for index in range(choices)
         ]
 
     def _start(
-        self, models: ModelSet, requests: list[PreprocessedRequest | TextRequest], shape: Shape,
+        self, models: ModelSet, requests: list[Made], options: ResponseOptions,
         deadline: float | None, hints: Hints,
     ) -> None:  # fmt: skip
         services, output, meter = self._services, self.output, self._meter
         assert output is not None
         assert meter is not None
         if hints.tells & FIELDS:
-            shape.explanation = self._explanation(models, hints)
-        form: type[StreamAnswer] | type[WholeAnswer] = StreamAnswer if self._kind == "stream" else WholeAnswer
-        parsing = shape.parsing
+            options.explanation = self._explanation(models, hints)
+        form: type[SseResponse] | type[JsonResponse] = SseResponse if self._kind == "stream" else JsonResponse
+        parsing = options.parsing
         if parsing is not None:
             form = ParsedStream if self._kind == "stream" else ParsedWhole
         self.answer = form(
-            self._identity(models), shape, output, services.writer, self._headers, meter, self._first_token,
-            self._too_late,
+            self._identity(models), options, output, services.writer, headers=self._headers, meter=meter,
+            first_token=self._first_token, too_late=self._intake.too_late,
         )  # fmt: skip
         context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
-        desk = Desk(
+        request_scope = RequestScope(
             models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
-            migration_limit=models.migration_limit, hints=hints, again=services.pool.again, trace=self.trace,
-            migration_max_seq_len=services.policy.migration_max_seq_len, hold_seconds=services.policy.hold_seconds,
-            explanation=shape.explanation, watch=services.watch, shown=None if parsing is None else parsing.shown,
+            migration=models.migration, hints=hints, again=services.pool.again, trace=self.trace,
+            hold_seconds=services.settings.hold_seconds,
+            explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
+            shown=None if parsing is None else parsing.shown,
         )  # fmt: skip
         services.answers.add(self.answer)
         if self.trace is not None:
             self.trace.prepared(self._model, requests)
-        prefills = services.pool.prefills
-        choices = [new_choice(prefills, index, one, desk, self.answer) for index, one in enumerate(requests)]
+        choices = [Choice(index, request, request_scope, self.answer) for index, request in enumerate(requests)]
         if models.gate is None:
             self.answer.start(choices)
             return
         answer, tokens = self.answer, sum(choice.prompt_tokens for choice in choices)
-        self._pass(models.gate, Visitor(
-            lambda: answer.start(choices), answer.refused, tokens, deadline, hints.priority, hints.strict_priority,
+        self._pass(models.gate, QueuedRequest(
+            lambda: answer.start(choices), answer.refused, tokens=tokens, deadline=deadline, priority=hints.priority,
+            strict_priority=hints.strict_priority,
         ), hints)  # fmt: skip
 
     def _identity(self, models: ModelSet) -> Identity:
@@ -206,19 +250,20 @@ class _Job(Job):
         prefix = "chatcmpl-" if self._chat else "cmpl-"
         return Identity(f"{prefix}{getrandbits(128):032x}", int(time.time()), self._model, models.model.fingerprint)
 
-    def _explanation(self, models: ModelSet, hints: Hints) -> Explanation:
+    def _explanation(self, models: ModelSet, hints: Hints) -> RoutingReport:
         clock, depth = self._services.clock, 0 if models.gate is None else len(models.gate)
         began = (self._began, time.time() - (clock() - self._began))
-        self._explained = Explanation(hints.tells, clock, began, depth)
+        self._explained = RoutingReport(hints.tells, clock, began, depth)
         return self._explained
 
     async def _tell(
         self, models: ModelSet, request: PreprocessedRequest | TextRequest, hints: Hints, send: Send
     ) -> None:
         """Say where the request would go (`query_instance_id`), and send it nowhere."""
-        seat, ticket = models.query(request, hints)
-        rank = 0 if seat.ranks == 1 else models.rank(seat, ticket, hints)
-        route = route_of(seat.id, models.mode, hints, ticket, rank)
+        worker, ticket = models.query(request, hints)
+        rank = 0 if worker.ranks == 1 else models.rank(worker, ticket, hints)
+        in_session = worker.id == models.bound(hints)
+        route = route_of(worker.id, models.mode.value, hints, ticket, rank, in_session=in_session)
         log.debug("[%s] would go to %s", self._rid, route.line())
         streams = self._kind == "stream"
         kind = ("chat.completion.chunk" if streams else "chat.completion") if self._chat else "text_completion"

@@ -1,36 +1,27 @@
 """What every request to a model has, whatever its answer: bounds, a time limit, a model, figures, one end.
 
-`Route` is the ASGI side, a `Job` one request on its way; `generate.py` and `embed.py` say what is answered.
+`Route` is the ASGI side, a `Job` one request on its way; `generate.py` and `embeddings.py` say what is answered.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from dynamo.frontend.door import Visit
 from dynamo.frontend.errors import ApiError, internal, to_api_error
-from dynamo.frontend.gate import Gate, Visitor
-from dynamo.frontend.hints import Hints
-from dynamo.frontend.http_server import CONNECTION, Connection
+from dynamo.frontend.http.requests import ClientGone, Receive, Scope, request_id
+from dynamo.frontend.http.server import CONNECTION, Connection
+from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.requests import (
-    TIMEOUT_HEADER,
-    ClientGone,
-    Receive,
-    Scope,
-    check_json,
-    read_body,
-    request_id,
-    timeout_seconds,
-)  # fmt: skip
+from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
+from dynamo.frontend.routes.intake import Intake
+from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
+from dynamo.frontend.routing.hints import Hints
+from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
-from dynamo.frontend.stream import Headers, PlainWire, Send, Wire, respond_error
 from dynamo.frontend.tracing import RequestTrace
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException
 
@@ -52,7 +43,7 @@ class Route(ABC):
 
     @abstractmethod
     def job(self, rid: str, headers: Headers) -> Job:
-        """What answers one request."""
+        """Return what answers one request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rid = request_id(scope)
@@ -64,8 +55,9 @@ class Route(ABC):
         except ClientGone:
             job.ended(CLIENT_CLOSED, "cancelled")
         except (ApiError, DynamoException) as error:
-            answer = job.named(to_api_error(error))
-            log.log(level_of(answer), "[%s] %d %s", rid, answer.status, error)
+            error.__traceback__ = None  # the answer may be it, and would hold this frame, which holds the body
+            answer = job.answer_to(error)
+            log.log(level_of(answer), "[%s] %d %s", rid, answer.status, answer.message)
             job.ended(answer.status, answer.code)
             await respond_error(send, answer, headers)
         except Exception:  # a mistake of ours: the client gets a 500, the log gets the traceback
@@ -86,10 +78,10 @@ def level_of(error: ApiError) -> int:
     return logging.INFO if error.status < 500 else logging.WARNING
 
 
-def wire_of(scope: Scope) -> Wire:
-    """The connection that a request came on."""
-    found = scope.get(CONNECTION)
-    return found if isinstance(found, Connection) else PlainWire(getattr(found, "abort", None))
+def wire_of(scope: Scope) -> ClientConnection:
+    """Return the connection that a request came on."""
+    connection = scope.get(CONNECTION)
+    return connection if isinstance(connection, Connection) else PlainWire(getattr(connection, "abort", None))
 
 
 class Job(ABC):
@@ -102,8 +94,7 @@ class Job(ABC):
         self._model, self._kind = UNKNOWN, "unary"
         self._meter: ModelMeter | None = None
         self._over = False
-        self._visit: Visit | None = None
-        self._limit_said = ""
+        self._intake = Intake(services, self._began)
         self.trace: RequestTrace | None = None
         self._leave_queue: Callable[[], None] | None = None
 
@@ -111,71 +102,52 @@ class Job(ABC):
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer it; what is raised before anything was sent becomes the answer."""
 
+    def answer_to(self, error: ApiError | DynamoException) -> ApiError:
+        """Return what the client is told: whose time limit it was, and the field that it is about."""
+        if isinstance(error, DeadlineExceeded) and not self.begun:
+            error = self._intake.too_late(error)
+        return self.named(to_api_error(error))
+
     def named(self, error: ApiError) -> ApiError:
-        """The error with the field that it is about, where a lower layer has refused that."""
+        """Return the error with the field that it is about, where a lower layer has refused that."""
         return error
 
     @property
     def begun(self) -> bool:
-        """Some of the answer has been sent."""
+        """Tell whether some of the answer has been sent."""
         return False
 
     def leave(self) -> None:
         """Whatever became of it, it counts against no bound any more."""
-        if self._visit is not None:
-            self._visit.leave()
+        self._intake.leave()
 
-    async def _enter(self, scope: Scope, receive: Receive) -> tuple[bytes, float | None]:
-        """Through the door; its body, and when its time is over."""
-        if self._services.door is not None:
-            self._visit = self._services.door.enter(scope)
-        check_json(scope)
-        deadline = self._deadline(scope)
-        return await self._read(scope, receive, deadline), deadline
-
-    async def _read(self, scope: Scope, receive: Receive, deadline: float | None) -> bytes:
-        limit = self._services.policy.body_limit
-        if deadline is None:
-            return await read_body(scope, receive, limit)
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await read_body(scope, receive, limit)
-        except TimeoutError:
-            late = DeadlineExceeded("the request's time limit passed before its body was here")
-            raise self._too_late(late) from None
-
-    def _deadline(self, scope: Scope) -> float | None:
-        own, default = timeout_seconds(scope), self._services.policy.request_seconds
-        limit = default if own is None else own
-        if limit is None:
-            return None
-        self._limit_said = f"{limit:g} s, by {TIMEOUT_HEADER if own is not None else 'the default of this frontend'}"
-        return self._began + limit
-
-    def _too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{error.message} ({self._limit_said})") if self._limit_said else error
-
-    def _check_wanted(self, scope: Scope, deadline: float | None) -> None:
+    def _check_wanted(self, scope: Scope) -> None:
         """Raise where nobody waits for the answer any more."""
+        deadline = self._intake.deadline
         connection = scope.get(CONNECTION)
         if isinstance(connection, Connection) and connection.cycle.disconnected:
             raise ClientGone
         if deadline is not None and time.monotonic() >= deadline:
-            raise self._too_late(DeadlineExceeded("the request's time limit passed before its prompt was read"))
+            raise DeadlineExceeded("the request's time limit passed before its prompt was read")
 
-    async def _find(self, name: str, answers: int, does: str, deadline: float | None) -> ModelSet:
-        """The model that it names, for so many answers of a kind."""
-        if self._visit is not None:
-            self._model = name  # that it is known shows when it is refused: its bound is reached
-            self._visit.to_model(name, answers)
-            self._model = UNKNOWN
-        hold = self._services.policy.hold_seconds
+    async def _find(self, name: str, answers: int, does: str, turn: Turn | None = None) -> ModelSet:
+        """The model that it names, for so many answers of a kind; while it waits for one, others have the turn."""
+        self._model = name  # that it is known shows when it is refused: its bound is reached
+        self._intake.to_model(name, answers)
+        self._model = UNKNOWN
+        hold, deadline = self._services.settings.hold_seconds, self._intake.deadline
         if deadline is not None:
             hold = min(hold, max(0.0, deadline - time.monotonic()))
-        return await self._services.pool.wait_for(name, does, hold)
+        pool = self._services.pool
+        if turn is None or not hold or pool.is_served(name, does):
+            return await pool.wait_for(name, does, hold)
+        turn.leave()
+        models = await pool.wait_for(name, does, hold)
+        await turn.enter()
+        return models
 
     def _admit(self, models: ModelSet, hints: Hints, stream: bool = False) -> None:
-        """It is this model's from now on; raises where its workers would refuse it now."""
+        """Count it as this model's from now on; raises where its workers would refuse it now."""
         self._model, self._kind = models.name, "stream" if stream else "unary"
         self._meter = self._services.metrics.meter(models.name)
         self._meter.gauges["inflight_requests"] += 1
@@ -183,12 +155,12 @@ class Job(ABC):
         if models.gate is not None and not hints.asks:
             models.gate.look(hints.instance, hints.dp_rank)
 
-    def _pass(self, gate: Gate, visitor: Visitor, hints: Hints) -> None:
+    def _pass(self, gate: AdmissionGate, request: QueuedRequest, hints: Hints) -> None:
         """Have it go on once there is room; the whole request takes one place where there isn't."""
         if hints.instance is not None:
-            gate.enter_pinned(visitor, hints.instance, hints.dp_rank)
-        elif (place := gate.enter(visitor)) is not None:
-            self._leave_queue = lambda: gate.leave(place)
+            gate.enter_pinned(request, hints.instance, hints.dp_rank)
+        elif (entry := gate.enter(request)) is not None:
+            self._leave_queue = lambda: gate.leave(entry)
 
     def _left_early(self) -> None:
         self._services.metrics.disconnected += 1

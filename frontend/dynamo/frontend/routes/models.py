@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from dynamo.frontend import openai
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.models import ModelPool
-from dynamo.frontend.openai import DetokenizeRequest, TokenizeRequest
-from dynamo.frontend.requests import check_json, read_body
-from dynamo.frontend.routes.replies import json_reply
+from dynamo.frontend.http.responses import json_reply
+from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
+from dynamo.frontend.routes.intake import Intake
+from dynamo.frontend.routes.model_request import SHORT_BODY
+from dynamo.frontend.routing.model_pool import ModelPool
+from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
-from dynamo.llm.preprocess import Preprocessor
+from dynamo.llm.processing.preprocess import Preprocessor
+from dynamo.runtime.errors import DeadlineExceeded
+
+Asked = TypeVar("Asked", TokenizeRequest, DetokenizeRequest)
 
 
 def models_router(services: Services) -> APIRouter:
-    """The routes that describe models and show their tokens."""
+    """Return the routes that describe models and show their tokens."""
     router = APIRouter()
     pool = services.pool
 
     @router.get("/v1/models", tags=["models"])
     async def list_models() -> Response:
         """List the models that can be asked for now."""
-        return json_reply({"object": "list", "data": [_describe(one, pool) for one in pool.served()]})
+        return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])
     async def get_model(model_id: str) -> Response:
         """Describe one model; its id may hold slashes."""
-        served = {one.name: one for one in pool.served()}
+        served = {models.name: models for models in pool.served()}
         if model_id not in served:
             raise model_not_found(model_id, list(served))
         return json_reply(_describe(served[model_id], pool))
@@ -39,58 +44,81 @@ def models_router(services: Services) -> APIRouter:
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(request: Request) -> Response:
         """Show the tokens of a prompt, or of messages with the model's chat template."""
-        asked: TokenizeRequest = await _read(services, request, TokenizeRequest)
-        preprocessor = _preprocessor(services, asked.model)
-        ids = await _tokens(preprocessor, asked)
-        texts = [preprocessor.tokenizer.token_bytes(one).decode("utf-8", "replace") for one in ids]
-        strings = {"token_strs": texts} if asked.return_token_strs else {}
-        length = preprocessor.card.context_length
-        return json_reply({"count": len(ids), "max_model_len": length, "tokens": ids, **strings})
+        return await _answered(services, request, TokenizeRequest, _tokens_of)
 
     @router.post("/detokenize", tags=["tokens"])
     async def detokenize(request: Request) -> Response:
         """Show the text of token ids."""
-        asked: DetokenizeRequest = await _read(services, request, DetokenizeRequest)
-        tokenizer = _preprocessor(services, asked.model).tokenizer
-        if too_large := [one for one in asked.tokens if one >= tokenizer.vocab_size]:
-            raise bad_request(
-                f"tokens: the vocabulary ends at {tokenizer.vocab_size - 1}, got {too_large[0]}.", "tokens"
-            )
-        return json_reply({"prompt": tokenizer.decode(asked.tokens, skip_special=False)})
+        return await _answered(services, request, DetokenizeRequest, _text_of)
 
     return router
 
 
-def _describe(one: ModelSet, pool: ModelPool) -> dict[str, Any]:
-    length = one.card.context_length
+def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
+    length = models.card.context_length
     return {
-        "id": one.name, "object": "model", "created": one.created, "owned_by": "dynamo",
-        "context_window": length, "max_model_len": length, "types": pool.types(one.name),
+        "id": models.name, "object": "model", "created": models.created, "owned_by": "dynamo",
+        "context_window": length, "max_model_len": length, "types": pool.types(models.name),
     }  # fmt: skip
 
 
-async def _read(services: Services, request: Request, kind: type[Any]) -> Any:
+async def _answered(
+    services: Services, request: Request, kind: type[Asked], answer: Callable[[Preprocessor, Asked], Any]
+) -> Response:
+    """Read and answer a request as those for models are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
-    check_json(scope)
-    body = openai.decode(await read_body(scope, receive, services.policy.body_limit))
-    services.check_fields(body, kind, request.state.request_id)
-    return openai.convert(body, kind)
+    rid = request.state.request_id
+    intake = Intake(services, services.clock())
+    try:
+        raw = await intake.read(scope, receive)
+        if len(raw) <= SHORT_BODY:
+            asked = _understand(services, raw, kind, rid)
+            return json_reply(answer(_preprocessor(services, intake, asked), asked))
+        async with intake.turn() as turn:
+            asked = await turn.run(lambda: _understand(services, raw, kind, rid))
+            preprocessor = _preprocessor(services, intake, asked)
+            return await turn.run(lambda: json_reply(answer(preprocessor, asked)))
+    except DeadlineExceeded as error:
+        raise intake.too_late(error) from None
+    finally:
+        intake.leave()
 
 
-def _preprocessor(services: Services, model: str) -> Preprocessor:
-    loaded = services.pool.find(model).model
+def _understand(services: Services, raw: bytes, kind: type[Asked], rid: str) -> Asked:
+    body = openai.decode(raw, kind)
+    services.check_fields(body, kind, rid)
+    asked: Asked = openai.convert(body, kind)
+    return asked
+
+
+def _preprocessor(services: Services, intake: Intake, asked: TokenizeRequest | DetokenizeRequest) -> Preprocessor:
+    intake.to_model(asked.model)
+    loaded = services.pool.find(asked.model).model
     if loaded is None or loaded.preprocessor is None:
-        text = f"The model '{model}' takes text; it has no tokenizer here."
+        text = f"The model '{asked.model}' takes text; it has no tokenizer here."
         raise ApiError(400, text, code="unsupported_value", param="model")
     return loaded.preprocessor
 
 
-async def _tokens(preprocessor: Preprocessor, asked: TokenizeRequest) -> list[int]:
+def _tokens_of(preprocessor: Preprocessor, asked: TokenizeRequest) -> dict[str, Any]:
     if (asked.prompt is None) == (asked.messages is None):
         raise bad_request("prompt: give either prompt or messages.", "prompt")
     if asked.prompt is not None:
         special = True if asked.add_special_tokens is None else asked.add_special_tokens
-        return await preprocessor.tokenizer.encode_async(asked.prompt, add_special=special)
-    body = {"messages": asked.messages, "add_generation_prompt": asked.add_generation_prompt}
-    return await preprocessor.tokenizer.encode_async(preprocessor.chat_prompt(body), add_special=False)
+        ids = preprocessor.encode(asked.prompt, add_special=special)
+    else:
+        body = {"messages": asked.messages, "add_generation_prompt": asked.add_generation_prompt}
+        ids = preprocessor.encode(preprocessor.chat_prompt(body), add_special=False)
+    texts = [preprocessor.tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
+    strings = {"token_strs": texts} if asked.return_token_strs else {}
+    return {"count": len(ids), "max_model_len": preprocessor.card.context_length, "tokens": ids, **strings}
+
+
+def _text_of(preprocessor: Preprocessor, asked: DetokenizeRequest) -> dict[str, Any]:
+    tokenizer, context = preprocessor.tokenizer, preprocessor.card.context_length
+    if context is not None and len(asked.tokens) > context:
+        raise bad_request(f"tokens: {len(asked.tokens)} are more than the model's context of {context}.", "tokens")
+    if asked.tokens and (largest := max(asked.tokens)) >= tokenizer.vocab_size:
+        raise bad_request(f"tokens: the vocabulary ends at {tokenizer.vocab_size - 1}, got {largest}.", "tokens")
+    return {"prompt": tokenizer.decode(asked.tokens, skip_special=False)}

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from dynamo.frontend.health import health
+from dynamo.frontend.http.guard import DETAILS
+from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.metrics import CONTENT_TYPE
-from dynamo.frontend.routes.replies import json_reply
+from dynamo.frontend.routes.docs_page import HEADERS, page
 from dynamo.frontend.services import Services
 
 
 def system_router(services: Services) -> APIRouter:
-    """The routes that operators and probes ask."""
+    """Return the routes that operators and probes ask."""
     router = APIRouter(tags=["system"])
 
     @router.get("/health")
-    async def get_health() -> Response:
+    async def get_health(request: Request) -> Response:
         """Say whether this frontend is ready, which model has how many instances, and who of them can be asked now."""
         status, body = health(services.pool, services.lifecycle.draining, services.connected())
+        if not getattr(request.state, DETAILS, True):
+            body = {"status": body["status"], "message": "details are for those who run this server"}
         return json_reply(body, status)
 
     @router.get("/live")
@@ -33,6 +37,11 @@ def system_router(services: Services) -> APIRouter:
         """Give the figures in Prometheus' text form."""
         return Response(services.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
+    @router.get("/docs", include_in_schema=False)
+    async def get_docs(request: Request) -> Response:
+        """Show the routes to people."""
+        return Response(page(request.app.openapi()), headers=HEADERS, media_type="text/html")
+
     @router.get("/version")
     async def get_version() -> Response:
         """Say which version this is."""
@@ -42,7 +51,7 @@ def system_router(services: Services) -> APIRouter:
 
 
 def own_version() -> str:
-    """The installed version; `0+unknown` in a bare checkout."""
+    """Return the installed version; `0+unknown` in a bare checkout."""
     try:
         return version("dynamo-pipelines")
     except PackageNotFoundError:

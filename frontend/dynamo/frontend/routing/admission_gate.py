@@ -1,7 +1,7 @@
 """In front of the routing of one model: lets requests pass, keeps them waiting, or refuses them.
 
-The shell of `admission.py`: looks at the workers, calls back, keeps one timer while somebody waits. A model without
-thresholds and queue has no gate.
+The shell of `admission_policy.py`: looks at the workers, calls back, keeps one timer while somebody waits. A model
+without thresholds and queue has no gate.
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from dynamo.frontend.admission import Admission, Load, Place, Queue, Thresholds, Verdict
 from dynamo.frontend.errors import ApiError, internal, overloaded
 from dynamo.frontend.metrics import ModelMeter
+from dynamo.frontend.routing.admission_policy import (
+    Admission,
+    Load,
+    Queue,
+    QueueEntry,
+    QueueOptions,
+    Thresholds,
+    Verdict,
+)
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException
 
 log = logging.getLogger(__name__)
@@ -22,19 +30,7 @@ LOOK_EVERY: Final = 0.05
 S = TypeVar("S")
 
 
-class QueueOptions(NamedTuple):
-    """How a frontend queues."""
-
-    threshold: float | None = None
-    policy: str = "fcfs"
-    limit: int = 1024
-    seconds: float = 30.0
-
-
-NO_QUEUE: Final = QueueOptions()
-
-
-class Visitor(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request at the gate."""
 
     go: Callable[[], None]
@@ -55,18 +51,18 @@ class Workers(Protocol):
     def loads(self) -> Iterator[Load]: ...
 
     def loads_of(self, instance: int, dp_rank: int | None) -> list[Load]:
-        """Of its data-parallel ranks, or of one; none: it isn't there."""
+        """Return the loads of its data-parallel ranks, or of one; none: it isn't there."""
 
 
-class Gate:
-    """See the module. All of it runs on the loop; `stop` refuses who still waits."""
+class AdmissionGate:
+    """Lets requests of one model pass, keeps them waiting, or refuses them; all of it runs on the loop."""
 
     def __init__(
         self, workers: Workers, thresholds: Thresholds, options: QueueOptions, meter: ModelMeter,
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._workers, self._options, self._meter, self._clock = workers, options, meter, clock
-        self._admission: Admission[Visitor] = Admission(
+        self._admission: Admission[QueuedRequest] = Admission(
             thresholds, options.threshold, Queue(options.limit, options.policy)
         )
         self._queue = self._admission.queue
@@ -75,7 +71,7 @@ class Gate:
         self._counted = (0, 0)
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Return how many requests wait."""
         return len(self._queue)
 
     @property
@@ -99,69 +95,69 @@ class Gate:
         if verdict is Verdict.WAIT and len(self._queue) >= self._queue.limit:
             raise self._full()
 
-    def enter(self, visitor: Visitor) -> Place[Visitor] | None:
-        """Let it go on or refuse it at once (None), or keep it: the place is given up by `leave`."""
+    def enter(self, request: QueuedRequest) -> QueueEntry[QueuedRequest] | None:
+        """Let it go on or refuse it at once (None), or keep its entry, which `leave` gives up."""
         verdict = self._admission.ask(self._workers.loads())
         if verdict is Verdict.GO:
-            visitor.go()
+            request.go()
         elif verdict is Verdict.BUSY:
-            visitor.refuse(self._busy())
+            request.refuse(self._busy())
         else:
-            return self._wait(visitor)
+            return self._wait(request)
         return None
 
-    def enter_pinned(self, visitor: Visitor, instance: int, dp_rank: int | None = None) -> None:
-        """For a request to one worker, or one of its ranks: it doesn't wait, and only that one's thresholds count."""
+    def enter_pinned(self, request: QueuedRequest, instance: int, dp_rank: int | None = None) -> None:
+        """Let a request to one worker or rank go on, or refuse it: it doesn't wait, and only that one is looked at."""
         if self._is_busy(instance, dp_rank):
-            visitor.refuse(self._busy(f"instance {instance} is"))
+            request.refuse(self._busy(f"instance {instance} is"))
         else:
-            visitor.go()
+            request.go()
 
-    def leave(self, place: Place[Visitor]) -> None:
-        """The client is gone; also where it waits no more."""
-        if self._queue.leave(place):
+    def leave(self, entry: QueueEntry[QueuedRequest]) -> None:
+        """Remove the entry of a client that is gone; fine where it waits no more."""
+        if self._queue.leave(entry):
             self._count()
 
-    def with_room(self, seats: list[S], load: Callable[[S], Load]) -> list[S]:
-        """Those with room for one who waits; all where none has, or where there is no queue."""
+    def with_room(self, workers: list[S], load: Callable[[S], Load]) -> list[S]:
+        """Return those with room for one who waits; all where none has, or where there is no queue."""
         if self._admission.queue_threshold is None:
-            return seats
-        return [seat for seat in seats if self._admission.has_room(load(seat))] or seats
+            return workers
+        return [worker for worker in workers if self._admission.has_room(load(worker))] or workers
 
     def eased(self) -> None:
-        """A worker has less to do: look soon whether somebody can go on."""
+        """Look soon whether a request can go on: a worker has less to do."""
         if len(self._queue) and not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def stop(self) -> None:
-        """The model has no worker any more: routing tells each what becomes of it."""
+        """Let all go on, since the model has no worker any more: routing tells each what becomes of it."""
         if self._timer is not None:
             self._timer.cancel()
         while len(self._queue):
             self._go(self._queue.next())
 
-    def _wait(self, visitor: Visitor) -> Place[Visitor] | None:
+    def _wait(self, request: QueuedRequest) -> QueueEntry[QueuedRequest] | None:
         now = self._clock()
         deadline = now + self._options.seconds
-        if visitor.deadline is not None:
-            deadline = min(deadline, visitor.deadline)
-        place = self._queue.enter(
-            visitor, now, deadline, tokens=visitor.tokens, priority=visitor.priority,
-            strict_priority=visitor.strict_priority,
+        if request.deadline is not None:
+            deadline = min(deadline, request.deadline)
+        entry = self._queue.enter(
+            request, now, deadline, tokens=request.tokens, priority=request.priority,
+            strict_priority=request.strict_priority,
         )  # fmt: skip
-        if place is None:
-            visitor.refuse(self._full())
+        if entry is None:
+            request.refuse(self._full())
             return None
         self._count()
         self._set_timer()
         self.eased()
-        return place
+        return entry
 
     def _look(self) -> None:
         self._looking = False
-        for place in self._queue.expired(self._clock()):
-            self._expire(place)
+        for entry in self._queue.expired(self._clock()):
+            self._expire(entry)
         while len(self._queue) and self._admission.room(self._workers.loads()):
             self._go(self._queue.next())
         self._count()
@@ -175,24 +171,24 @@ class Gate:
             wait = min(LOOK_EVERY, max(0.0, self._queue.deadline - self._clock()))
             self._timer = asyncio.get_running_loop().call_later(wait, self._look)
 
-    def _go(self, place: Place[Visitor]) -> None:
-        self._meter.observe("router_queue_wait_seconds", self._clock() - place.entered)
+    def _go(self, entry: QueueEntry[QueuedRequest]) -> None:
+        self._meter.observe("router_queue_wait_seconds", self._clock() - entry.entered)
         self._count()
         try:
-            place.owner.go()
+            entry.owner.go()
         except Exception:  # a mistake of ours: it must not keep those behind it waiting
             log.exception("a request that had waited could not go on")
-            place.owner.refuse(internal())
+            entry.owner.refuse(internal())
 
-    def _expire(self, place: Place[Visitor]) -> None:
-        visitor = place.owner
-        self._meter.observe("router_queue_wait_seconds", self._clock() - place.entered)
-        if visitor.deadline == place.deadline:
-            visitor.refuse(DeadlineExceeded("the request's time limit passed while it waited for a worker"))
+    def _expire(self, entry: QueueEntry[QueuedRequest]) -> None:
+        request = entry.owner
+        self._meter.observe("router_queue_wait_seconds", self._clock() - entry.entered)
+        if request.deadline == entry.deadline:
+            request.refuse(DeadlineExceeded("the request's time limit passed while it waited for a worker"))
             return
         seconds = self._options.seconds
         text = f"no worker of model '{self._workers.name}' had room for the request within {seconds:g} s"
-        visitor.refuse(self._refusal("queue_timeout", text))
+        request.refuse(self._refusal("queue_timeout", text))
 
     def _is_busy(self, instance: int, dp_rank: int | None) -> bool:
         loads = self._workers.loads_of(instance, dp_rank)

@@ -1,17 +1,19 @@
 """Whether a prompt goes to a prefill worker, and what to do when that one failed. Pure.
 
-The rules are the original's conditional disaggregation (its names, since 1.5) and the `max_local_prefill_length` of its
-first releases. What a request's prompt costs is its *effective* length: without what the decode worker has cached.
+The rules are NVIDIA Dynamo's conditional disaggregation (its names, since 1.5) and the `max_local_prefill_length` of
+its first releases. What a request's prompt costs is its *effective* length: without what the decode worker has cached.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from dynamo.runtime.errors import DynamoException, NoInstances
+from dynamo.runtime.process.settings import setting
 
 MOST_TRIES: Final = 2
 """Prefill workers that one attempt of a request is sent to, one after the other."""
@@ -27,7 +29,7 @@ _NEEDS_LOAD: Final = (
 
 
 class ConditionalDisagg(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The object of `--router-conditional-disagg-config`; defaults are the original's."""
+    """The object of `--router-conditional-disagg-config`; defaults are NVIDIA Dynamo's."""
 
     policy: Literal["isl_bounding", "prefill_load", "isl_or_load"] = "isl_bounding"
     eff_isl_threshold: Annotated[int, Meta(ge=0)] = 2048
@@ -40,8 +42,27 @@ class ConditionalDisagg(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Share of its KV blocks in use above which a decode worker computes no prompts by these rules; None: never."""
 
 
+@dataclass(frozen=True)
+class DisaggSettings:
+    """Which prompts decode workers compute although there are prefill workers."""
+
+    conditional: bool = setting(
+        False, "Let decode workers compute prompts that they have mostly cached, or that prefill workers are too busy "
+        "for (kv router with events).", env="DYN_ROUTER_CONDITIONAL_DISAGG", name="router_conditional_disagg",
+    )  # fmt: skip
+    config: str = setting(
+        "", "Which prompts: a JSON object with policy (isl_bounding, prefill_load, isl_or_load), eff_isl_threshold, "
+        "eff_isl_ratio_threshold, prefill_busy_threshold, decode_busy_threshold.",
+        env="DYN_ROUTER_CONDITIONAL_DISAGG_CONFIG", name="router_conditional_disagg_config",
+    )  # fmt: skip
+    max_local_prefill_length: int | None = setting(
+        None, "Decode workers compute prompts of at most that many tokens (less those known to be cached), also where "
+        "there are prefill workers.", env="DYN_MAX_LOCAL_PREFILL_LENGTH",
+    )  # fmt: skip
+
+
 class Rules(msgspec.Struct, frozen=True):
-    """What a frontend was told."""
+    """What a frontend's settings mean."""
 
     conditional: ConditionalDisagg | None = None
     max_local_prefill_length: int | None = None
@@ -49,12 +70,12 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def any(self) -> bool:
-        """Some prompts may stay."""
+        """Tell whether some prompts may stay."""
         return self.conditional is not None or self.max_local_prefill_length is not None
 
     @property
     def looks_at_prefill(self) -> bool:
-        """They need the load of the prefill worker."""
+        """Tell whether they need the load of the prefill worker."""
         return self.conditional is not None and self.conditional.policy in _BY_LOAD
 
 
@@ -71,23 +92,24 @@ class Situation(NamedTuple):
     """Share of the decode worker's KV blocks in use; None: unknown."""
 
 
-def rules(conditional: bool, config: str, max_local: int | None, queue_threshold: float | None) -> Rules:
+def rules(settings: DisaggSettings, queue_threshold: float | None) -> Rules:
     """Read the settings; raises `ValueError` with one sentence where they can't be meant."""
+    longest = settings.max_local_prefill_length
     try:
-        found = msgspec.json.decode(config or "{}", type=ConditionalDisagg)
+        conditional = msgspec.json.decode(settings.config or "{}", type=ConditionalDisagg)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{FLAG} can't be read: {error}") from error
-    if max_local is not None and max_local < 0:
+    if longest is not None and longest < 0:
         raise ValueError("--max-local-prefill-length must be 0 or more")
-    if not conditional:
-        if config:
+    if not settings.conditional:
+        if settings.config:
             raise ValueError(f"{FLAG} has no effect without --router-conditional-disagg: add it")
-        return Rules(max_local_prefill_length=max_local)
-    if found.policy in _BY_LOAD and found.prefill_busy_threshold is None:
+        return Rules(max_local_prefill_length=longest)
+    if conditional.policy in _BY_LOAD and conditional.prefill_busy_threshold is None:
         if queue_threshold is None:
-            raise ValueError(_NEEDS_LOAD.format(found.policy))
-        found = msgspec.structs.replace(found, prefill_busy_threshold=queue_threshold)
-    return Rules(found, max_local)
+            raise ValueError(_NEEDS_LOAD.format(conditional.policy))
+        conditional = msgspec.structs.replace(conditional, prefill_busy_threshold=queue_threshold)
+    return Rules(conditional, longest)
 
 
 def stays(rules: Rules, situation: Situation) -> str:
@@ -117,7 +139,7 @@ def tries_another(error: DynamoException | None, tries: int, left: float | None)
 
 
 def _decode_may(conditional: ConditionalDisagg, usage: float | None) -> bool:
-    """What isn't known is taken for busy, as in the original."""
+    """Tell whether the decode worker may compute it; what isn't known counts as busy, as in NVIDIA Dynamo."""
     limit = conditional.decode_busy_threshold
     return limit is None or (usage is not None and usage <= limit)
 

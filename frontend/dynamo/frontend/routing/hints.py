@@ -1,6 +1,6 @@
 """What a request says of its own routing: which worker, which session, how to weigh, what to tell. Pure.
 
-The names are the original's, of its fields in `nvext` and of its headers; a header wins. A request that says nothing
+The names are NVIDIA Dynamo's, of its fields in `nvext` and of its headers; a header wins. A request that says nothing
 has `NO_HINTS`.
 """
 
@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from dynamo.frontend.errors import bad_request
-from dynamo.frontend.nvext import Nvext, RouterConfigOverride
-from dynamo.frontend.requests import Scope, header, headers_of
+from dynamo.frontend.http.requests import Scope, header, headers_of
+from dynamo.frontend.openai.nvext import Nvext, RouterConfigOverride
 
 SESSION_HEADERS: Final = (
     "x-dynamo-session-id", "x-claude-code-agent-id", "x-claude-code-session-id", "session-id", "x-session-id",
 )  # fmt: skip
-"""The first that is there counts; all but the original's own are those of agents."""
+"""The first that is there counts; all but NVIDIA Dynamo's own are those of agents."""
 SESSION_FINAL: Final = b"x-dynamo-session-final"
 WORKER_HEADERS: Final = ("x-dynamo-worker-instance-id", "x-worker-instance-id")
 PREFILL_HEADERS: Final = ("x-dynamo-prefill-instance-id", "x-prefill-instance-id")
@@ -59,8 +59,6 @@ class Hints(msgspec.Struct):
     session: str = ""
     closes: bool = False
     """It is the last of its session."""
-    kept: bool = False
-    """It went where its session is; said by routing."""
     weights: RouterConfigOverride | None = None
     priority: int = 0
     strict_priority: int = 0
@@ -99,7 +97,7 @@ def _from_nvext(hints: Hints, nvext: Nvext) -> None:
         hints.priority = nvext.agent_hints.priority or 0
         hints.strict_priority = nvext.agent_hints.strict_priority or 0
     hints.weights = nvext.router_config_override
-    hints.asks = any(one.startswith(_QUERY) for one in nvext.annotations or ())
+    hints.asks = any(annotation.startswith(_QUERY) for annotation in nvext.annotations or ())
     hints.tells = frozenset(nvext.extra_fields or ())
 
 
@@ -133,7 +131,7 @@ def _priority(name: str, given: bytes, least: int, most: int) -> int:
 
 
 def _number(scope: Scope, names: tuple[str, ...]) -> tuple[str, int | None]:
-    """The first of these headers that is there, and its value."""
+    """Return the first of these headers that is there, and its value."""
     for name in names:
         given = header(scope, name.encode())
         if given is not None:

@@ -11,19 +11,24 @@ from random import Random
 from typing import Any, Final, Protocol
 from zlib import crc32
 
-from dynamo.frontend.admission import Load
-from dynamo.frontend.affinity import Sessions
-from dynamo.frontend.gate import Gate
-from dynamo.frontend.hints import NO_HINTS, Hints
-from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
-from dynamo.frontend.loading import LoadedModel
-from dynamo.frontend.routing import SELECTORS, Candidate, Counted, Turn
-from dynamo.llm.card import EMBEDDING, ModelCard
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.frontend.limits.deadly_requests import Suspects
+from dynamo.frontend.limits.settings import MigrationSettings
+from dynamo.frontend.routing.admission_gate import AdmissionGate
+from dynamo.frontend.routing.admission_policy import Load
+from dynamo.frontend.routing.candidates import Candidate, LoadTicket, load
+from dynamo.frontend.routing.hints import NO_HINTS, Hints
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvAttempt, KvRouting
+from dynamo.frontend.routing.model_loader import LoadedModel
+from dynamo.frontend.routing.session_affinity import Sessions
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import rank_count
+from dynamo.llm.kv.scheduler import rank_count
+from dynamo.llm.kv_events.replica_sync import Sharing
+from dynamo.llm.model_card import EMBEDDING, ModelCard
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import NoInstances
+from dynamo.runtime.load_balancing import RouterMode, select
 from dynamo.runtime.names import EndpointPath, InstanceKey
 
 TOKENISING: Final = max(2, os.cpu_count() or 1)
@@ -53,7 +58,7 @@ class View(Protocol):
     def failed(self, key: InstanceKey, reason: str) -> None: ...
 
 
-class Seat(Candidate):
+class Worker(Candidate):
     """One instance of a set, with what this frontend has open there."""
 
     instance: Any = None
@@ -63,7 +68,7 @@ class Seat(Candidate):
     total_blocks: int = 0
     batched_tokens: int = 0
     max_blocks: float = float("inf")
-    """Over this, or over `max_tokens`, it is busy; `Gates` says so."""
+    """Over this, or over `max_tokens`, it is busy; `BusyThresholds` says so."""
     max_tokens: float = float("inf")
 
     def figure(self, figures: dict[str, Any]) -> None:
@@ -80,102 +85,107 @@ class ModelSet:
     """The instances that serve one card."""
 
     def __init__(
-        self, card: ModelCard, view: View, mode: str, random: Random, kv: KvOptions | None,
-        sessions: Sessions | None = None,
+        self, card: ModelCard, view: View, mode: RouterMode, random: Random, *, kv: KvOptions | None = None,
+        sessions: Sessions | None = None, suspects: Suspects | None = None, sharing: Sharing | None = None,
     ) -> None:  # fmt: skip
         self.card, self.name, self.digest = card, card.name, card.digest
         self.created = int(time.time())
         self.model: LoadedModel | None = None
         self.failure: str | None = None
-        self.seats: dict[InstanceKey, Seat] = {}
+        self.workers: dict[InstanceKey, Worker] = {}
         self.loading: asyncio.Task[None] | None = None
-        self._view, self._random, self._turn = view, random, Turn()
-        self.mode, self._select = mode, SELECTORS[mode]
+        self._view, self._random, self._turn = view, random, 0
+        self.mode = mode
         self.sessions = sessions
         """There where sessions stay with their worker."""
         self.kv: KvRouting | None = None
         """Kept in kv mode, for requests that have tokens and are answered with some."""
         if kv is not None and card.model_input == "tokens" and not card.same_types([EMBEDDING]):
-            self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic)
+            self.kv = KvRouting(kv, card.kv_cache_block_size, random, time.monotonic, sharing)
         self._picked_version = -1
-        self._candidates: list[Seat] = []
+        self._candidates: list[Worker] = []
         self._several = False
         """Some instance has several data-parallel ranks."""
-        self.migration_limit = 0
+        self.migration = MigrationSettings()
+        self.suspects = suspects
+        """Of all sets: one ends with its last worker, and what has killed that comes again."""
         self.long_prompts = asyncio.Semaphore(TOKENISING)
         """Held while one is tokenised."""
-        self.gate: Gate | None = None
+        self.gate: AdmissionGate | None = None
         """There where the model has thresholds or a queue."""
 
     @property
     def served(self) -> bool:
-        """Requests can be answered."""
-        return self.model is not None and bool(self.seats)
+        """Tell whether requests can be answered."""
+        return self.model is not None and bool(self.workers)
 
     @property
     def reachable(self) -> bool:
-        """Some of its instances can be asked now."""
+        """Tell whether some of its instances can be asked now."""
         return bool(self._routable())
 
     @property
     def routable(self) -> frozenset[InstanceKey]:
-        """Those that can be asked now."""
-        return frozenset(seat.key for seat in self._routable() if seat.key is not None)
+        """Return those that can be asked now."""
+        return frozenset(worker.key for worker in self._routable() if worker.key is not None)
 
-    def ticket(self, request: AnyRequest, hints: Hints = NO_HINTS) -> Ticket | Counted | None:
-        """What routing keeps of an attempt, until that is closed; None where it keeps nothing."""
+    def ticket(self, request: AnyRequest, hints: Hints = NO_HINTS) -> KvAttempt | LoadTicket | None:
+        """Return what routing keeps of an attempt, until that is closed; None where it keeps nothing."""
         if isinstance(request, EmbeddingRequest) and self.kv is None and self.gate is not None:
-            return Counted(request.tokens, self.card.kv_cache_block_size)
+            return LoadTicket(request.tokens, self.card.kv_cache_block_size)
         if not isinstance(request, PreprocessedRequest):
             return None
         if self.kv is not None:
             return self.kv.ticket(request, hints.weights)
         if self.gate is None:
             return None
-        return Counted(
+        return LoadTicket(
             len(request.token_ids), self.card.kv_cache_block_size, computed_elsewhere=request.computed_elsewhere
         )
 
     def loads(self) -> Iterator[Load]:
-        """Of each instance that can be asked now."""
+        """Return the load of each instance that can be asked now."""
         if self.kv is not None and self.kv.outputs is not None:
             self.kv.outputs.look()
         if self._several:
-            return chain.from_iterable(self._loads(seat) for seat in self._routable())
+            return chain.from_iterable(self._loads(worker) for worker in self._routable())
         return map(self._load, self._routable())
 
     def loads_of(self, instance: int, dp_rank: int | None) -> list[Load]:
-        """Of its data-parallel ranks, or of one; none: it isn't there."""
-        found = next((self._loads(seat) for seat in self._routable() if seat.id == instance), [])
-        return found if dp_rank is None or len(found) == 1 else found[dp_rank : dp_rank + 1]
+        """Return the loads of its data-parallel ranks, or of one; none: it isn't there."""
+        loads = next((self._loads(worker) for worker in self._routable() if worker.id == instance), [])
+        return loads if dp_rank is None or len(loads) == 1 else loads[dp_rank : dp_rank + 1]
 
-    def _loads(self, seat: Seat) -> list[Load]:
-        """Of each of its ranks; one for all of them where nobody knows which of them does what."""
-        return [self._load(seat, rank) for rank in range(1 if self.kv is None else seat.ranks)]
+    def _loads(self, worker: Worker) -> list[Load]:
+        """Return the load of each of its ranks; one for all where nobody knows which of them does what."""
+        return [self._load(worker, rank) for rank in range(1 if self.kv is None else worker.ranks)]
 
-    def load_of(self, seat: Seat, dp_rank: int) -> Load:
-        """Of one of its ranks, as far as that is known."""
-        return self._load(seat, dp_rank)
+    def load_of(self, worker: Worker, dp_rank: int) -> Load:
+        """Return the load of one of its ranks, as far as that is known."""
+        return self._load(worker, dp_rank)
 
-    def _load(self, seat: Seat, dp_rank: int = 0) -> Load:
+    def _load(self, worker: Worker, dp_rank: int = 0) -> Load:
         if self.kv is not None:
             # Of all frontends that tell each other; the others' requests are not known outside kv mode.
-            tokens, blocks, _ = self.kv.router.activity.load(Rank(seat.id, dp_rank))
+            tokens, blocks, _ = self.kv.router.activity.load(Rank(worker.id, dp_rank))
         elif self.card.model_input == "tokens":
-            tokens, blocks = seat.prefill_tokens // seat.ranks, seat.blocks // seat.ranks
+            tokens, blocks = worker.prefill_tokens // worker.ranks, worker.blocks // worker.ranks
         else:
             # Without tokens there are no blocks: one of its sequences stands for one of them.
-            return Load(0, seat.open_streams, seat.capacity, 0)
-        return Load(tokens, blocks, seat.total_blocks, seat.batched_tokens)
+            return Load(0, worker.open_streams, worker.capacity, 0)
+        return Load(tokens, blocks, worker.total_blocks, worker.batched_tokens)
 
     def choose(
-        self, excluded: Collection[InstanceKey] = (), ticket: Ticket | Counted | None = None, hints: Hints = NO_HINTS
-    ) -> Seat:
-        """The instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
+        self,
+        excluded: Collection[InstanceKey] = (),
+        ticket: KvAttempt | LoadTicket | None = None,
+        hints: Hints = NO_HINTS,
+    ) -> Worker:
+        """Return the instance for the next attempt; `NoInstances` where none is left. A `ticket` is placed there."""
         candidates = self._among(excluded, hints)
-        if isinstance(ticket, Ticket):
+        if isinstance(ticket, KvAttempt):
             ranks = self._ranks(candidates, hints) if self._several else None
-            chosen = candidates[ticket.place([seat.id for seat in candidates], ranks)]
+            chosen = candidates[ticket.place([worker.id for worker in candidates], ranks)]
         else:
             chosen = self._pick(candidates)
             if ticket is not None:
@@ -184,47 +194,55 @@ class ModelSet:
             self._bind(hints, chosen, excluded)
         return chosen
 
-    def query(self, request: PreprocessedRequest | TextRequest, hints: Hints) -> tuple[Seat, Ticket | Counted | None]:
+    def query(
+        self, request: PreprocessedRequest | TextRequest, hints: Hints
+    ) -> tuple[Worker, KvAttempt | LoadTicket | None]:
         """Where an attempt would go; nothing is counted, but round-robin's turn passes."""
         candidates, ticket = self._among((), hints), self.ticket(request, hints)
-        if isinstance(ticket, Ticket):
+        if isinstance(ticket, KvAttempt):
             ranks = self._ranks(candidates, hints) if self._several else None
-            return candidates[ticket.look([seat.id for seat in candidates], ranks)], ticket
+            return candidates[ticket.look([worker.id for worker in candidates], ranks)], ticket
         return self._pick(candidates), None
 
-    def rank(self, seat: Seat, ticket: Ticket | Counted | None, hints: Hints) -> int | None:
-        """Which of a worker's several ranks an attempt goes to; None: its least busy one, as it will find."""
-        if isinstance(ticket, Ticket) and ticket.decision is not None:
+    def rank(self, worker: Worker, ticket: KvAttempt | LoadTicket | None, hints: Hints) -> int | None:
+        """Return which of a worker's several ranks an attempt goes to; None: its least busy one, as it will find."""
+        if isinstance(ticket, KvAttempt) and ticket.decision is not None:
             return ticket.decision.rank.dp_rank
         if hints.dp_rank is None and hints.session and self.sessions is not None:
-            return crc32(hints.session.encode()) % seat.ranks  # a session's prompts are in one rank's cache
+            return crc32(hints.session.encode()) % worker.ranks  # a session's prompts are in one rank's cache
         return hints.dp_rank
 
     def most_ranks(self, instance: int | None = None) -> int:
         """Data-parallel ranks of an instance, or of the one that has most; 0: there is none."""
-        return max((seat.ranks for seat in self.seats.values() if instance in (None, seat.id)), default=0)
+        return max((worker.ranks for worker in self.workers.values() if instance in (None, worker.id)), default=0)
 
-    def figured(self, seat: Seat, figures: dict[str, Any]) -> None:
-        """One of its instances has published figures."""
-        seat.figure(figures)
+    def figured(self, worker: Worker, figures: dict[str, Any]) -> None:
+        """Take over the figures that one of its instances has published."""
+        worker.figure(figures)
         self._several = self.most_ranks() > 1
         if self.kv is not None:
-            self.kv.router.has_ranks(seat.id, seat.ranks)
+            self.kv.router.has_ranks(worker.id, worker.ranks)
 
     def ended(self, hints: Hints) -> None:
-        """An attempt of a session's request is over."""
+        """Note that an attempt of a session's request is over."""
         if self.sessions is not None and hints.instance is None:
             self.sessions.ended((self.name, hints.session), time.monotonic(), closes=hints.closes)
 
-    def _among(self, excluded: Collection[InstanceKey], hints: Hints) -> list[Seat]:
-        """Those to choose from: one at least."""
+    def bound(self, hints: Hints) -> int | None:
+        """Return the instance that the request's session is bound to; None: it has none, or names its worker."""
+        if not hints.session or self.sessions is None or hints.instance is not None:
+            return None
+        return self.sessions.find((self.name, hints.session), time.monotonic())
+
+    def _among(self, excluded: Collection[InstanceKey], hints: Hints) -> list[Worker]:
+        """Return those to choose from: one at least."""
         candidates = self._routable()
         if excluded:
-            candidates = [seat for seat in candidates if seat.key not in excluded]
+            candidates = [worker for worker in candidates if worker.key not in excluded]
         if hints.instance is not None:
-            candidates = [seat for seat in candidates if seat.id == hints.instance]
+            candidates = [worker for worker in candidates if worker.id == hints.instance]
         if hints.dp_rank is not None:
-            candidates = [seat for seat in candidates if hints.dp_rank < seat.ranks]
+            candidates = [worker for worker in candidates if hints.dp_rank < worker.ranks]
         if not candidates:
             raise NoInstances(self._nobody(hints))
         if self.gate is not None:
@@ -233,49 +251,49 @@ class ModelSet:
             if self.kv is None:
                 # In mode kv the cost knows of prefill; the others would send to who has none of the room waited for.
                 candidates = self.gate.with_room(candidates, self._load)
-        if hints.session and self.sessions is not None and hints.instance is None:
-            bound = self.sessions.find((self.name, hints.session), time.monotonic())
-            found = [seat for seat in candidates if seat.id == bound]
-            hints.kept = bool(found)
-            return found or candidates
+        if (bound := self.bound(hints)) is not None:
+            return [worker for worker in candidates if worker.id == bound] or candidates
         return candidates
 
-    def _not_busy(self, seats: list[Seat]) -> list[Seat]:
+    def _not_busy(self, workers: list[Worker]) -> list[Worker]:
         """As `Thresholds.busy` of each one's load, but for all at once: a decision has one for every worker."""
         if self.kv is not None:
             if self._several:
-                return [seat for seat in seats if any(self._fits(seat, rank) for rank in range(seat.ranks))]
+                return [worker for worker in workers if any(self._fits(worker, rank) for rank in range(worker.ranks))]
             router = self.kv.router
-            tokens, blocks, *_ = router.activity.loads(router.ranks([seat.id for seat in seats]), ())
-            each = zip(seats, tokens, blocks, strict=True)
-            return [seat for seat, more, used in each if used <= seat.max_blocks and more <= seat.max_tokens]
+            tokens, blocks, *_ = router.activity.loads(router.ranks([worker.id for worker in workers]), ())
+            loads = zip(workers, tokens, blocks, strict=True)
+            return [worker for worker, more, used in loads if used <= worker.max_blocks and more <= worker.max_tokens]
         if self.card.model_input == "tokens":
-            return [one for one in seats if one.blocks <= one.max_blocks and one.prefill_tokens <= one.max_tokens]
-        return [seat for seat in seats if seat.open_streams <= seat.max_blocks]
+            return [w for w in workers if w.blocks <= w.max_blocks and w.prefill_tokens <= w.max_tokens]
+        return [worker for worker in workers if worker.open_streams <= worker.max_blocks]
 
-    def _ranks(self, seats: list[Seat], hints: Hints) -> list[Rank]:
-        """Those that a request may go to, where some instance has several; not the busy ones if possible."""
+    def _ranks(self, workers: list[Worker], hints: Hints) -> list[Rank]:
+        """Return those that a request may go to, where some instance has several; not the busy ones if possible."""
         wanted = hints.dp_rank
-        each = [(seat, rank) for seat in seats for rank in ((wanted,) if wanted is not None else range(seat.ranks))]
+        pairs = [
+            (worker, rank) for worker in workers for rank in ((wanted,) if wanted is not None else range(worker.ranks))
+        ]
         if self.gate is not None and self.gate.thresholds.any:
-            each = [(seat, rank) for seat, rank in each if self._fits(seat, rank)] or each
-        return [Rank(seat.id, rank) for seat, rank in each]
+            pairs = [(worker, rank) for worker, rank in pairs if self._fits(worker, rank)] or pairs
+        return [Rank(worker.id, rank) for worker, rank in pairs]
 
-    def _fits(self, seat: Seat, dp_rank: int) -> bool:
+    def _fits(self, worker: Worker, dp_rank: int) -> bool:
         """One of its ranks is over no threshold, in mode kv."""
-        load = self._load(seat, dp_rank)
-        return load.blocks <= seat.max_blocks and load.prefill_tokens <= seat.max_tokens
+        now = self._load(worker, dp_rank)
+        return now.blocks <= worker.max_blocks and now.prefill_tokens <= worker.max_tokens
 
-    def _pick(self, candidates: list[Seat]) -> Seat:
-        chosen = candidates[0] if len(candidates) == 1 else self._select(candidates, self._turn, self._random)
-        assert isinstance(chosen, Seat)
-        return chosen
+    def _pick(self, candidates: list[Worker]) -> Worker:
+        if len(candidates) == 1:
+            return candidates[0]
+        self._turn += 1
+        return select(self.mode, candidates, load, self._turn, self._random)
 
-    def _bind(self, hints: Hints, chosen: Seat, excluded: Collection[InstanceKey]) -> None:
+    def _bind(self, hints: Hints, chosen: Worker, excluded: Collection[InstanceKey]) -> None:
         sessions, key, now = self.sessions, (self.name, hints.session), time.monotonic()
         assert sessions is not None
         bound = sessions.find(key, now)
-        stays = any(seat.id == bound and seat.key not in excluded for seat in self._routable())
+        stays = any(worker.id == bound and worker.key not in excluded for worker in self._routable())
         sessions.sent(key, chosen.id, now, stays=stays)
 
     def _nobody(self, hints: Hints) -> str:
@@ -287,21 +305,21 @@ class ModelSet:
             return f"no worker of model '{self.name}' can take the request now"
         return f"{hints.pinned_by}: instance {hints.instance} doesn't serve model '{self.name}' now"
 
-    def _routable(self) -> list[Seat]:
+    def _routable(self) -> list[Worker]:
         if self._picked_version != self._view.version:
             self._picked_version = self._view.version
-            paths = {key.path for key in self.seats}
+            paths = {key.path for key in self.workers}
             keys = [key for path in sorted(paths) for key in self._view.routable(path)]
-            self._candidates = [self.seats[key] for key in keys if key in self.seats]
+            self._candidates = [self.workers[key] for key in keys if key in self.workers]
         return self._candidates
 
     def changed(self) -> None:
-        """An instance joined or left."""
+        """Look at the instances anew: one joined or left."""
         self._picked_version = -1
 
     def left(self, key: InstanceKey) -> None:
-        """An instance is gone, and its cache with it."""
-        self.seats.pop(key, None)
+        """Forget an instance that is gone, and its cache with it."""
+        self.workers.pop(key, None)
         if self.kv is not None:
             self.kv.left(key)
         self.changed()

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dynamo.frontend.disaggregation import Rules, Situation, stays
+import msgspec
+
 from dynamo.frontend.errors import no_such_rank, pinned_gone
-from dynamo.frontend.explaining import Route, route_of
-from dynamo.frontend.hints import NO_HINTS, Hints
-from dynamo.frontend.kv import KvRouting, Ticket
-from dynamo.frontend.model_set import AnyRequest, ModelSet, Seat
-from dynamo.llm.card import ModelCard
+from dynamo.frontend.routing.disaggregation import Rules, Situation, stays
+from dynamo.frontend.routing.hints import NO_HINTS, Hints
+from dynamo.frontend.routing.kv_routing import KvAttempt, KvRouting
+from dynamo.frontend.routing.model_set import AnyRequest, ModelSet, Worker
+from dynamo.frontend.routing.report import Route, route_of
+from dynamo.llm.model_card import ModelCard
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.errors import NoInstances
 from dynamo.runtime.names import InstanceKey
@@ -22,7 +24,7 @@ _OF_CACHES: Final = ("kv_events", "kv_cache_block_size", "total_kv_blocks")
 
 
 def follows_anew(before: Mapping[str, Any] | None, figures: Mapping[str, Any]) -> bool:
-    """Whether an instance that says these figures now is followed otherwise; `before` None: it is new."""
+    """Tell whether an instance that says these figures now is followed otherwise; `before` None: it is new."""
     return before is None or any(before.get(name) != figures.get(name) for name in _OF_CACHES)
 
 
@@ -39,77 +41,80 @@ class Prefills:
 
     @property
     def any(self) -> bool:
-        """Some worker is there, of whichever model."""
+        """Tell whether some worker is there, of whichever model."""
         return bool(self._sets)
 
     def sets(self) -> list[ModelSet]:
-        """All of them."""
+        """Return all of them."""
         return list(self._sets.values())
 
     def joined(self, card: ModelCard, instance: Any) -> None:
-        """One is there, or says something new of itself."""
+        """Take in a worker that is there, or says something new of itself."""
         key: InstanceKey = instance.key
         place = (key.path.namespace, card.digest)
         if self._of.get(key, place) != place:
             self.left(key)
         self._of[key] = place
-        found = self._sets.get(place)
-        if found is None:
-            found = self._sets[place] = self._make(card)
-        seat = found.seats.get(key)
-        before = None if seat is None else seat.instance.figures
-        if seat is None:
-            seat = found.seats[key] = Seat(id=key.id, key=key)
-            found.changed()
-        seat.instance = instance
-        found.figured(seat, instance.figures)
-        if found.kv is not None and follows_anew(before, instance.figures):
-            self._follow(instance, found.kv, found.name)
+        pool = self._sets.get(place)
+        if pool is None:
+            pool = self._sets[place] = self._make(card)
+        worker = pool.workers.get(key)
+        before = None if worker is None else worker.instance.figures
+        if worker is None:
+            worker = pool.workers[key] = Worker(id=key.id, key=key)
+            pool.changed()
+        worker.instance = instance
+        pool.figured(worker, instance.figures)
+        if pool.kv is not None and follows_anew(before, instance.figures):
+            self._follow(instance, pool.kv, pool.name)
 
     def left(self, key: InstanceKey) -> bool:
-        """It is gone; False where it was none of them."""
+        """Forget a worker that is gone; False where it was none of them."""
         place = self._of.pop(key, None)
         if place is None:
             return False
-        found = self._sets[place]
-        found.left(key)
-        if not found.seats:
+        pool = self._sets[place]
+        pool.left(key)
+        if not pool.workers:
             del self._sets[place]
         return True
 
     def has(self, key: InstanceKey) -> bool:
-        """It is one of them."""
+        """Tell whether it is one of them."""
         return key in self._of
 
     def of(self, models: ModelSet, wanted: int | None = None) -> ModelSet | None:
         """Those of which somebody can be asked now; None: there are none. `wanted`: that instance is among them."""
-        return next((one for one in self._for(models, wanted) if one.reachable), None)
+        return next((pool for pool in self._for(models, wanted) if pool.reachable), None)
 
-    def settle(self, sets: Sequence[ModelSet], hints: Hints) -> None:
-        """Check what a request says of its prefill worker, and take it for its only one where that one does all.
+    def settle(self, sets: Sequence[ModelSet], hints: Hints) -> Hints:
+        """Check what a request says of its prefill worker; return hints that name it as its only one where it does all.
 
         Raises the `ApiError` of a worker or rank that isn't there. `sets`: those of the request's model.
         """
         wanted, rank = hints.prefill_instance, hints.prefill_rank
-        pools = [pool for one in sets for pool in self._for(one, wanted)]
+        pools = [pool for decoders in sets for pool in self._for(decoders, wanted)]
         if pools:
             most = max(pool.most_ranks(wanted) for pool in pools)
             if rank is not None and rank >= most:
                 raise no_such_rank(hints.prefill_rank_by, rank, "the prefill worker", most)
         elif wanted is not None:
-            there = any(key.id == wanted for one in sets for key in one.seats)
+            there = any(key.id == wanted for decoders in sets for key in decoders.workers)
             if not there or hints.instance not in (None, wanted):
                 raise pinned_gone(hints.prefill_by, wanted, sets[0].name)
-            hints.instance, hints.pinned_by = wanted, hints.pinned_by or hints.prefill_by
-            hints.prefill_instance, hints.one_worker = None, True
+            return msgspec.structs.replace(
+                hints, instance=wanted, pinned_by=hints.pinned_by or hints.prefill_by, prefill_instance=None,
+                one_worker=True,
+            )  # fmt: skip
+        return hints
 
     def _for(self, models: ModelSet, wanted: int | None) -> Iterator[ModelSet]:
-        """Those that make the tokens of these workers, in a namespace of theirs."""
-        namespaces = {key.path.namespace for key in models.seats} if self._sets else ()
-        for (namespace, _), found in self._sets.items():
-            there = wanted is None or any(key.id == wanted for key in found.seats)
-            if there and namespace in namespaces and found.card.same_tokens(models.card):
-                yield found
+        """Return those that make the tokens of these workers, in a namespace of theirs."""
+        namespaces = {key.path.namespace for key in models.workers} if self._sets else ()
+        for (namespace, _), pool in self._sets.items():
+            there = wanted is None or any(key.id == wanted for key in pool.workers)
+            if there and namespace in namespaces and pool.card.same_tokens(models.card):
+                yield pool
 
     def for_prompt(self, models: ModelSet, request: AnyRequest, hints: Hints) -> tuple[ModelSet | None, str]:
         """Where a request's prompt goes: to one of a set, or nowhere else than its answer; then, if that was decided
@@ -134,14 +139,14 @@ class Prefills:
             return None
         own = prefill_hints(hints)
         try:
-            seat, ticket = pool.query(request, own)
+            worker, ticket = pool.query(request, own)
         except NoInstances:
             return None
-        rank = 0 if seat.ranks == 1 else pool.rank(seat, ticket, own)
-        return route_of(seat.id, pool.mode, own, ticket, rank)
+        rank = 0 if worker.ranks == 1 else pool.rank(worker, ticket, own)
+        return route_of(worker.id, pool.mode.value, own, ticket, rank)
 
     def _situation(self, pool: ModelSet, models: ModelSet, request: PreprocessedRequest, hints: Hints) -> Situation:
-        """What isn't known of caches is taken for not cached: outside kv mode that is all of it."""
+        """Return the facts to decide by; what isn't known of caches counts as not cached: outside kv mode all of it."""
         tokens = len(request.token_ids)
         try:
             cached, usage = _at_decode(models, request, hints)
@@ -152,7 +157,7 @@ class Prefills:
 
 
 def prefill_hints(hints: Hints) -> Hints:
-    """What a request says of its prefill worker, as hints for the choice among these."""
+    """Return what a request says of its prefill worker, as hints for the choice among these."""
     if hints.prefill_instance is None and hints.prefill_rank is None and hints.weights is None:
         return NO_HINTS
     return Hints(
@@ -162,20 +167,20 @@ def prefill_hints(hints: Hints) -> Hints:
 
 
 def _at_decode(models: ModelSet, request: PreprocessedRequest, hints: Hints) -> tuple[int, float | None]:
-    """Tokens of the prompt that are cached where it would be decoded, and how full that worker is."""
+    """Return how many tokens of the prompt are cached where it would be decoded, and how full that worker is."""
     if models.kv is None:
         return 0, None
-    seat, ticket = models.query(request, hints)
-    if not isinstance(ticket, Ticket) or ticket.decision is None:
+    worker, ticket = models.query(request, hints)
+    if not isinstance(ticket, KvAttempt) or ticket.decision is None:
         return 0, None
-    load = models.load_of(seat, ticket.decision.rank.dp_rank)
+    load = models.load_of(worker, ticket.decision.rank.dp_rank)
     usage = load.blocks / load.total_blocks if load.total_blocks else None
     return len(request.token_ids) - ticket.decision.to_prefill, usage
 
 
 def _at_prefill(pool: ModelSet, request: PreprocessedRequest, hints: Hints) -> float | None:
-    """What the worker that it would go to has to compute, in batches."""
-    seat, ticket = pool.query(request, hints)
-    rank = ticket.decision.rank.dp_rank if isinstance(ticket, Ticket) and ticket.decision is not None else 0
-    load = pool.load_of(seat, rank)
+    """Return what the worker that it would go to has to compute, in batches."""
+    worker, ticket = pool.query(request, hints)
+    rank = ticket.decision.rank.dp_rank if isinstance(ticket, KvAttempt) and ticket.decision is not None else 0
+    load = pool.load_of(worker, rank)
     return load.prefill_tokens / load.batched_tokens if load.batched_tokens else None

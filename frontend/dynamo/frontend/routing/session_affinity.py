@@ -6,15 +6,43 @@ A binding helps and binds nobody: whoever routes asks for it, and says where a r
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from dynamo.runtime.process.settings import out_of_range, setting
+
 Key = tuple[str, str]
 """Model and session."""
 MODES: Final = ("hard", "soft")
+_YEAR: Final = 31_536_000
 _SWEPT: Final = 2
 """Old bindings that are looked at per request: more than come new, so that they never pile up."""
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """Whether and how sessions stay with their worker."""
+
+    ttl: int | None = setting(
+        None, "Keep requests with one session id on one worker; seconds after which an idle session is forgotten.",
+        env="DYN_ROUTER_SESSION_AFFINITY_TTL_SECS", name="router_session_affinity_ttl_secs",
+    )  # fmt: skip
+    mode: str = setting(
+        "hard", "When a session's worker is busy: hard returns to it later, soft moves the session.",
+        env="DYN_ROUTER_SESSION_AFFINITY_MODE", choices=MODES, name="router_session_affinity_mode",
+    )  # fmt: skip
+    limit: int = setting(
+        100_000, "Most sessions to remember; the oldest are dropped.", env="DYN_ROUTER_SESSION_AFFINITY_LIMIT",
+        name="router_session_affinity_limit",
+    )  # fmt: skip
+
+    def problem(self) -> str | None:
+        """Return why these settings can't be meant, in one sentence; None where they can."""
+        if self.ttl is not None and not 1 <= self.ttl <= _YEAR:
+            return f"--router-session-affinity-ttl-secs must be between 1 and {_YEAR}"
+        return out_of_range(self, "limit", least=1)
 
 
 class _Binding(msgspec.Struct, gc=False):
@@ -24,21 +52,21 @@ class _Binding(msgspec.Struct, gc=False):
 
 
 class Sessions:
-    """See the module. While a request of a session runs its binding stays; `ttl` seconds after the last one it ends.
+    """Binds sessions to workers: while a request of one runs, and for `ttl` seconds after the last one.
 
-    `moves` (the original's mode `soft`): a request that went elsewhere takes its session with it. Without (`hard`) the
-    session goes back as soon as its worker can take it again.
+    In mode `soft` a request that went elsewhere takes its session with it; in mode `hard` the session goes back as soon
+    as its worker can take it again.
     """
 
-    def __init__(self, ttl: float, limit: int, *, moves: bool = False) -> None:
-        self._ttl, self._limit, self._moves = ttl, limit, moves
+    def __init__(self, settings: SessionSettings) -> None:
+        self._ttl, self._limit, self._moves = settings.ttl or 0, settings.limit, settings.mode == "soft"
         self._bindings: OrderedDict[Key, _Binding] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._bindings)
 
     def find(self, key: Key, now: float) -> int | None:
-        """The instance that its requests go to; None: any."""
+        """Return the instance that its requests go to; None: any."""
         binding = self._bindings.get(key)
         return None if binding is None or self._over(binding, now) else binding.instance
 

@@ -1,0 +1,1 @@
+"""The choices of one answer: sent to workers, migrated, retried and timed."""

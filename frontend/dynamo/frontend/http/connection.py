@@ -1,0 +1,353 @@
+"""One client connection: uvicorn's protocol with time limits, bounds and endings that lose no answer.
+
+uvicorn parses and frames; what it lacks is here: clients that send half a header or stop in the middle of a body are
+answered 408 and closed, a refused body is not reset under the client's feet, and a connection is closed in two steps:
+else the kernel resets it, and with it an answer under way, for bytes that nobody has read. `server.py` makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.server import ServerState
+
+from dynamo.frontend.errors import ApiError, overloaded
+from dynamo.frontend.http.connection_shares import Crowd
+from dynamo.frontend.http.lingering import LingeringTransport
+from dynamo.frontend.metrics import Metrics
+from dynamo.runtime.http.protocol import BoundedProtocol, Fault, Phase
+from dynamo.runtime.http.request_rules import BadRequestError
+
+log = logging.getLogger(__name__)
+
+CONNECTION: Final = "dynamo.connection"
+"""Key of the ASGI scope under which a route finds its `Connection`."""
+LINGER_SECONDS: Final = 2.0
+LARGEST_HEAD: Final = 64 << 10
+_LINGERING: Final = 64
+"""Connections that were turned away, or made room, and are told so; more are cut without a word."""
+_PAUSE_SECONDS: Final = 1.0
+_SPARED: Final = 3
+"""Times that a late request gets a pause, since the kernel has something of it that nobody has read."""
+_SMALL_CHUNKS: Final = 512
+_CHUNK_BYTES: Final = 64
+"""A body may have so many chunks, and one more for so many bytes that came: each is a call of the parser."""
+_CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
+"""What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
+CONNECTIONS_FULL: Final = "connections"
+CLIENT_VANISHED: Final = "client_vanished"
+_TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Time limits of one connection, in seconds."""
+
+    headers: float = 10.0
+    body: float = 30.0
+    """All of a body, with as much again as it takes at `body_rate`."""
+    keep_alive: float = 75.0
+    silence: float = 60.0
+    """A client that acknowledges nothing, not even a probe, is given up after this."""
+    connections: int | None = None
+    """Not seconds: how many at once; None: as many as come."""
+    head: int = LARGEST_HEAD
+    """Bytes of the headers, and what one read brings beyond them."""
+    whole: int | None = None
+    """Bytes of a request as it is sent: body, trailers and the frames of its chunks; None: any number."""
+    body_rate: float = 64 << 10
+    """Bytes of a body that earn it a second more."""
+
+
+class State(ServerState):
+    """What all connections share, with the facts that uvicorn's lacks."""
+
+    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
+        super().__init__()
+        self.limits = limits
+        self.metrics = metrics or Metrics()
+        self.draining = False
+        self.asked = -math.inf
+        """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
+        self.crowd: Crowd[Connection] = Crowd(limits.connections)
+        self.lingering = 0
+        """Connections that count nowhere else, since they had to go."""
+
+
+class Connection(BoundedProtocol):
+    """One client connection; `private`: on a socket of this machine that only its supervisor knows."""
+
+    server_state: State
+
+    def __init__(self, config: Config, state: State, *, private: bool = False) -> None:
+        super().__init__(state.limits, config, state, {})
+        self.private = private
+        self._begun = False
+        """A request has begun to come, and isn't whole."""
+        self._body_began, self._chunks, self._spared = 0.0, 0, 0
+        self._running: RequestResponseCycle | None = None
+        self._lingering = False
+        """It has said all, and waits for the client to go."""
+        self._counts_as_lingering = False
+        self._last_word: ApiError | None = None
+        """What ends the connection, after the answers to requests that came before."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._gentle = LingeringTransport(transport, self.close_gently)
+        # Head and first bytes of an answer leave in one segment: one system call, and no wait for an acknowledgement.
+        self.hold, self.release = self._gentle.hold, self._gentle.release
+        crowd = self.server_state.crowd
+        if not self.private and crowd.enter(self, self.client[0] if self.client else "") and not self._find_room():
+            self._turn_away()
+        else:
+            self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.expect_nothing()
+        self._linger_no_more()
+        self.server_state.crowd.leave(self)
+        if isinstance(exc, TimeoutError):  # what the kernel calls the end of its patience
+            self.server_state.metrics.hit(CLIENT_VANISHED)
+        if self._running is not None:  # uvicorn tells only the last of several that were sent at once
+            self._gone(self._running)
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        self._begun, self._spared = True, 0
+        super().on_message_begin()
+
+    def begin_request(self) -> None:
+        self.expect_nothing()
+        self._body_began, self._chunks = self.loop.time(), 0
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        super().begin_request()
+        self.cycle.transport = cast("asyncio.Transport", self._gentle)
+        if self.server_state.draining:
+            self.cycle.keep_alive = False
+            if self.scope["method"] == "POST":
+                self.server_state.asked = self.loop.time()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > _SMALL_CHUNKS + self.received // _CHUNK_BYTES:
+            self.refuse(Fault.TOO_LARGE)
+            raise BadRequestError(_TOO_MUCH_AROUND)
+
+    def end_request(self) -> None:
+        self.expect_nothing()
+        self._begun = False
+        if not self.cycle.response_complete:
+            self.server_state.crowd.works(self)
+        super().end_request()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        if self._lingering:
+            return
+        if self._gentle.ends:  # as this answer has said: those that were sent behind it are for another connection
+            self.pipeline.clear()
+            self._last_word = None
+        more = bool(self.pipeline)
+        super().on_response_complete()
+        if more or self.transport.is_closing():
+            return
+        self.server_state.crowd.waits(self)
+        if self._last_word is not None:
+            self._gentle.when_written(partial(self._say, self._last_word))
+
+    def refuse(self, fault: Fault) -> None:
+        match fault:
+            case Fault.UNREADABLE:
+                error = ApiError(400, self.fault or "This is not an HTTP/1.1 request.", code="bad_http")
+            case Fault.HEADERS_TOO_LARGE:
+                text = f"The request's headers are larger than {self.bounds.head} bytes."
+                error = ApiError(431, text, code="headers_too_large")
+            case Fault.TOO_LARGE:
+                error = ApiError(413, _TOO_MUCH_AROUND, code="request_too_large")
+        self._refuse(error)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, unless a request has come that a busy loop has had no time to read."""
+        if self.unread:
+            self.timeout_keep_alive_task = self.loop.call_later(_PAUSE_SECONDS, self.timeout_keep_alive_handler)
+        elif not self.transport.is_closing():
+            self._linger()
+
+    def writer(self, send: Any) -> Callable[[bytes], bool]:
+        """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
+
+        An empty chunk would end the answer. It says False, and writes nothing, where the client has no room or
+        the answer is not a chunked one.
+        """
+        cycle, flow, write = send.__self__, self.flow, self.transport.write
+
+        def chunk(data: bytes) -> bool:
+            if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
+                return False
+            size = len(data)
+            head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+            write(b"".join((head, data, b"\r\n")))
+            return True
+
+        return chunk
+
+    def abort(self) -> None:
+        """Cut the connection now, whatever is still unsent."""
+        self.transport.abort()
+
+    def close_gently(self) -> None:
+        """Close once the client has had a chance to read the answer."""
+        if self._lingering or self.transport.is_closing():
+            return
+        if not self.cycle.more_body and not self.transport.can_write_eof():  # TLS waits by itself for the other side
+            self.transport.close()
+        else:
+            self._linger()
+
+    def shutdown(self) -> None:
+        """Leave: at once where nothing is asked, else with the answer."""
+        if self.halfway:
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self._linger()
+        else:
+            self.cycle.keep_alive = False
+
+    @property
+    def halfway(self) -> bool:
+        """A request is coming, or has come and waits in the kernel: it is answered before the connection ends."""
+        if self.deaf or self.transport.is_closing():
+            return False
+        return (self.phase is Phase.HEADERS and self._begun) or (not self.flow.read_paused and self.unread)
+
+    def make_room(self) -> None:
+        """Go, since somebody else needs the place; whose request has begun to come is told so."""
+        self.server_state.crowd.leave(self)
+        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        if self._begun and not self.deaf and not self.transport.is_closing():
+            self._told_to_go("all connections are taken, and yours has waited longest")
+        else:
+            self.transport.close()
+
+    def _find_room(self) -> bool:
+        """Have another connection go; one with a request that nobody has read yet only where there is no better one."""
+        candidates = list(self.server_state.crowd.candidates(self))
+        chosen = next((other for other in candidates if not other.unread), candidates[0] if candidates else None)
+        if chosen is not None:
+            chosen.make_room()
+        return chosen is not None
+
+    def _turn_away(self) -> None:
+        """One connection too many: tell it so, whatever it would ask."""
+        self.server_state.crowd.leave(self)
+        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        self._told_to_go(f"this frontend has {self.server_state.limits.connections} connections already")
+
+    def _told_to_go(self, why: str) -> None:
+        state, answer = self.server_state, self._running
+        begun = answer is not None and answer.response_started and not answer.response_complete
+        if begun or state.lingering >= _LINGERING:
+            self.transport.abort()
+            return
+        state.lingering += 1
+        self._counts_as_lingering = True
+        self._say(overloaded(f"{why}; try again in a moment.", CONNECTIONS_FULL))
+
+    def _linger_no_more(self) -> None:
+        if self._counts_as_lingering:
+            self._counts_as_lingering = False
+            self.server_state.lingering -= 1
+
+    def _linger(self) -> None:
+        """Read on for a while, then cut."""
+        self._lingering = True
+        self.linger(LINGER_SECONDS, self.transport.abort)
+
+    def watch(self) -> None:
+        """Keep a timer while a request is only half there; whole requests never make one."""
+        limits = self.server_state.limits
+        if self.phase is Phase.IDLE and self.cycle.response_complete:
+            self.phase, self.received = Phase.HEADERS, 0  # empty lines: they come before a request, which is begun
+        if self.phase is Phase.HEADERS:
+            if self.timer is None:
+                self.expect(limits.headers, self._look_at_headers)
+        elif self.phase is Phase.BODY:
+            if self.timer is None:
+                self.expect(limits.body, self._look_at_body)
+        else:
+            self.expect_nothing()
+
+    def _look_at_headers(self) -> None:
+        if self._not_its_fault():
+            self.expect(_PAUSE_SECONDS, self._look_at_headers)
+        else:
+            self._late("headers")
+
+    def _not_its_fault(self) -> bool:
+        """What is late may be here: nobody reads it, since requests before it come first, or the loop stood still."""
+        if self.flow.read_paused:
+            return True
+        self._spared += 1
+        return self._spared <= _SPARED and self.unread
+
+    def _look_at_body(self) -> None:
+        """Give a body as long as what has come of it earns; time in which nobody reads it is not the client's."""
+        limits, now = self.server_state.limits, self.loop.time()
+        end = self._body_began + limits.body + self.received / limits.body_rate
+        if now < end and not self.cycle.response_complete:
+            self.expect(end - now, self._look_at_body)
+        elif self._not_its_fault():
+            self._body_began += _PAUSE_SECONDS
+            self.expect(_PAUSE_SECONDS, self._look_at_body)
+        else:
+            self._late("body")
+
+    def _late(self, what: str) -> None:
+        self.timer = None
+        self.server_state.metrics.hit(what)
+        self._refuse(ApiError(408, f"The request's {what} did not arrive in time.", code="request_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer the request that is being received with `error`, after those before it, and close."""
+        if self.deaf or self.transport.is_closing():
+            return
+        whose = self.cycle if self.phase is Phase.BODY else None
+        if whose is not None and self.pipeline and self.pipeline[0][0] is whose:
+            self.pipeline.popleft()  # it hasn't begun, and won't
+            whose, before = None, True
+        else:
+            before = whose is None and self.cycle is not None and not self.cycle.response_complete
+        if before:
+            self.deaf, self._last_word = True, error
+            self.expect_nothing()
+        elif whose is not None and whose.response_complete:
+            self._linger()
+        elif whose is not None and whose.response_started:
+            self.transport.abort()  # an answer is on its way, which ours would be taken for
+        else:
+            self._say(error)
+
+    def _say(self, error: ApiError) -> None:
+        """Answer with `error` and close; whoever works for the request it belongs to sees a client that is gone."""
+        fields = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+        self.write_refusal(error.status, error.body(), fields)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._gone(self.cycle)
+        self._linger()
+
+    def _gone(self, cycle: RequestResponseCycle) -> None:
+        """Tell the route of a request that its client is gone, unless it is done."""
+        if not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()

@@ -1,0 +1,231 @@
+"""The OpenAPI description of the routes, made of the structs that check their bodies.
+
+FastAPI lists its own routes; the plain ASGI ones are added here, and what every route may answer, so that
+`/openapi.json` and `/docs` show everything. schemathesis finds no difference between this and what is served.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.frontend.openai.request_structs import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingsRequest,
+    TokenizeRequest,
+)
+
+Json = dict[str, Any]
+_REF: Final = "#/components/schemas/{name}"
+_BODIES: Final = {
+    "/v1/chat/completions": (ChatRequest, "Answer a conversation, whole or as server-sent events", "chat"),
+    "/v1/completions": (CompletionRequest, "Continue prompts, whole or as server-sent events", "completions"),
+    "/v1/embeddings": (EmbeddingsRequest, "Turn texts, or their tokens, into vectors", "embeddings"),
+    "/tokenize": (TokenizeRequest, "", "tokens"),
+    "/detokenize": (DetokenizeRequest, "", "tokens"),
+}
+_ERROR: Final = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+_OBJECT: Final[Json] = {"type": "object"}
+_TEXT: Final[Json] = {"type": "string", "minLength": 1}
+_TOKEN: Final[Json] = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_TOKENS: Final[Json] = {"type": "array", "items": _TOKEN, "minItems": 1}
+_NULL: Final[Json] = {"type": "null"}
+_TRUE: Final[Json] = {"const": True}
+_PART: Final[Json] = {
+    "oneOf": [
+        {
+            "type": "object", "required": ["type", field],
+            "properties": {"type": {"enum": kinds}, field: {"type": "string"}},
+        }
+        for field, kinds in (("text", ["text", "input_text"]), ("refusal", ["refusal"]))
+    ]
+}  # fmt: skip
+_CHOSEN: Final[Json] = {
+    "type": "object", "required": ["type", "function"],
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": _TEXT}},
+    },
+}  # fmt: skip
+_FORMAT: Final[Json] = {
+    "oneOf": [
+        {"type": "object", "required": ["type"], "properties": {"type": {"enum": ["text", "json_object"]}}},
+        {
+            "type": "object", "required": ["type", "json_schema"],
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {"type": "object", "required": ["schema"], "properties": {"schema": _OBJECT}},
+            },
+        },
+    ]
+}  # fmt: skip
+_CONSTRAINTS: Final[dict[str, Json]] = {
+    "guided_json": {"anyOf": [_TEXT, _OBJECT, _NULL]},
+    "guided_regex": {"anyOf": [_TEXT, _NULL]},
+    "guided_choice": {"anyOf": [{"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 4096}, _NULL]},
+    "guided_grammar": {"anyOf": [_TEXT, _NULL]},
+}  # fmt: skip
+_STOP: Final[Json] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, _NULL]}
+_SAMPLING: Final[dict[str, Json]] = {
+    **_CONSTRAINTS,
+    "stop": _STOP,
+    "prompt_logprobs": _NULL,
+    "best_of": _NULL | {"description": "The value of n is taken, too, and changes nothing."},
+    "min_tokens": {
+        "anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL],
+        "description": "As many as max_tokens may be asked for.",
+    },
+}
+_NARROWER: Final[dict[str, dict[str, Json]]] = {
+    "Message": {"content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, _NULL]}},
+    "ChatRequest": {
+        **_SAMPLING,
+        "modalities": {"anyOf": [{"type": "array", "items": {"const": "text"}, "maxItems": 1}, _NULL]},
+        "functions": {"anyOf": [{"type": "array", "items": _OBJECT, "maxItems": 0}, _NULL]},
+        "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, _CHOSEN, _NULL]},
+        "response_format": {"anyOf": [_FORMAT, _NULL]},
+    },
+    "CompletionRequest": {
+        **_SAMPLING,
+        "suffix": _NULL,
+        "prompt": {
+            "anyOf": [
+                {"type": "string"}, _TOKENS,
+                {"type": "array", "items": {"anyOf": [{"type": "string"}, _TOKENS]}, "minItems": 1, "maxItems": 2048},
+            ]
+        },
+    },
+    "EmbeddingsRequest": {
+        "input": {
+            "anyOf": [_TEXT, _TOKENS, *({"type": "array", "items": kind, "minItems": 1, "maxItems": 2048}
+                                        for kind in (_TEXT, _TOKENS))]
+        },
+    },
+}  # fmt: skip
+"""What a field may hold where its type alone says more: beyond it the routes refuse by hand."""
+_KEYS_OF: Final[dict[str, Json]] = {"logit_bias": {"propertyNames": {"pattern": "^[0-9]{1,10}$"}}}
+
+
+def _alone(*fields: str) -> Json:
+    return {"anyOf": [{"properties": {name: _NULL for name in fields if name != free}} for free in fields]}
+
+
+_STREAM_OPTIONS: Final[Json] = {
+    "anyOf": [{"properties": {"stream_options": _NULL}}, {"required": ["stream"], "properties": {"stream": _TRUE}}]
+}
+_TOP_LOGPROBS: Final[Json] = {
+    "anyOf": [{"properties": {"top_logprobs": _NULL}}, {"required": ["logprobs"], "properties": {"logprobs": _TRUE}}]
+}
+_RULES: Final[dict[str, list[Json]]] = {
+    "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format")],
+    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS)],
+    "Nvext": [_alone("backend_instance_id", "decode_worker_id")],
+    "TokenizeRequest": [
+        {"oneOf": [{"required": [name], "properties": {name: {"type": kind}, other: _NULL}}
+                   for name, kind, other in (("prompt", "string", "messages"), ("messages", "array", "prompt"))]},
+    ],
+}  # fmt: skip
+"""What fields may say together. schemathesis makes no requests of more alternatives than some twenty."""
+_ERRORS: Final = {
+    "400": "The request is wrong; `param` names the field",
+    "401": "Keys are asked for, and no known one was shown",
+    "403": "This is for callers on the frontend's own machine",
+    "404": "The model or the route does not exist, or the model doesn't answer on this route",
+    "408": "The request did not arrive in time",
+    "409": "One of several processes can't do this for all",
+    "413": "The body is too large",
+    "415": "The body is no JSON by its content type",
+    "429": "This caller has as many requests here as one may have; see Retry-After",
+    "431": "The headers are too large",
+    "500": "The server or the engine failed",
+    "503": "Nobody can take the request now; see Retry-After",
+    "504": "The request's time limit passed",
+}
+_EVERYWHERE: Final = ("400", "408", "431", "503")
+_OF_BODIES: Final = ("404", "413", "415", "429", "500", "504")
+_OPEN: Final = ("/live", "/health")
+"""Without a key."""
+_KINDS: Final = {"/metrics": "text/plain"}
+"""Of answers that are no JSON."""
+
+
+def describe(openapi: Json) -> Json:
+    """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
+    _, components = msgspec.json.schema_components([kind for kind, _, _ in _BODIES.values()], ref_template=_REF)
+    schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
+    schemas.clear()  # FastAPI's own are of errors that are never given
+    schemas.update(components)
+    schemas["Error"] = _ERROR
+    _narrow(schemas)
+    for path, (kind, summary, tag) in _BODIES.items():
+        operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": _REF.format(name=kind.__name__)}}},
+        }
+        if summary:
+            operation |= {"summary": summary, "tags": [tag], "operationId": path.strip("/").replace("/", "_")}
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            operation["responses"] = _responses(path, method, "requestBody" in operation)
+    return openapi
+
+
+def _narrow(schemas: Json) -> None:
+    own = schemas["ChatRequest"]["properties"]
+    for name, schema in schemas.items():
+        fields = schema.get("properties", {})
+        if name == "Nvext":  # what older clients say there is taken, and said where it belongs
+            for field in fields.keys() & own.keys():
+                del fields[field]
+        for field, rule in _NARROWER.get(name, {}).items():
+            if field in fields:
+                kept = {key: fields[field][key] for key in ("default", "description") if key in fields[field]}
+                fields[field] = rule | kept
+        for field in fields.keys() & _KEYS_OF.keys():
+            for kind in fields[field].get("anyOf", ()):
+                if kind.get("type") == "object":
+                    kind.update(_KEYS_OF[field])
+        if name in _RULES:
+            schema["allOf"] = _RULES[name]
+
+
+def _responses(path: str, method: str, has_body: bool) -> Json:
+    error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
+    statuses = {*_EVERYWHERE, *(_OF_BODIES if has_body else ())}
+    if path not in _OPEN:
+        statuses |= {"401", "404"}
+    if path.startswith("/busy_threshold") and method != "get":
+        statuses |= {"403", "404", "409"}
+    texts = {status: _ERRORS[status] for status in sorted(statuses)}
+    answers = {status: {"description": text, "content": error} for status, text in texts.items()}
+    if path == "/health":
+        answers["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
+    return {"200": {"description": "The answer", "content": _whole(path)}, **answers}
+
+
+def _whole(path: str) -> Json:
+    if (kind := _KINDS.get(path)) is not None:
+        return {kind: {"schema": {"type": "string"}}}
+    whole: Json = {"application/json": {"schema": _OBJECT}}
+    if path in ("/v1/chat/completions", "/v1/completions"):
+        whole["text/event-stream"] = {"schema": {"type": "string"}}
+    return whole

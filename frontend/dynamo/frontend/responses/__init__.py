@@ -1,0 +1,1 @@
+"""What clients are sent: SSE streams and JSON bodies, with tool calls, log probabilities and embeddings."""
