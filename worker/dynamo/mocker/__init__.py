@@ -1,1 +1,1 @@
-"""`python -m dynamo.mocker`: the original's name for a worker with that engine; see `dynamo.worker.programs`."""
+"""`python -m dynamo.mocker`: NVIDIA Dynamo's name for a worker with that engine; see `dynamo.worker.programs`."""

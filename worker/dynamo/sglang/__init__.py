@@ -1,1 +1,1 @@
-"""`python -m dynamo.sglang`: the original's name for a worker with that engine; see `dynamo.worker.programs`."""
+"""`python -m dynamo.sglang`: NVIDIA Dynamo's name for a worker with that engine; see `dynamo.worker.programs`."""

@@ -1,1 +1,1 @@
-"""`python -m dynamo.trtllm`: the original's name for a worker with that engine; see `dynamo.worker.programs`."""
+"""`python -m dynamo.trtllm`: NVIDIA Dynamo's name for a worker with that engine; see `dynamo.worker.programs`."""

@@ -1,1 +1,1 @@
-"""`python -m dynamo.vllm`: the original's name for a worker with that engine; see `dynamo.worker.programs`."""
+"""`python -m dynamo.vllm`: NVIDIA Dynamo's name for a worker with that engine; see `dynamo.worker.programs`."""

@@ -1,6 +1,6 @@
 """`python -m dynamo.vllm`."""
 
-from dynamo.runtime.first_process import end_on_sigterm
+from dynamo.runtime.process.first_process import end_on_sigterm
 
 if __name__ == "__main__":
     end_on_sigterm()  # before all that takes long to import

@@ -1,4 +1,4 @@
-"""An engine inside a program: what `dynamo.llm`'s `run_input` asks for by name (`dynamo.llm.parts`)."""
+"""An engine inside a program: what `dynamo.llm`'s `run_input` asks for by name (`dynamo.llm.serving.upper_layers`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dynamo.llm.parts import EngineHost, EngineOn, Failed
+from dynamo.llm.serving.upper_layers import EngineHost, EngineOn, Failed
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.main import loaded_model
-from dynamo.worker.serve import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 

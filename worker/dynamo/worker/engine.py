@@ -23,12 +23,12 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 from prometheus_client import Metric
 
-from dynamo.llm.embeddings import EmbeddingRequest
-from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
-from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import DynamoException
+from dynamo.runtime.http.engine_routes import Callback
 
 Abort = Callable[[], None]
 """Ends a request early; may be called any number of times, also after its end."""
@@ -55,7 +55,8 @@ class VectorSink(Protocol):
     """Where the vectors of one request go; the same promises as a `Sink`'s."""
 
     def push(self, index: int, vector: bytes) -> None:
-        """The vector of the input of that number, as float32 (`dynamo.llm.embeddings`); each once, in any order."""
+        """The vector of the input of that number, as float32 (`dynamo.llm.processing.embeddings`); each once, in any
+        order."""
 
     def finish(self) -> None:
         """All of them are there."""

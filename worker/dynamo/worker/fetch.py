@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import click
 
-from dynamo.llm.hub import fetch
+from dynamo.llm.hub.fetch import fetch
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.first_process import end_on_sigterm
-from dynamo.runtime.logs import configure_logging
-from dynamo.runtime.settings import command, setting
+from dynamo.runtime.process.first_process import end_on_sigterm
+from dynamo.runtime.process.logs import configure_logging
+from dynamo.runtime.process.settings import command, setting
 from dynamo.worker.engines import weights_of
 
 

@@ -15,36 +15,36 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from dynamo.engine_catalog import names
 from dynamo.llm import LocalModel, open_model
-from dynamo.runtime import loops
 from dynamo.runtime.config import RuntimeConfig
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.runtime.leaving import Leaving
-from dynamo.runtime.logs import configure_logging
-from dynamo.runtime.planes import PLANES
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.legacy_flags import PLANES
+from dynamo.runtime.process.logs import configure_logging
+from dynamo.runtime.process.settings import command
+from dynamo.runtime.process.shutdown import ShutdownSignal
+from dynamo.runtime.process.tracing import Tracing, tracing_from_env
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.settings import command
-from dynamo.runtime.tracing import Tracing, tracing_from_env
 from dynamo.worker.engines import (
-    BUILT,
     PYTHON,
-    WITHOUT_WEIGHTS,
     check_engine,
     check_nodes,
     check_source,
     create_engine,
     create_node,
+    loading_none,
     takes_text,
     weights_of,
 )
-from dynamo.worker.serve import CLOSE_SECONDS, Serving, serve_engine, serve_node
+from dynamo.worker.instance.serving import CLOSE_SECONDS, Serving, serve_engine, serve_node
 from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _HELP: Final = "Serve one engine as an instance of an endpoint."
 _EPILOG: Final = f"""\b
-Engines: {", ".join(BUILT)}.
+Engines: {", ".join(names())}.
 
 \b
 Examples:
@@ -89,7 +89,7 @@ def run(settings: WorkerSettings) -> None:
     except DynamoException as error:
         raise click.UsageError(error.message) from error
     try:
-        loops.run(_work(settings))
+        event_loop.run(_work(settings))
     except DynamoException as error:
         log.debug("the worker ends", exc_info=True)
         raise click.ClickException(error.message) from error
@@ -133,10 +133,10 @@ def load_model(settings: WorkerSettings, stop: threading.Event | None = None) ->
 
 
 def _check_several(settings: WorkerSettings) -> None:
-    if settings.num_workers > 1 and settings.engine not in WITHOUT_WEIGHTS:
+    if settings.num_workers > 1 and settings.engine not in loading_none():
         raise InvalidArgument(
             f"--num-workers {settings.num_workers}: engine {settings.engine!r} loads weights, which one process holds"
-            f" once; only {', '.join(sorted(WITHOUT_WEIGHTS))} can be several in one"
+            f" once; only {', '.join(loading_none())} can be several in one"
         )
 
 
@@ -150,7 +150,7 @@ class _Instance(NamedTuple):
 async def _work(settings: WorkerSettings) -> None:
     tracing = tracing_from_env("dynamo-worker")
     model = await loaded_model(settings)
-    leaving = Leaving()
+    leaving = ShutdownSignal()
     async with contextlib.AsyncExitStack() as ends:
         if settings.num_nodes == 1:
             started = [await _start(settings, model, number, ends, tracing) for number in range(settings.num_workers)]
@@ -160,7 +160,7 @@ async def _work(settings: WorkerSettings) -> None:
             await _until_told(started, settings, leaving)
 
 
-async def _meeting(start: Coroutine[Any, Any, _Instance], leaving: Leaving) -> list[_Instance]:
+async def _meeting(start: Coroutine[Any, Any, _Instance], leaving: ShutdownSignal) -> list[_Instance]:
     """Start a node, which waits for the others of its group; nothing where it is told to end meanwhile. One that has
     just started when it is told serves, and finds that it was."""
     leaving.listen()
@@ -198,7 +198,7 @@ def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[Distrib
     return lambda runtime: serve_engine(runtime, engine, model, settings)
 
 
-async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, leaving: Leaving) -> None:
+async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, leaving: ShutdownSignal) -> None:
     """Serve until a signal (the second one leaves at once) or an engine's death."""
     leaving.listen()  # to the end of the process: a second signal while it closes must not kill it
     async with contextlib.AsyncExitStack() as stack:
@@ -256,7 +256,7 @@ async def _say_ready(runtime: DistributedRuntime, serving: Serving) -> None:
             waited = 0.0
             log.warning("not routable yet: %s", "; ".join(verdict.reasons))
     line = {"instance": runtime.id, "endpoint": str(serving.served.path), "system_port": serving.system_port}
-    loops.calm_collector()
+    event_loop.calm_collector()
     with contextlib.suppress(OSError):  # whoever read the line may have gone; the worker serves on
         sys.stdout.write(f"ready {json.dumps(line)}\n")
         sys.stdout.flush()

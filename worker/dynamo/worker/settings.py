@@ -1,6 +1,6 @@
 """The worker's settings: every flag, its variable and its default.
 
-Made into a click command by `dynamo.runtime.settings.command`; the plan of a pipeline
+Made into a click command by `dynamo.runtime.process.settings.command`; the plan of a pipeline
 writes these flags, and a test parses what it wrote.
 """
 
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.http.local_callers import OPEN_VARIABLE
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.settings import setting
+from dynamo.runtime.process.settings import setting
 
 ROLES: Final = ("aggregated", "prefill", "decode")
 MODES: Final = ("tokens", "text")
@@ -49,24 +50,31 @@ class WorkerSettings:
         "", "Folder or ORG/REPO whose tokenizer, template and configuration a GGUF file is served with, not its own."
     )
     endpoint: str = setting("dyn://dynamo.backend.generate", "What to serve.", env="DYN_ENDPOINT_PATH")
-    role: str = setting("aggregated", "Part of the work.", env="DYN_ROLE", choices=ROLES)
+    role: str = setting(
+        "aggregated",
+        "Phase that this worker runs: aggregated (both), prefill or decode.",
+        env="DYN_ROLE",
+        choices=ROLES,
+    )
     context_length: int | None = setting(None, "Longest prompt plus answer in tokens, at most the model's (default).")
     kv_cache_block_size: int = setting(16, "Tokens in a KV block.")
     tensor_parallel_size: int = setting(1, "GPUs that share one replica.")
     num_workers: int = setting(1, "Instances that this process serves, each with an engine (mocker and echoes only).")
     num_nodes: int = setting(1, "Nodes that share one replica.")
-    node_rank: int = setting(0, "Which of them this one is.")
+    node_rank: int = setting(0, "Rank of this node; 0 leads.")
     leader_addr: str = setting("", "host:port of the node of rank 0.")
     chat_template: str = setting(
         "", "Jinja file, or the template itself, that replaces the model's chat template.",
         flags=["--custom-jinja-template"],
     )  # fmt: skip
     dyn_tool_call_parser: str = setting(
-        "", "What makes tool_calls of the model's answers; docs/tools.md has the names. Default: nothing does.",
+        "", "Parser that extracts `tool_calls` from the output; docs/tools.md has the names. Default: none.",
         env="DYN_TOOL_CALL_PARSER",
     )  # fmt: skip
     dyn_reasoning_parser: str = setting(
-        "", "What makes reasoning_content of its thoughts, likewise.", env="DYN_REASONING_PARSER"
+        "",
+        "Parser that extracts `reasoning_content` from the output, e.g. qwen3. Default: none.",
+        env="DYN_REASONING_PARSER",
     )
     engine_args: str = setting(
         "", "The engine's own arguments: a JSON object, or @FILE.", env="DYN_ENGINE_ARGS", flags=["--extra-engine-args"]
@@ -80,12 +88,15 @@ class WorkerSettings:
         "127.0.0.1", "Address of /health, /live, /metrics, /v1/metadata and /engine.", env="DYN_SYSTEM_HOST"
     )
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    open_engine_routes: bool = setting(
+        False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
+    )
     system_enabled: bool | None = setting(
         None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
     )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     migration_limit: int | None = setting(
-        None, "How often a request for this model goes on elsewhere; default: as its frontend says."
+        None, "Times a request for this model may move to another worker; default: the frontend's limit."
     )
     load_metrics: bool = setting(
         False, "Answer at the endpoint load_metrics, beside the one served, what the engine does now.",
@@ -125,7 +136,7 @@ class WorkerSettings:
 
     def _check_parsers(self) -> None:
         if self.dyn_tool_call_parser or self.dyn_reasoning_parser:
-            from dynamo.llm.parsers.names import check_parsers  # their patterns are for those who name one
+            from dynamo.llm.parsers.parser_names import check_parsers  # their patterns are for those who name one
 
             check_parsers(self.dyn_tool_call_parser, self.dyn_reasoning_parser)
 
@@ -139,6 +150,10 @@ class WorkerSettings:
             raise InvalidArgument("--num-workers and --num-nodes are both above 1: a group of nodes is one worker")
         if self.discovery_backend == "mem":
             raise InvalidArgument("--num-nodes needs --discovery-backend etcd: nodes find each other there")
+
+    def card_fields(self) -> dict[str, Any]:
+        """Return what frontends learn from the model's card: options of theirs that this worker sets for its model."""
+        return {} if self.migration_limit is None else {"migration_limit": self.migration_limit}
 
     @property
     def wanted_system_port(self) -> int:
@@ -168,10 +183,10 @@ def _object(text: str, source: str) -> dict[str, Any]:
     if file:
         source = f"{source} {file}"
         text = _read(Path(file), source)
-    found = _yaml(text, source) if file.endswith((".yaml", ".yml")) else _json(text, source)
-    if not isinstance(found, dict):
+    value = _yaml(text, source) if file.endswith((".yaml", ".yml")) else _json(text, source)
+    if not isinstance(value, dict):
         raise InvalidArgument(f'{source} must be a JSON object, such as {{"name": value}}')
-    return found
+    return value
 
 
 def _json(text: str, source: str) -> Any:
@@ -192,8 +207,8 @@ def _yaml(text: str, source: str) -> Any:
             f'{source}: YAML needs PyYAML: pip install "dynamo-pipelines[cli]", or use JSON'
         ) from error
     try:
-        found = yaml.safe_load(text) or {}
-        return json.loads(json.dumps(found))
+        value = yaml.safe_load(text) or {}
+        return json.loads(json.dumps(value))
     except yaml.YAMLError as error:
         raise InvalidArgument(f"{source} is no YAML: {' '.join(str(error).split())}") from error
     except TypeError as error:  # a date, say

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm import Preprocessor, Tokenizer
-from dynamo.llm.embeddings import MOST_DIMENSIONS, EmbeddingRequest
+from dynamo.llm.processing.embeddings import MOST_DIMENSIONS, EmbeddingRequest
 from dynamo.llm.protocols import (
     COMPLETION_TOKENS,
     LENGTH,
@@ -28,9 +28,9 @@ from dynamo.llm.protocols import (
 )  # fmt: skip
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
-from dynamo.worker.engines.conditions import check_inputs, stop_reasons
-from dynamo.worker.engines.mock.arguments import EMBEDDING_DIM
-from dynamo.worker.engines.mock.vectors import made_up
+from dynamo.worker.engines.mocker.arguments import EMBEDDING_DIM
+from dynamo.worker.engines.mocker.vectors import made_up
+from dynamo.worker.engines.support.request_checks import check_inputs, stop_reasons
 from dynamo.worker.settings import checked_arguments
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Whether the engine still answers: by what it says of itself and, where that is nothing, by asking it.
 
-The original's canary: after `DYN_CANARY_WAIT_TIME` seconds without output the engine gets a small request, and has
-`DYN_HEALTH_CHECK_REQUEST_TIMEOUT` seconds for its first item. `Canary` decides, without I/O or clock; `EngineWatch`
+As the canary of NVIDIA Dynamo: after `DYN_CANARY_WAIT_TIME` seconds without output the engine gets a small request, and
+has `DYN_HEALTH_CHECK_REQUEST_TIMEOUT` seconds for its first item. `Canary` decides, without I/O or clock; `EngineWatch`
 asks. An engine that doesn't answer takes its instance out of routing and is shown `notready`, since Ready means
 routable: what is sent to it would only wait. Whatever it says afterwards brings it back.
 """
@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dynamo.llm import ModelCard
-from dynamo.llm.card import EMBEDDING
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.model_card import EMBEDDING
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
-from dynamo.runtime.component import Served
+from dynamo.runtime.endpoint import Served
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import Abort
 from dynamo.worker.engines import PYTHON
@@ -36,7 +36,7 @@ _OWNER: Final = "canary"
 
 
 class Canary:
-    """See the module. Pure: `tick` says when to ask."""
+    """Decide when a silent engine gets a health check. Pure: `tick` says when to send it."""
 
     def __init__(self, wait: float, timeout: float, now: float) -> None:
         """Seconds without output until the engine is asked, and that its answer may take."""

@@ -11,12 +11,12 @@ import contextlib
 import logging
 from typing import Any, Final
 
-from dynamo.runtime.background import Background
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, InvalidArgument, StreamIncomplete
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.request_plane.server import Incoming
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.serving import Incoming
 from dynamo.worker.engine import Abort, Fetched, KvHanding
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class KvTransfers:
 
     def __init__(self, runtime: DistributedRuntime, path: EndpointPath, engine: KvHanding) -> None:
         self._runtime, self._path, self._engine = runtime, path, engine
-        self._background = Background(log)
+        self._background = TaskOwner(log)
         self._serves = False
         self._heard = {path.namespace}
         engine.hand_over(lambda: f"{path}/{runtime.id:x}", self.fetch)
@@ -40,7 +40,7 @@ class KvTransfers:
         """Before the first request. `serves`: prompts are kept here."""
         await self._runtime.caller.listen(self._path.namespace)
         if serves:
-            await self._runtime.server.serve(_beside(self._path), self._asked)
+            await self._runtime.server.serve(_transfer_path(self._path), self._asked)
             self._serves = True
 
     async def leave(self, grace: float) -> None:
@@ -54,14 +54,14 @@ class KvTransfers:
         self._background.cancel()
         await self._background.ended()
         if self._serves:
-            await self._runtime.server.drain(_beside(self._path))
+            await self._runtime.server.drain(_transfer_path(self._path))
 
     def fetch(self, address: str, name: str, fetched: Fetched) -> Abort:
         """Come for a prompt; raises `InvalidArgument` where the address is none, `StreamIncomplete` where nobody could
         answer yet."""
         path, _, number = address.partition("/")
         try:
-            key = InstanceKey(_beside(EndpointPath.parse(path)), int(number, 16))
+            key = InstanceKey(_transfer_path(EndpointPath.parse(path)), int(number, 16))
         except ValueError as error:
             raise InvalidArgument(f"{address!r} is no instance to fetch a prompt from") from error
         if key.path.namespace not in self._heard:
@@ -95,5 +95,5 @@ class KvTransfers:
         incoming.on_cancel(self._engine.give(incoming.payload, incoming))
 
 
-def _beside(path: EndpointPath) -> EndpointPath:
+def _transfer_path(path: EndpointPath) -> EndpointPath:
     return path._replace(endpoint=path.endpoint + SUFFIX)

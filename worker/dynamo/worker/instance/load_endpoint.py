@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from dynamo.llm.kv.load import ForwardPassMetrics, KvStats, WorkerStats
-from dynamo.runtime.component import Served
+from dynamo.llm.kv_events.load_publisher import ForwardPassMetrics, KvStats, WorkerStats
+from dynamo.runtime.endpoint import Served
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.request_plane.server import Incoming
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.serving import Incoming
 from dynamo.worker.engine import Engine, EngineFacts
 
 NAME: Final = "load_metrics"

@@ -1,6 +1,6 @@
 """`/v1/metadata` of a worker's system server: what it serves, and the model's small files for who needs them by HTTP.
 
-Our own frontends fetch files over the bus; the paths are those of the original, whose frontends come here.
+Our own frontends fetch files over the bus; the paths are those of NVIDIA Dynamo, whose frontends come here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from dynamo.llm import LocalModel, ModelCard
-from dynamo.runtime.component import Served
-from dynamo.runtime.engine_routes import Answer
+from dynamo.runtime.endpoint import Served
+from dynamo.runtime.http.engine_routes import Answer
 
 ROUTE: Final = "/v1/metadata"
 _BASE: Final = "_base"

@@ -1,4 +1,4 @@
-"""What a worker counts, under the original's and vLLM's names; observed per request, never per token."""
+"""What a worker counts, under NVIDIA Dynamo's and vLLM's names; observed per request, never per token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from dynamo.runtime import loops
-from dynamo.runtime.histogram import Histogram
 from dynamo.runtime.names import EndpointPath, hex_id
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.histogram import Histogram
 from dynamo.worker.engine import Engine, Measuring
 
 _PREFIX: Final = "dynamo_component"
@@ -69,7 +69,7 @@ class WorkerMetrics(Collector):
         yield self._failures()
         yield self._gauge("inflight_requests", "Requests open now.", self._inflight)
         yield self._gauge("uptime_seconds", "Seconds since the start.", time.monotonic() - self._began)
-        yield self._gauge("asyncio_tasks", "Tasks of the process's event loop.", loops.task_count())
+        yield self._gauge("asyncio_tasks", "Tasks of the process's event loop.", event_loop.task_count())
         duration = HistogramMetricFamily(f"{_PREFIX}_request_duration_seconds", "Seconds per request.", labels=_LABELS)
         yield _filled(duration, self._values, self._whole)
         yield from (family for family in self._under_vllms_names() if family.name not in self._measured)

@@ -1,8 +1,9 @@
 """A group of nodes as one worker: who is there, and what its engine and its endpoint are told of it.
 
 Each node serves an endpoint of its own beside that of the requests, which takes none: its record says what
-`group.py` decides by, and it answers pings. So leases, an etcd that is lost or emptied, and absence without a goodbye
-are dealt with as for any instance. Nobody but the group's nodes looks at these records, since they have no card.
+`node_group_state.py` decides by, and it answers pings. So leases, an etcd that is lost or emptied, and absence without
+a goodbye are dealt with as for any instance. Nobody but the group's nodes looks at these records, since they have no
+card.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dynamo.runtime._membership import Instance
-from dynamo.runtime.background import Background
-from dynamo.runtime.component import Served
+from dynamo.runtime.discovery.membership import Instance
+from dynamo.runtime.endpoint import Served
 from dynamo.runtime.errors import CannotConnect, EngineError, InvalidArgument
 from dynamo.runtime.names import InstanceKey
+from dynamo.runtime.process.tasks import TaskOwner
+from dynamo.runtime.request_plane.server import Incoming
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.serving import Incoming
 from dynamo.worker.engine import Nodes, OverNodes
-from dynamo.worker.group import Follower, Leader, NodeRecord, node_record
+from dynamo.worker.instance.node_group_state import Follower, Leader, NodeRecord, node_record
 from dynamo.worker.settings import WorkerSettings, leader_address
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class NodeGroup:
         self._waits = ""
         self._news, self._turned = asyncio.Event(), asyncio.Event()
         self._lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._background = Background(log)
+        self._background = TaskOwner(log)
         self._unlisten: Callable[[], None] = lambda: None
         self.record: Served | None = None
 

@@ -1,4 +1,4 @@
-"""Who of a group of nodes is there, and when all of them together are one worker. Pure; `nodes.py` is the shell.
+"""Who of a group of nodes is there, and when all of them together are one worker. Pure; `node_group.py` is the shell.
 
 Every node of a group publishes a record of itself. A follower names the leader that it follows; a leader counts the
 followers that name it and answer, and once it has one of each rank it names them: the group is whole. So two leaders
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.runtime.ports import Verdict
+from dynamo.runtime.transport.bus import Verdict
 
 SILENCE_SECONDS: Final = 5.0
 """Without an answer for so long a node is lost; the same as for any instance."""
@@ -129,10 +129,10 @@ class Leader(_Watch):
                 return None
             self.dissolve()
             return f"{_ranks(lost)} of the group at {self.own.group} lost"
-        found = [next(iter(self._staying(rank)), 0) for rank in range(1, self.own.nodes)]
-        if not all(found):
+        ids = [next(iter(self._staying(rank)), 0) for rank in range(1, self.own.nodes)]
+        if not all(ids):
             return None
-        self.own = msgspec.structs.replace(self.own, formation=(self._id, *found))
+        self.own = msgspec.structs.replace(self.own, formation=(self._id, *ids))
         return ""
 
     def dissolve(self) -> None:

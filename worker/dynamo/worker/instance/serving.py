@@ -15,30 +15,31 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from dynamo.llm import FileServer, LocalModel, ModelCard
-from dynamo.llm.card import EMBEDDING
-from dynamo.llm.embeddings import EmbeddingRequest
-from dynamo.llm.files import OPERATION
-from dynamo.llm.kv.publishing import KvPublisher
+from dynamo.llm.kv_events.publisher import KvPublisher
+from dynamo.llm.model_card import EMBEDDING
+from dynamo.llm.models.file_cache import OPERATION
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
-from dynamo.runtime.component import Served
 from dynamo.runtime.context import Context
-from dynamo.runtime.engine_routes import PREFIX
+from dynamo.runtime.endpoint import Served
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.http.engine_routes import PREFIX
+from dynamo.runtime.http.system_server import SystemServer, runtime_health
 from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.serving import Incoming, Typed
-from dynamo.runtime.system import SystemServer, runtime_health
-from dynamo.worker.canary import EngineWatch, watch_engine
 from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
 from dynamo.worker.engines import takes_text
-from dynamo.worker.kv_transfers import KvTransfers
-from dynamo.worker.load_metrics import serve_load
-from dynamo.worker.metadata import ROUTE, Metadata
-from dynamo.worker.metrics import WorkerMetrics
-from dynamo.worker.nodes import NodeGroup
+from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
+from dynamo.worker.instance.canary import EngineWatch, watch_engine
+from dynamo.worker.instance.kv_transfers import KvTransfers
+from dynamo.worker.instance.load_endpoint import serve_load
+from dynamo.worker.instance.metadata import ROUTE, Metadata
+from dynamo.worker.instance.metrics import WorkerMetrics
+from dynamo.worker.instance.node_group import NodeGroup
+from dynamo.worker.instance.prompt_lengths import within
+from dynamo.worker.instance.sinks import RequestSink, VectorsSink, WorkTrace
 from dynamo.worker.settings import WorkerSettings
-from dynamo.worker.sinks import RequestSink, VectorsSink
-from dynamo.worker.tracing import WorkTrace
 
 CLOSE_SECONDS: Final = 5.0
 Submit = Callable[[Any, Any], Abort]
@@ -50,12 +51,12 @@ class Serving:
 
     def __init__(
         self, engine: Engine | Node, served: Served, system: SystemServer | None, kv: KvPublisher | None = None,
-        transfers: KvTransfers | None = None, watch: EngineWatch | None = None, beside: Served | None = None,
-        group: NodeGroup | None = None,
+        transfers: KvTransfers | None = None, watch: EngineWatch | None = None, load_endpoint: Served | None = None,
+        group: NodeGroup | None = None, constrained: Constrained | None = None,
     ) -> None:  # fmt: skip
         self.engine: Any = engine
         self.served, self.system, self.kv, self.transfers = served, system, kv, transfers
-        self.watch, self.beside, self.group = watch, beside, group
+        self.watch, self.load_endpoint, self.group, self.constrained = watch, load_endpoint, group, constrained
         self._stopped = False
 
     @property
@@ -87,18 +88,23 @@ class Serving:
             if self.transfers is not None:
                 await self.transfers.leave(grace - (time.monotonic() - began))
             await self.served.stop()
-            if self.beside is not None:
-                await self.beside.stop()
+            if self.load_endpoint is not None:
+                await self.load_endpoint.stop()
         finally:
-            if self.group is not None:
-                await self.group.stop()
-            await self.engine.stop()
-            if self.kv is not None:
-                self.kv.stop()
-            if self.transfers is not None:
-                await self.transfers.stop()
-            if self.system is not None:
-                await self.system.stop()
+            await self._end()
+
+    async def _end(self) -> None:
+        if self.group is not None:
+            await self.group.stop()
+        if self.constrained is not None:
+            await self.constrained.stop()
+        await self.engine.stop()
+        if self.kv is not None:
+            self.kv.stop()
+        if self.transfers is not None:
+            await self.transfers.stop()
+        if self.system is not None:
+            await self.system.stop()
 
 
 async def serve_engine(
@@ -133,20 +139,23 @@ async def serve_engine(
         transfers = await _transfers(runtime, path, engine, facts, undo)
         card = _card(model.card, facts, settings)
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
-        watch = watch_engine(kind.submit, card, settings)
+        watch, constrained = watch_engine(kind.submit, card, settings), None
         if kind.request is PreprocessedRequest:
-            kind = kind._replace(submit=refusing_unguided(kind.submit, settings.engine, facts.guided))
-        handler = _handler(kind, metrics, watch, _traces(runtime, path))
+            constrained = Constrained(ConstraintPool(settings.engine), kind.submit)
+            undo.push_async_callback(constrained.stop)
+            kind = kind._replace(submit=refusing_unguided(constrained.submit, settings.engine, facts.guided))
+        check = within(card.context_length) if kind.request is PreprocessedRequest else None
+        handler = _handler(kind, metrics, watch, _traces(runtime, path), check)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
         metadata.serves(served, card)
         undo.push_async_callback(served.stop)
-        beside = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
+        load_endpoint = await serve_load(runtime, path, engine, facts) if settings.load_metrics else None
         if group is not None:
             group.route(served)
         if watch is not None:
             watch.start(served)
         undo.pop_all()
-    return Serving(engine, served, system, kv, transfers, watch, beside, group)
+    return Serving(engine, served, system, kv, transfers, watch, load_endpoint, group, constrained)
 
 
 def _events(
@@ -205,8 +214,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     if facts.embedding_dim is None:
         changes["tool_call_parser"] = settings.dyn_tool_call_parser or None
         changes["reasoning_parser"] = settings.dyn_reasoning_parser or None
-    if settings.migration_limit is not None:
-        changes["migration_limit"] = settings.migration_limit
+    changes |= settings.card_fields()
     if facts.context_length is not None:
         changes["context_length"] = facts.context_length
     if facts.kv_cache_block_size is not None:
@@ -238,8 +246,9 @@ def _kind(engine: Engine, facts: EngineFacts, settings: WorkerSettings) -> _Kind
 
 
 def _handler(
-    kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None
-) -> Typed:
+    kind: _Kind, metrics: WorkerMetrics, watch: EngineWatch | None, traces: Callable[[Context], WorkTrace] | None,
+    check: Callable[[msgspec.Raw], None] | None = None,
+) -> Typed:  # fmt: skip
     submit = kind.submit
 
     def handle(incoming: Incoming) -> None:
@@ -262,7 +271,7 @@ def _handler(
 
         incoming.on_cancel(leave)
 
-    return Typed(kind.request, handle)
+    return Typed(kind.request, handle, check)
 
 
 def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> Submit:
@@ -272,7 +281,7 @@ def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> S
     def checked(request: PreprocessedRequest, sink: RequestSink) -> Abort:
         wanted = request.sampling_options.guided_decoding
         if wanted and not wanted.keys() & set(guided):
-            kinds = ", ".join(sorted(wanted))
+            kinds = ", ".join(sorted(map(str, wanted)))[:200]
             takes = f"takes {', '.join(guided)} only" if guided else "can't constrain its output"
             raise InvalidArgument(f"guided decoding ({kinds}): engine {engine} {takes}")
         return submit(request, sink)
@@ -292,7 +301,7 @@ async def _system(
         return None
     server = SystemServer(
         lambda: runtime_health(runtime), metrics.registry, host=settings.system_host, port=port,
-        trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer},
+        trees={PREFIX: runtime.engine_routes.answer, ROUTE: metadata.answer}, open_trees=settings.open_engine_routes,
     )  # fmt: skip
     await server.start()
     return server

@@ -1,19 +1,61 @@
-"""Where the output of a request goes: into its stream, with one observation at its end.
+"""Where the output of a request goes: into its stream, with one observation at its end, and into its spans.
 
-`serve.py` makes one per request, of the kind that the engine answers with. Per token the way is `push`, one append.
-"""
+`serving.py` makes one per request, of the kind that the engine answers with. Per token the way is `push`, one append.
+
+Where traces are asked for, a `WorkTrace` has `handle_payload`, below it `queue` (until the engine's first output) and
+`engine` (from there to the end)."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.serving import Incoming
-from dynamo.worker.canary import EngineWatch
-from dynamo.worker.metrics import WorkerMetrics
-from dynamo.worker.tracing import WorkTrace
+from dynamo.runtime.names import EndpointPath
+from dynamo.runtime.process.tracing import CURRENT, TRACEPARENT, Span, Tracing
+from dynamo.runtime.request_plane.server import Incoming
+from dynamo.worker.instance.canary import EngineWatch
+from dynamo.worker.instance.metrics import WorkerMetrics
+
+
+class WorkTrace:
+    """Record the spans of one request.
+
+    What the engine starts while it takes the request has the ids in its log lines; an engine with traces of its own
+    finds the header in the context's metadata.
+    """
+
+    __slots__ = ("_carried", "_span", "_stage")
+
+    def __init__(self, tracing: Tracing, path: EndpointPath, instance: int, context: Context) -> None:
+        attributes = {
+            "namespace": path.namespace, "component": path.component, "endpoint": path.endpoint,
+            "instance_id": str(instance), "x_request_id": context.id(),
+        }  # fmt: skip
+        self._span = tracing.begin("handle_payload", carried=context.metadata, attributes=attributes, serves=True)
+        self._stage: Span = self._span.child("queue")
+        self._carried = self._span.carried()
+        context.metadata.update(self._carried)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """While inside, what runs is this request's, and so is every task that begins here."""
+        token = CURRENT.set(self._carried.get(TRACEPARENT, ""))
+        try:
+            yield
+        finally:
+            CURRENT.reset(token)
+
+    def first_output(self) -> None:
+        self._stage.end()
+        self._stage = self._span.child("engine")
+
+    def ended(self, error: str = "") -> None:
+        self._stage.end(error)
+        self._span.end(error)
 
 
 class OpenRequest:

@@ -36,7 +36,7 @@ def engine_arguments(words: Sequence[str], short: Mapping[str, str]) -> dict[str
     A flag without a value is true, with several a list; numbers, `true`, objects and lists are read as JSON, the rest
     is text. `short` names spellings such as `-dp`. Raises `click.UsageError` for a word that belongs to no flag.
     """
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -46,10 +46,10 @@ def engine_arguments(words: Sequence[str], short: Mapping[str, str]) -> dict[str
         while not equals and rest and not _is_flag(rest[0]):
             values.append(rest.pop(0))
         if not values and flag.startswith("--no-") and flag not in short:
-            found[_name("--" + flag.removeprefix("--no-"))] = False
+            arguments[_name("--" + flag.removeprefix("--no-"))] = False
         else:
-            found[name] = True if not values else _value(values[0]) if len(values) == 1 else [*map(_value, values)]
-    return found
+            arguments[name] = True if not values else _value(values[0]) if len(values) == 1 else [*map(_value, values)]
+    return arguments
 
 
 def _is_flag(word: str) -> bool:

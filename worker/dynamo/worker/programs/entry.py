@@ -1,4 +1,4 @@
-"""The entry points of the original's worker programs: their flags, then the worker's own `run`."""
+"""The entry points of NVIDIA Dynamo's worker programs: their flags, then the worker's own `run`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import Any, Final
 import click
 
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.flags import FlagCommand, modern
-from dynamo.runtime.settings import command
-from dynamo.worker.programs import engines, former, mocker
-from dynamo.worker.programs.engines import EngineProgramSettings
+from dynamo.runtime.process.legacy_flags import FlagCommand, modern
+from dynamo.runtime.process.settings import command
+from dynamo.worker.programs import gpu_engines, legacy_flags, mocker
+from dynamo.worker.programs.engine_flags import divide, engine_arguments
+from dynamo.worker.programs.gpu_engines import EngineProgramSettings
 from dynamo.worker.programs.mocker import MockerSettings
-from dynamo.worker.programs.passing import divide, engine_arguments
 from dynamo.worker.settings import WorkerSettings
 
-FORMER: Final = {"mocker": former.MOCKER, "vllm": former.VLLM, "sglang": former.SGLANG, "trtllm": former.TRTLLM}
+FORMER: Final = {
+    "mocker": legacy_flags.MOCKER,
+    "vllm": legacy_flags.VLLM,
+    "sglang": legacy_flags.SGLANG,
+    "trtllm": legacy_flags.TRTLLM,
+}
 TITLES: Final = {
     "mocker": "Serve simulated engines: scheduling, KV blocks and timing of a real one.",
     "vllm": "Serve a model with vLLM.",
@@ -30,7 +35,7 @@ GROUPS: Final = {
 }
 _CONNECTIONS: Final = (
     "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When frontends can route here, one line 'ready {…}' is "
-    "printed. Flags of older ages are understood: docs/compatibility.md."
+    "printed. Flags of older versions are understood: docs/compatibility.md."
 )
 _EXAMPLES: Final = {
     "mocker": "  python -m dynamo.mocker --model-path Qwen/Qwen3-0.6B --speedup-ratio 10\n"
@@ -60,12 +65,12 @@ class EngineCommand(FlagCommand):
 
 def own_flags(made: click.Command) -> dict[str, bool]:
     """The flags of a command, and whether each takes a value."""
-    found = {"-h": False, "--help": False}
+    flags = {"-h": False, "--help": False}
     for option in made.params:
         if isinstance(option, click.Option):
             takes = not (option.is_flag or option.count)
-            found |= dict.fromkeys([*option.opts, *option.secondary_opts], takes)
-    return found
+            flags |= dict.fromkeys([*option.opts, *option.secondary_opts], takes)
+    return flags
 
 
 def make_command(engine: str, run: Run | None = None) -> FlagCommand:
@@ -88,7 +93,7 @@ def _mocker(run: Run) -> FlagCommand:
 def _engine(engine: str, run: Run) -> FlagCommand:
     def start(given: EngineProgramSettings) -> None:
         own = click.get_current_context().obj
-        run(_understood(lambda: engines.worker_settings(engine, given, own)))
+        run(_understood(lambda: gpu_engines.worker_settings(engine, given, own)))
 
     plain = command(
         EngineProgramSettings, start, name=f"python -m dynamo.{engine}", former=FORMER[engine], groups=GROUPS,
@@ -98,7 +103,7 @@ def _engine(engine: str, run: Run) -> FlagCommand:
         plain.name, params=plain.params, callback=plain.callback, help=plain.help, epilog=plain.epilog,
         former=plain.former, groups=plain.groups, context_settings=plain.context_settings,
     )  # fmt: skip
-    made.short = dict(engines.SHORT[engine])
+    made.short = dict(gpu_engines.SHORT[engine])
     return made
 
 

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dynamo.runtime.settings import setting
+from dynamo.runtime.http.local_callers import OPEN_VARIABLE
+from dynamo.runtime.process.settings import setting
 from dynamo.worker.settings import WorkerSettings
 
 MODES: Final = ("agg", "aggregated", "pd", "prefill", "decode")
@@ -32,7 +33,7 @@ class EngineProgramSettings:
     )  # fmt: skip
     namespace: str = setting("dynamo", "Its namespace where --endpoint doesn't say.", env="DYN_NAMESPACE")
     disaggregation_mode: str = setting(
-        "agg", "Part of the work.", choices=MODES,
+        "agg", "Phase that this worker runs: agg (both), prefill or decode.", choices=MODES,
         env=("DYN_VLLM_DISAGGREGATION_MODE", "DYN_TRTLLM_DISAGGREGATION_MODE"),
     )  # fmt: skip
     tensor_parallel_size: int = setting(
@@ -44,16 +45,22 @@ class EngineProgramSettings:
         flags=["--block-size", "--page-size", "--kv-block-size"],
     )  # fmt: skip
     num_nodes: int = setting(1, "Nodes that share one replica.", flags=["--nnodes"])
-    node_rank: int = setting(0, "Which of them this one is.")
+    node_rank: int = setting(0, "Rank of this node; 0 leads.")
     leader_addr: str = setting("", "HOST:PORT of the node of rank 0.", flags=["--dist-init-addr", "--master-addr"])
     chat_template: str = setting("", "Jinja file that replaces the model's chat template.")
     dyn_tool_call_parser: str = setting(
-        "", "What makes tool_calls of the model's answers (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+        "",
+        "Parser that extracts `tool_calls` from the output (docs/tools.md). Default: none.",
+        env="DYN_TOOL_CALL_PARSER",
     )
     dyn_reasoning_parser: str = setting(
-        "", "What makes reasoning_content of its thoughts (docs/tools.md).", env="DYN_REASONING_PARSER"
+        "",
+        "Parser that extracts `reasoning_content` from the output (docs/tools.md). Default: none.",
+        env="DYN_REASONING_PARSER",
     )
-    migration_limit: int | None = setting(None, "How often a request goes on elsewhere; default: as its frontend says.")
+    migration_limit: int | None = setting(
+        None, "Times a request may move to another worker; default: the frontend's limit."
+    )
     extra_engine_args: str = setting(
         "", "File with the engine's own arguments; it wins over flags.", flags=["--engine-args"],
         env=("DYN_ENGINE_ARGS", "DYN_TRTLLM_EXTRA_ENGINE_ARGS"),
@@ -70,6 +77,9 @@ class EngineProgramSettings:
     )
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    open_engine_routes: bool = setting(
+        False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
+    )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     discovery_backend: str = setting(
         "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
@@ -80,7 +90,7 @@ class EngineProgramSettings:
 _SAME: Final = (
     "tensor_parallel_size", "context_length", "num_nodes", "node_rank", "leader_addr", "chat_template",
     "dyn_tool_call_parser", "dyn_reasoning_parser", "migration_limit",
-    "health_check_enabled", "health_check_payload", "system_host", "system_port", "grace_seconds",
+    "health_check_enabled", "health_check_payload", "system_host", "system_port", "open_engine_routes", "grace_seconds",
     "discovery_backend", "verbose",
 )  # fmt: skip
 SHORT: Final = {

@@ -1,11 +1,10 @@
-"""Flags of the original's worker programs (0.4 to 1.6) that are no settings here: renamed, needless or refused."""
+"""Flags of NVIDIA Dynamo's worker programs (0.4 to 1.6) that are no settings here: renamed, needless or refused."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dynamo.runtime.flags import Former, needless, refused, renamed
-from dynamo.runtime.planes import PLANES
+from dynamo.runtime.process.legacy_flags import PLANES, LegacyFlag, needless, refused, renamed
 
 _TEXT_ONLY: Final = "this version serves text"
 _NO_TAGS: Final = "answers are held to a schema only by tool_choice and the requests' guided_* fields"
@@ -57,7 +56,7 @@ _PICTURES: Final = (
     "--teacache-thresh --attn-backend --torch-dtype --quant-algo --quant-dynamic --teacache-use-ret-steps"
 )
 
-VLLM: Final[tuple[Former, ...]] = (
+VLLM: Final[tuple[LegacyFlag, ...]] = (
     *PLANES, *_WORKERS,
     renamed("--is-prefill-worker", "--disaggregation-mode", "prefill", switch=True),
     renamed("--is-decode-worker", "--disaggregation-mode", "decode", switch=True),
@@ -72,7 +71,7 @@ VLLM: Final[tuple[Former, ...]] = (
             "--decode-max-kv-read-token-samples",
             "measure with `dynamo simulate` or any OpenAI load generator", env="DYN_BENCHMARK_MODE"),
 )  # fmt: skip
-SGLANG: Final[tuple[Former, ...]] = (
+SGLANG: Final[tuple[LegacyFlag, ...]] = (
     *PLANES, *_WORKERS,
     refused("--embedding-worker", "say it among the engine's arguments: is_embedding", switch=True),
     refused("--use-sglang-tokenizer", "templates and tokens are made by the frontend", switch=True,
@@ -82,7 +81,7 @@ SGLANG: Final[tuple[Former, ...]] = (
     refused("--config --config-key --disagg-config --disagg-config-key",
             "give the arguments as flags or in --extra-engine-args FILE"),
 )  # fmt: skip
-TRTLLM: Final[tuple[Former, ...]] = (
+TRTLLM: Final[tuple[LegacyFlag, ...]] = (
     *PLANES, *_WORKERS,
     needless("--publish-events-and-metrics --publish-kv-events --publish-metrics", "they are published", switch=True),
     needless("--use-nixl-connect --no-use-nixl-connect", "the engine's own arguments say how blocks travel",
@@ -101,7 +100,7 @@ _AIS: Final = (
     "attention-dp-size", "nextn", "nextn-accept-rates", "mtp-seed", "model-path",
 )  # fmt: skip
 _TIMED: Final = "steps are timed by --speedup-ratio and the engine's arguments"
-MOCKER: Final[tuple[Former, ...]] = (
+MOCKER: Final[tuple[LegacyFlag, ...]] = (
     *PLANES,
     renamed("--is-prefill-worker", "--disaggregation-mode", "prefill", switch=True),
     renamed("--is-decode-worker", "--disaggregation-mode", "decode", switch=True),

@@ -1,4 +1,4 @@
-"""`python -m dynamo.mocker`: the original's flags of the simulated engine, as a worker's settings."""
+"""`python -m dynamo.mocker`: NVIDIA Dynamo's flags of the simulated engine, as a worker's settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.settings import setting
+from dynamo.runtime.http.local_callers import OPEN_VARIABLE
+from dynamo.runtime.process.settings import setting
 from dynamo.worker.settings import WorkerSettings
 
 _BLOCK_SIZES: Final = {"vllm": 64, "sglang": 1, "trtllm": 32}
@@ -17,7 +18,7 @@ MODES: Final = ("agg", "prefill", "decode")
 
 @dataclass(frozen=True)
 class MockerSettings:
-    """What `python -m dynamo.mocker` can be told; names and defaults are the original's (1.6.1)."""
+    """What `python -m dynamo.mocker` can be told; names and defaults are those of NVIDIA Dynamo 1.6.1."""
 
     model_path: str = setting(
         "", "Model whose tokenizer and template are used; empty: the built-in byte-level model.", env="DYN_MODEL_PATH"
@@ -43,23 +44,30 @@ class MockerSettings:
     decode_speedup_ratio: float = setting(1.0, "The same, for decoding, on top of it.")
     data_parallel_size: int = setting(1, "Data-parallel ranks per worker.")
     startup_time: float | None = setting(None, "Seconds before it serves.")
-    disaggregation_mode: str = setting("agg", "Part of the work.", choices=MODES)
+    disaggregation_mode: str = setting(
+        "agg", "Phase that this worker runs: agg (both), prefill or decode.", choices=MODES
+    )
     bootstrap_ports: str = setting("", "Ports where decode workers meet prefill workers; one is enough here.")
     kv_transfer_bandwidth: float | None = setting(None, "GB/s between prefill and decode workers; 0: no time.")
-    kv_transfer_timing_mode: str = setting("full_prompt", "What of a prompt travels.")
+    kv_transfer_timing_mode: str = setting("full_prompt", "KV transfer model; only full_prompt is supported.")
     kv_cache_dtype: str = setting("auto", "Type of the simulated cache.")
     kv_bytes_per_token: str = setting("auto", "Bytes of KV cache per token.")
     reasoning: str = setting("", "JSON object with start_thinking_token_id, end_thinking_token_id and thinking_ratio.")
     dyn_tool_call_parser: str = setting(
-        "", "What makes tool_calls of the model's answers (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+        "", "Parser that extracts `tool_calls` from the output (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
     )
     dyn_reasoning_parser: str = setting(
-        "", "What makes reasoning_content of its thoughts (docs/tools.md).", env="DYN_REASONING_PARSER"
+        "", "Parser that extracts `reasoning_content` from the output (docs/tools.md).", env="DYN_REASONING_PARSER"
     )
-    migration_limit: int | None = setting(None, "How often a request goes on elsewhere; default: as its frontend says.")
+    migration_limit: int | None = setting(
+        None, "Times a request may move to another worker; default: the frontend's limit."
+    )
     extra_engine_args: str = setting("", "JSON file with arguments; it wins over flags.", env="DYN_ENGINE_ARGS")
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
     system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    open_engine_routes: bool = setting(
+        False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
+    )
     grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
     discovery_backend: str = setting(
         "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
@@ -75,7 +83,7 @@ _ARGUMENTS: Final = (
 )  # fmt: skip
 _SAME: Final = (
     "model_path", "model_name", "num_workers", "dyn_tool_call_parser", "dyn_reasoning_parser",
-    "migration_limit", "system_host", "system_port", "grace_seconds",
+    "migration_limit", "system_host", "system_port", "open_engine_routes", "grace_seconds",
     "discovery_backend", "verbose",
 )  # fmt: skip
 

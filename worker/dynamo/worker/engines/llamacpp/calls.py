@@ -1,4 +1,4 @@
-"""A request on its way through one or more calls of llama.cpp's server core. Pure; `llamacpp.py` makes the calls.
+"""A request on its way through one or more calls of llama.cpp's server core. Pure; `engine.py` makes the calls.
 
 Mostly it is one call. Below `min_tokens` EOS is off, which is a call of its own. And where
 the last character of an answer is not complete, llama.cpp keeps its tokens to itself: then
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
-from dynamo.worker.engines.conditions import left, stop_reasons
-from dynamo.worker.engines.llamacpp_chunks import Chunk, ChunkReader, Phase
+from dynamo.worker.engines.llamacpp.requests import Chunk, ChunkReader, CompletionPhase
+from dynamo.worker.engines.support.request_checks import left, stop_reasons
 
 _REST_OF_CHARACTER: Final = 3
 """Tokens that may follow the first one of a character."""
@@ -25,7 +25,7 @@ class End(NamedTuple):
     extras: dict[str, Any] | None = None
 
 
-class Course:
+class CallSequence:
     """`next_call` says what to ask, `hear` takes its chunks; `end` is set once it is over."""
 
     def __init__(self, request: PreprocessedRequest, room: int, reader: ChunkReader) -> None:
@@ -48,7 +48,7 @@ class Course:
     def _made(self) -> int:
         return len(self.tokens) - self._begin
 
-    def next_call(self) -> Phase | None:
+    def next_call(self) -> CompletionPhase | None:
         """What to ask now; None: it is over, and `end` says why."""
         while self._calls and self.end is None:
             if phase := self._calls.pop()():
@@ -56,20 +56,20 @@ class Course:
         self.end = self.end or End(LENGTH)
         return None
 
-    def _below_floor(self) -> Phase | None:
-        return Phase(self._floor, True, last=False)
+    def _below_floor(self) -> CompletionPhase | None:
+        return CompletionPhase(self._floor, True, last=False)
 
-    def _rest(self) -> Phase | None:
+    def _rest(self) -> CompletionPhase | None:
         missing = self._wanted - self._made
         if self._whole:  # a grammar would begin anew in another call
             self._calls.append(self._held_back)
-        return Phase(missing, self._ignore_eos) if missing else None
+        return CompletionPhase(missing, self._ignore_eos) if missing else None
 
-    def _held_back(self) -> Phase | None:
+    def _held_back(self) -> CompletionPhase | None:
         missing = self._wanted - self._made
-        return Phase(missing + _REST_OF_CHARACTER, self._ignore_eos) if missing else None
+        return CompletionPhase(missing + _REST_OF_CHARACTER, self._ignore_eos) if missing else None
 
-    def hear(self, chunk: Chunk, phase: Phase) -> tuple[list[int], dict[str, Any] | None]:
+    def hear(self, chunk: Chunk, phase: CompletionPhase) -> tuple[list[int], dict[str, Any] | None]:
         """Take a chunk of a call; return what to push, tokens and extras."""
         ids, extras, finish = self._reader.read(chunk, self._wanted - self._made)
         for number, token in enumerate(ids):

@@ -1,4 +1,4 @@
-"""llama.cpp as a maker of vectors: its arguments for that, and the calls of its server core. Used by `llamacpp.py`.
+"""llama.cpp as a maker of vectors: its arguments for that, and the calls of its server core. Used by `engine.py`.
 
 The core can't be told to stop in the middle of such a call, so a request with many inputs is several calls, each of as
 many inputs as there are slots.
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dynamo.llm.embeddings import dimensions_of, shortened
+from dynamo.llm.processing.embeddings import dimensions_of, shortened
 from dynamo.runtime.errors import EngineError, InvalidArgument
-from dynamo.worker.engines.llamacpp_chunks import Fault
+from dynamo.worker.engines.llamacpp.requests import Fault
 
 ARGUMENTS: Final[dict[str, Any]] = {"embedding": False, "pooling": "", "is_matryoshka": False}
 """Names and defaults: llama.cpp's own for the first two, vLLM's for the third."""
@@ -89,10 +89,10 @@ def vectors(
         reply = _asked(ask, part)
         if reply.error is not None:
             raise reply.error.exception()
-        found = {one.index: one.embedding for one in reply.data}
-        if found.keys() != set(range(len(part))):
-            raise EngineError(f"llama.cpp gave {len(found)} vectors for {len(part)} inputs")
-        for index, vector in sorted(found.items()):
+        by_index = {one.index: one.embedding for one in reply.data}
+        if by_index.keys() != set(range(len(part))):
+            raise EngineError(f"llama.cpp gave {len(by_index)} vectors for {len(part)} inputs")
+        for index, vector in sorted(by_index.items()):
             yield first + index, shortened(base64.b64decode(vector), dimensions)
 
 

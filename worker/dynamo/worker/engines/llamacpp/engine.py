@@ -1,39 +1,66 @@
 """llama.cpp in process (`xllamacpp`): GGUF models, continuous batching over `n_parallel` slots.
 
 llama.cpp's server core blocks one thread per running request and calls back per token
-(`slots.py`). Besides being called, the core opens an HTTP listener of its own: on loopback,
+(`support/request_threads.py`). Besides being called, the core opens an HTTP listener of its own: on loopback,
 on a port that the system picks; it can't be kept shut, so it gets a random API key that
 nobody is told.
-"""
+
+More threads than cores is far worse than fewer, since they wait for each other by
+spinning; and a container sees all cores of its node, whatever its limit is (`usable_cpus`)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
-from dynamo.llm.gguf import read_header
+from dynamo.llm.models.gguf_header import read_header
+from dynamo.llm.processing.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.worker.cpus import usable_cpus
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, VectorSink, nothing_wanted
-from dynamo.worker.engines.conditions import check_inputs, room_for
-from dynamo.worker.engines.llamacpp_chunks import ChunkReader, Phase, completion, read_chunk, wishes
-from dynamo.worker.engines.llamacpp_course import Course
-from dynamo.worker.engines.llamacpp_embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
-from dynamo.worker.engines.llamacpp_grammar import grammar_of
-from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary
-from dynamo.worker.engines.slots import Job, Slots
+from dynamo.worker.engines.llamacpp.calls import CallSequence
+from dynamo.worker.engines.llamacpp.embeddings import ARGUMENTS, INPUT_TOKENS, own_dimensions, pooling_of, vectors
+from dynamo.worker.engines.llamacpp.requests import (
+    ChunkReader,
+    CompletionPhase,
+    completion,
+    grammar_of,
+    read_chunk,
+    wishes,
+)
+from dynamo.worker.engines.llamacpp.vocabulary import Vocabulary
+from dynamo.worker.engines.support.request_checks import check_inputs, room_for
+from dynamo.worker.engines.support.request_threads import RequestThreads, ThreadedRequest
 from dynamo.worker.settings import checked_arguments
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
     from dynamo.worker.settings import WorkerSettings
+
+
+LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cpus(limit: Path = LIMIT) -> int:
+    """Cores of this process: those it may run on, or its container's limit where that is less."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, _quota(limit) or allowed))
+
+
+def _quota(limit: Path) -> int | None:
+    """Whole cores of a cgroup's `quota period`; None where there is no limit."""
+    try:
+        quota, period = limit.read_text().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # no cgroup of version 2, or the word `max`
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +82,13 @@ _SLOT_CONTEXT: Final = 4096
 
 
 class LlamaCpp:
-    """See the module. Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch`
-    (prompt tokens in a step, which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`, `lora` (GGUF files
-    of adapters that all answers are made with: paths, or {"path": …, "scale": …}); with `embedding` it makes vectors
-    instead of text, by `pooling` (`llamacpp_embeddings.py`)."""
+    """Run llama.cpp in this process.
+
+    Engine arguments: `n_parallel`, `n_ctx` (all slots together), `n_threads`, `n_batch` (prompt tokens in a step,
+    which is as long as a cancel can take), `n_gpu_layers`, `max_waiting`, `lora` (GGUF files of adapters that all
+    answers are made with: paths, or {"path": …, "scale": …}); with `embedding` it makes vectors instead of text, by
+    `pooling` (`embeddings.py`).
+    """
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or model.path.is_dir():
@@ -73,7 +103,7 @@ class LlamaCpp:
         usual = INPUT_TOKENS if self._pooling is not None and self._pooling.whole_inputs else _SLOT_CONTEXT
         context = settings.context_length or min(own, usual)
         self._context = (self._given["n_ctx"] or context * slots) // slots
-        self._slots = Slots("llama.cpp", slots, self._given["max_waiting"], self._answer)
+        self._threads = RequestThreads("llama.cpp", slots, self._given["max_waiting"], self._answer)
 
     async def start(self) -> EngineFacts:
         log.info("loading %s", self._path.name)
@@ -82,7 +112,7 @@ class LlamaCpp:
         self._dimensions = None
         if self._pooling is not None:
             self._dimensions = await asyncio.to_thread(own_dimensions, self._server.handle_embeddings, self._bos)
-        self._slots.start()
+        self._threads.start()
         return EngineFacts(
             context_length=self._context, max_num_seqs=self._given["n_parallel"], embedding_dim=self._dimensions,
             guided=() if self._pooling is not None else GUIDED,
@@ -124,17 +154,17 @@ class LlamaCpp:
             params.n_batch = params.n_ubatch = max(self._context, self._given["n_batch"])
 
     async def failed(self) -> BaseException:
-        return await self._slots.failed()
+        return await self._threads.failed()
 
     async def stop(self) -> None:
-        await self._slots.stop()
+        await self._threads.stop()
         self._server = None
 
     def on_step(self, flush: Callable[[], None]) -> None:
-        self._slots.on_step(flush)
+        self._threads.on_step(flush)
 
     def load(self) -> EngineLoad:
-        return self._slots.load()
+        return self._threads.load()
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room = room_for(request, self._context)
@@ -144,62 +174,64 @@ class LlamaCpp:
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
         reader = ChunkReader(self._vocabulary, request.output_options.logprobs)
-        return self._slots.submit(Job(request, sink, _Text(wanted, Course(request, room, reader))))
+        return self._threads.submit(ThreadedRequest(request, sink, _Text(wanted, CallSequence(request, room, reader))))
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         check_inputs(request, self._context)
         assert self._pooling is not None, "its facts say so"
         assert self._dimensions is not None, "it has been started"
         check_dimensions(request.dimensions, self._dimensions, cut=self._pooling.may_cut)
-        return self._slots.submit(Job(request, sink))
+        return self._threads.submit(ThreadedRequest(request, sink))
 
     # -- in the threads
 
-    def _answer(self, job: Job) -> None:
+    def _answer(self, job: ThreadedRequest) -> None:
         if self._pooling is None:
             self._generate(job)
         else:
             self._vectors(job)
 
-    def _vectors(self, job: Job) -> None:
+    def _vectors(self, job: ThreadedRequest) -> None:
         request, ask = job.request, self._server.handle_embeddings
         for index, vector in vectors(ask, request.token_ids, self._given["n_parallel"], request.dimensions):
             if not job.wanted:
                 return
-            self._slots.push(job, index, vector)
-        self._slots.finish(job)
+            self._threads.push(job, index, vector)
+        self._threads.finish(job)
 
-    def _generate(self, job: Job) -> None:
+    def _generate(self, job: ThreadedRequest) -> None:
         """Make the calls of a request; each continues with what the ones before produced."""
-        wanted, course = job.state
+        sampling, calls = job.state
         grammar = grammar_of(job.request.sampling_options.guided_decoding)
-        while job.wanted and (phase := course.next_call()) is not None:
+        while job.wanted and (phase := calls.next_call()) is not None:
             hear = partial(self._hear, job, phase)
-            body = completion(wanted, course.tokens, phase, self._given["n_batch"], grammar)
+            body = completion(sampling, calls.tokens, phase, self._given["n_batch"], grammar)
             self._server.handle_completions(body, hear)
         if job.wanted:
-            self._slots.finish(job, *course.end)
+            self._threads.finish(job, *calls.end)
 
-    def _hear(self, job: Job, phase: Phase, data: bytes) -> bool:
+    def _hear(self, job: ThreadedRequest, phase: CompletionPhase, data: bytes) -> bool:
         """Take a chunk; True cancels at llama.cpp. Its package would keep an exception to itself."""
         if not job.wanted:
             return True
         try:
-            return self._take(job, job.state.course, phase, data)
+            return self._take(job, job.state.calls, phase, data)
         except DynamoException as error:
-            self._slots.fail(job, error)
+            self._threads.fail(job, error)
         except Exception as error:
-            self._slots.fail(job, EngineError(f"llama.cpp's chunk could not be taken: {type(error).__name__}: {error}"))
+            self._threads.fail(
+                job, EngineError(f"llama.cpp's chunk could not be taken: {type(error).__name__}: {error}")
+            )
         return True
 
-    def _take(self, job: Job, course: Course, phase: Phase, data: bytes) -> bool:
-        ids, extras = course.hear(read_chunk(data), phase)
+    def _take(self, job: ThreadedRequest, calls: CallSequence, phase: CompletionPhase, data: bytes) -> bool:
+        ids, extras = calls.hear(read_chunk(data), phase)
         produced = (ids, extras) if ids else None
-        if course.end is not None:
-            self._slots.finish(job, *course.end, produced=produced)
+        if calls.end is not None:
+            self._threads.finish(job, *calls.end, produced=produced)
             return True
         if produced:
-            self._slots.push(job, *produced)
+            self._threads.push(job, *produced)
         return False
 
 
@@ -207,17 +239,17 @@ class _Text(NamedTuple):
     """A request for text on its way."""
 
     wishes: dict[str, Any]
-    course: Course
+    calls: CallSequence
 
 
 def adapters(given: list[Any]) -> list[tuple[str, float]]:
     """Files and scales of the argument `lora`; `InvalidArgument` names the first that is none."""
-    found = []
+    scales = []
     for one in given:
         path, scale = (one.get("path"), one.get("scale", 1.0)) if isinstance(one, dict) else (one, 1.0)
         if not isinstance(path, str) or type(scale) not in (int, float):
             raise InvalidArgument(f'llamacpp argument \'lora\': expected paths or {{"path", "scale"}}, got {one!r}')
         if not Path(path).is_file():
             raise InvalidArgument(f"llamacpp argument 'lora': there is no file {path!r}")
-        found.append((path, float(scale)))
-    return found
+        scales.append((path, float(scale)))
+    return scales

@@ -1,4 +1,4 @@
-"""What llama.cpp's server core is asked and what its chunks say. Pure; `llamacpp.py` is the shell.
+"""What llama.cpp's server core is asked and what its chunks say. Pure; `engine.py` is the shell.
 
 Both are JSON: the core takes and gives bytes, of which only what is wanted is read. Its last chunk repeats the prompt
 and all settings, which as Python's objects would cost more than the rest of a short request.
@@ -7,7 +7,11 @@ A chunk names the token that completed its text: in its "verbose" part, which co
 probabilities, where those are wanted (for them llama.cpp sorts the vocabulary once per token). Tokens that ended in
 the middle of a character were held back by llama.cpp and are never named: they are rebuilt from the bytes that they
 must have been (exact for byte-fallback tokens, which are the ones that do so).
-"""
+
+What constrains an answer is told as Lark behind a first line that says so (`llguidance`). llama.cpp drops a Lark
+grammar, and so a JSON schema, that it can't compile, and answers without it: an answer that doesn't keep to its schema
+is worse than none. So each is compiled before, by the same library, elsewhere (`constraints/pool.py`). What comes
+without having been there is compiled here: engines may be used without a server."""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from dynamo.engine_catalog import EngineName
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
     EOS,
@@ -25,13 +30,10 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
-from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.constraints.checks import COMPILED, bounded, lark_of, try_out
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.support.sampling import sampling_of
 
-_SAMPLING: Final = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
-    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repeat_penalty",
-}  # fmt: skip
 _ALWAYS: Final = {"stream": True, "cache_prompt": True}
 _LONG: Final = {"return_progress": True}
 _SHORT: Final = {"timings_per_token": True}
@@ -41,7 +43,7 @@ _NAMED: Final = {"verbose": True, "return_tokens": True}
 _REASONS: Final = {"stop": EOS, "length": LENGTH}
 
 
-class Phase(NamedTuple):
+class CompletionPhase(NamedTuple):
     """One call of the server core."""
 
     max_tokens: int
@@ -53,15 +55,14 @@ class Phase(NamedTuple):
 def wishes(request: PreprocessedRequest) -> dict[str, Any]:
     """What all calls of a request have in common; `InvalidArgument` for what can't be asked."""
     logprobs = request.output_options.logprobs
-    given = {theirs: getattr(request.sampling_options, ours) for ours, theirs in _SAMPLING.items()}
-    body = {name: value for name, value in given.items() if value is not None}
+    body = sampling_of(EngineName.LLAMACPP, request.sampling_options)
     if bias := logit_bias(request):
         body["logit_bias"] = [[token, value] for token, value in bias.items()]
     return _ALWAYS | body | (_NAMED if logprobs is None else {"logprobs": max(1, logprobs)})
 
 
 def completion(
-    wishes: dict[str, Any], tokens: Sequence[int], phase: Phase, step: int, grammar: str | None = None
+    wishes: dict[str, Any], tokens: Sequence[int], phase: CompletionPhase, step: int, grammar: str | None = None
 ) -> bytes:
     """The body of one call to a core that computes `step` tokens of a prompt at once."""
     body = {
@@ -161,7 +162,7 @@ class TokenBytes(Protocol):
     def byte_id(self, byte: int, /) -> int: ...
 
 
-class Piece(NamedTuple):
+class ChunkTokens(NamedTuple):
     """The tokens of one chunk, and the end where it is the last."""
 
     ids: list[int]
@@ -177,7 +178,7 @@ class ChunkReader:
         self._cached: int | None = None
         self._told = False
 
-    def read(self, chunk: Chunk, most: int | None = None) -> Piece:
+    def read(self, chunk: Chunk, most: int | None = None) -> ChunkTokens:
         """Return what `chunk` adds, of its tokens `most` at most."""
         choice = chunk.choices[0]
         finish = choice.finish_reason
@@ -190,7 +191,7 @@ class ChunkReader:
         if cached is not None and not self._told and (ids or finish):
             self._told = True
             extras[CACHED_TOKENS] = cached
-        return Piece(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
+        return ChunkTokens(ids, extras or None, None if finish is None else _REASONS.get(finish, LENGTH))
 
     def _tokens(self, choice: _Choice, chunk: Chunk) -> list[int]:
         if chunk.prompt_progress is not None:  # names a token, and there is none yet
@@ -233,3 +234,14 @@ class ChunkReader:
         own = self._vocabulary.token_bytes(token)
         before = text[: len(text) - len(own)] if own and text.endswith(own) else b""
         return [self._vocabulary.byte_id(byte) for byte in before]
+
+
+def grammar_of(wanted: dict[str, Any] | None) -> str | None:
+    """The grammar to ask for; `InvalidArgument` says what is wrong with what was wanted. May take milliseconds."""
+    if not wanted:
+        return None
+    if isinstance(compiled := wanted.get(COMPILED), str):
+        return compiled
+    grammar = lark_of(wanted)
+    try_out(bounded(wanted), grammar)
+    return grammar

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dynamo.llm.byte_alphabet import byte_characters
-from dynamo.llm.gguf import Header
-from dynamo.llm.gguf_tokenizer import token_list
+from dynamo.llm.models.gguf_header import Header
+from dynamo.llm.models.gguf_tokenizer import token_list
+from dynamo.llm.tokenizer.token_table import byte_characters
 from dynamo.runtime.errors import EngineError
 
 _SPACE: Final = "\u2581"

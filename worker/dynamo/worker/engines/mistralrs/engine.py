@@ -1,6 +1,6 @@
 """mistral.rs in process (`mistralrs`): GGUF files and folders of safetensors, quantised while they load if wanted.
 
-Its Python interface blocks a thread per stream (`slots.py`) and has traps, each marked
+Its Python interface blocks a thread per stream (`engines/support/request_threads.py`) and has traps, each marked
 below with the reason for what is done about it; `docs/engines/mistralrs.md` tells them to users.
 """
 
@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.card import TOKENIZER
+from dynamo.llm.model_card import TOKENIZER
 from dynamo.llm.protocols import EOS, LENGTH, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.llm.tokenizer import card_file, load_tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import left, room_for, stop_reasons
-from dynamo.worker.engines.mistralrs_tokens import (
+from dynamo.worker.engines.mistralrs.requests import (
     TokenReader,
     extras_of,
     options,
@@ -30,7 +29,8 @@ from dynamo.worker.engines.mistralrs_tokens import (
     prompt_text,
     wishes,
 )  # fmt: skip
-from dynamo.worker.engines.slots import Job, Slots
+from dynamo.worker.engines.support.request_checks import left, room_for, stop_reasons
+from dynamo.worker.engines.support.request_threads import RequestThreads, ThreadedRequest
 from dynamo.worker.settings import checked_arguments
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ _CONTEXT: Final = 4096
 
 
 class MistralRs:
-    """See the module. Engine arguments: `max_seqs` (streams at once), `max_waiting`, `in_situ_quant` (`Q4K`, `Q8_0`, …;
-    empty: as the file is), `dtype` (`auto`, `bf16`, `f16`, `f32`), `paged_attn`, `prefix_cache_n`, `seed` (-1: none).
+    """Run mistral.rs in this process.
+
+    Engine arguments: `max_seqs` (streams at once), `max_waiting`, `in_situ_quant` (`Q4K`, `Q8_0`, …; empty: as the
+    file is), `dtype` (`auto`, `bf16`, `f16`, `f32`), `paged_attn`, `prefix_cache_n`, `seed` (-1: none).
     """
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
@@ -69,13 +71,13 @@ class MistralRs:
         self._path, self._model = model.path, model
         self._given = checked_arguments("mistralrs", settings.arguments(), _ARGUMENTS, _LOWEST)
         self._context = settings.context_length or model.card.context_length or _CONTEXT
-        self._slots = Slots("mistral.rs", self._given["max_seqs"], self._given["max_waiting"], self._answer)
+        self._threads = RequestThreads("mistral.rs", self._given["max_seqs"], self._given["max_waiting"], self._answer)
         self._entrance = threading.Lock()
 
     async def start(self) -> EngineFacts:
         log.info("loading %s", self._path.name)
         await asyncio.to_thread(self._load)
-        self._slots.start()
+        self._threads.start()
         return EngineFacts(context_length=self._context, max_num_seqs=self._given["max_seqs"], guided=GUIDED)
 
     def _load(self) -> None:
@@ -110,28 +112,28 @@ class MistralRs:
         return tokenizer, template
 
     async def failed(self) -> BaseException:
-        return await self._slots.failed()
+        return await self._threads.failed()
 
     async def stop(self) -> None:
-        await self._slots.stop()
+        await self._threads.stop()
         self._runner = None
 
     def on_step(self, flush: Callable[[], None]) -> None:
-        self._slots.on_step(flush)
+        self._threads.on_step(flush)
 
     def load(self) -> EngineLoad:
-        return self._slots.load()
+        return self._threads.load()
 
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         room_for(request, self._context)
         wanted = wishes(request)  # refuses what can't be asked, now
         if request.stop_conditions.max_tokens == 0:
             return nothing_wanted(sink)
-        return self._slots.submit(Job(request, sink, _Progress(request, wanted)))
+        return self._threads.submit(ThreadedRequest(request, sink, _Progress(request, wanted)))
 
     # -- in the threads
 
-    def _answer(self, job: Job) -> None:
+    def _answer(self, job: ThreadedRequest) -> None:
         """Stream a request, below `min_tokens` with its ends banned; then what follows, as a prompt of its own."""
         conditions = job.request.stop_conditions
         if conditions.ignore_eos:
@@ -144,13 +146,13 @@ class MistralRs:
         if job.wanted:
             raise EngineError("mistral.rs ended a stream without saying why")
 
-    def _own_ends(self, job: Job) -> list[int]:
+    def _own_ends(self, job: ThreadedRequest) -> list[int]:
         """Tokens at which mistral.rs stops by itself. Where it is told to ignore them it makes them without showing
         them, so they are banned instead, as llama.cpp does."""
         chosen = job.request.stop_conditions.stop_token_ids
         return [token for token in self._model.card.eos_token_ids if token not in chosen]
 
-    def _stream(self, job: Job, banned: list[int], floor: int | None = None) -> None:
+    def _stream(self, job: ThreadedRequest, banned: list[int], floor: int | None = None) -> None:
         """Until the end, or until there are `floor` tokens and no character is half made."""
         state, asked = job.state, self._asked(job, banned)
         # Trap 2: a second thread that submits meets "Already borrowed". Trap 4: on a CPU, two prompts in one step fail;
@@ -167,7 +169,7 @@ class MistralRs:
             if floor is not None and state.made >= floor and state.whole(self._tokenizer):
                 return
 
-    def _asked(self, job: Job, banned: list[int]) -> Any:
+    def _asked(self, job: ThreadedRequest, banned: list[int]) -> Any:
         """A request that goes on where it is, in mistral.rs' words."""
         state = job.state
         text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
@@ -186,7 +188,7 @@ class MistralRs:
             raise InvalidArgument(f"mistral.rs: {str(error).splitlines()[0]}") from error
         return itertools.chain([first], stream)
 
-    def _hear(self, job: Job, chunk: Any) -> bool:
+    def _hear(self, job: ThreadedRequest, chunk: Any) -> bool:
         """Take one chunk; True once the request has ended."""
         choice = chunk.choices[0]
         reason, logprob = choice.finish_reason, choice.logprobs  # each look makes them anew
@@ -199,19 +201,19 @@ class MistralRs:
             produced = ([token], extras_of(logprob, job.request.output_options.logprobs))
         ending = self._ending(job, token) or (reason and (EOS if reason == "stop" else LENGTH,))
         if ending:
-            self._slots.finish(job, *ending, produced=produced)
+            self._threads.finish(job, *ending, produced=produced)
         elif produced is not None:
-            self._slots.push(job, *produced)
+            self._threads.push(job, *produced)
         return bool(ending)
 
-    def _token(self, job: Job, reason: str | None, logprob: Any) -> int | None:
+    def _token(self, job: ThreadedRequest, reason: str | None, logprob: Any) -> int | None:
         """The one that a chunk is of. An end is counted and not shown; which of several it was isn't told."""
         if logprob is not None:
             return self._reader.token(logprob)
         ends = job.request.eos_token_ids
         return ends[0] if reason == "stop" and ends else None
 
-    def _ending(self, job: Job, token: int | None) -> tuple[Any, ...] | None:
+    def _ending(self, job: ThreadedRequest, token: int | None) -> tuple[Any, ...] | None:
         """How this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
         reason = None if token is None else job.state.stops.get(token)
         if reason is None or job.state.made < (job.request.stop_conditions.min_tokens or 0):

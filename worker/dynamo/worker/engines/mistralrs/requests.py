@@ -2,7 +2,7 @@
 
 mistral.rs takes a prompt as text and makes text. With log probabilities on, each chunk
 is one token and names its bytes, and the best candidates by their ids: so ids are known,
-and `mistralrs.py` is a tokens engine. Two tokens of the same bytes can't be told apart
+and `engine.py` is a tokens engine. Two tokens of the same bytes can't be told apart
 where neither is among the candidates; then the text is right and the id may be the other's.
 """
 
@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
+from dynamo.engine_catalog import EngineName
 from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS, PreprocessedRequest
-from dynamo.llm.tokenizer import Tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED
-from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
+from dynamo.worker.engines.support.sampling import sampling_of
 
-_SAMPLING: Final = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _CANDIDATES: Final = 4
 """Alternatives asked for where tokens are drawn: the drawn one is mostly among them."""
 _BANNED: Final = -1000.0
@@ -94,10 +95,10 @@ def wishes(request: PreprocessedRequest) -> dict[str, Any]:
     greedy = not sampling.temperature or sampling.top_k == 1
     if sampling.seed is not None and not greedy:
         raise InvalidArgument("seed: mistral.rs has one for all requests (engine argument seed), none per request")
-    found: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) is not None}
+    arguments = sampling_of(EngineName.MISTRALRS, sampling)
     if sampling.top_k is not None and sampling.top_k > 0:
-        found["top_k"] = sampling.top_k
-    return found | guided(sampling.guided_decoding) | {
+        arguments["top_k"] = sampling.top_k
+    return arguments | guided(sampling.guided_decoding) | {
         "logit_bias": logit_bias(request) or None,
         "logprobs": True,
         "top_logprobs": max(request.output_options.logprobs or 1, 1 if greedy else _CANDIDATES),
@@ -142,10 +143,10 @@ class TokenReader:
         for candidate in logprob.top_logprobs:
             if self._tokenizer.token_bytes(candidate.token) == text:
                 return int(candidate.token)
-        found = self._by_bytes().get(text)
-        if found is None:
+        token_id = self._by_bytes().get(text)
+        if token_id is None:
             raise EngineError(f"mistral.rs made {logprob.token!r}, which is no token of the model's tokenizer")
-        return found
+        return token_id
 
     def _by_bytes(self) -> dict[bytes, int]:
         if self._index is None:

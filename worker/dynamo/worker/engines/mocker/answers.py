@@ -1,6 +1,6 @@
 """What a request to the mock engine is answered with: which tokens, and when that ends. Pure.
 
-An `Answer` is asked token by token. `sure` lets a simulation take many at once: so many more can't end it.
+A `TokenSource` is asked token by token. `sure` lets a simulation take many at once: so many more can't end it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Answer(Protocol):
+class TokenSource(Protocol):
     """The tokens that one request gets."""
 
     over: bool
@@ -73,9 +73,9 @@ class TextAnswer:
         return token
 
     def take_many(self, count: int) -> list[int]:
-        found = [self._token(at) for at in range(self._at, self._at + count)]
+        tokens = [self._token(at) for at in range(self._at, self._at + count)]
         self._at += count
-        return found
+        return tokens
 
     def _token(self, at: int) -> int:
         marked = self._marks.get(at)

@@ -1,6 +1,6 @@
 """The mock engine's arguments, in both forms that people have: flat, and nested under `engine`.
 
-Names are the original's, with underscores or hyphens. docs/design/kv.md says which of them mean what here.
+Names are NVIDIA Dynamo's, with underscores or hyphens. docs/design/serving/kv.md says which of them mean what here.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dynamo.llm.embeddings import MOST_DIMENSIONS
 from dynamo.llm.kv.index import MOST_RANKS
+from dynamo.llm.processing.embeddings import MOST_DIMENSIONS
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.mock.answers import Reasoning
-from dynamo.worker.engines.mock.handover import AUTO, DTYPES, Link
-from dynamo.worker.engines.mock.scheduler import Limits
-from dynamo.worker.engines.mock.timing import Timing
+from dynamo.worker.engines.mocker.answers import Reasoning
+from dynamo.worker.engines.mocker.kv_transfer_state import AUTO, DTYPES, Link
+from dynamo.worker.engines.mocker.scheduler import Limits
+from dynamo.worker.engines.mocker.stepper import Timing
 from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"
 _OF_DYNAMO: Final = "dynamo"
-"""An object of the original's newer files; two of its names mean something here."""
+"""An object of NVIDIA Dynamo's newer files; two of its names mean something here."""
 _SESSION: Final = "handoff_session_timeout_ms"
 _BOOTSTRAP: Final = "bootstrap_port"
 EMBEDDING_DIM: Final = "embedding_dim"
@@ -34,12 +34,12 @@ _ALIASES: Final = {
 _IGNORED: Final = (
     "tensor_parallel_size", "enable_local_indexer", "sglang", "trtllm",
 )  # fmt: skip
-"""Accepted since files for the original have them; they change nothing of what is simulated."""
+"""Accepted since files for NVIDIA Dynamo have them; they change nothing of what is simulated."""
 _FIXED: Final[dict[str, Any]] = {
     "backend": "vllm", "timing_model": {"type": "polynomial"},
     "kv_transfer_timing_mode": "full_prompt", "prefill_schedule_interval": 1, "prefill_decode_interval": 0,
 }  # fmt: skip
-"""Known to the original with other values too; here only with these."""
+"""NVIDIA Dynamo knows other values too; here only with these."""
 _RANGES: Final = {
     "num_gpu_blocks": (1, 1 << 40), "block_size": (1, 1 << 20), "max_num_seqs": (1, 1 << 20),
     "max_num_batched_tokens": (1, 1 << 30), "watermark": (0, 0.99), "speedup_ratio": (0, 1e12),
@@ -101,7 +101,7 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
 
     Raises `InvalidArgument` naming the argument.
     """
-    found: dict[str, Any] = {"block_size": block_size}
+    arguments: dict[str, Any] = {"block_size": block_size}
     modes: dict[str, Any] = {}
     for name, value in _flat(given).items():
         if name in _MODES:
@@ -109,13 +109,13 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
         elif name in _FIXED:
             _check_fixed(name, value)
         elif name not in _IGNORED and value is not None:
-            found[name] = _checked(name, value)
-    limits = Limits(**{k: v for k, v in found.items() if k in _LIMITS})
+            arguments[name] = _checked(name, value)
+    limits = Limits(**{k: v for k, v in arguments.items() if k in _LIMITS})
     if limits.longest < 2:
         raise InvalidArgument("mocker argument 'num_gpu_blocks' is too small: no prompt fits into the KV cache")
-    made = MockArguments(limits, Timing(**{k: v for k, v in found.items() if k in _TIMING}))
-    made = replace(made, link=Link(**{k: v for k, v in found.items() if k in _LINK}), role=_role(modes))
-    return replace(made, **{k: v for k, v in found.items() if k in _OWN})
+    made = MockArguments(limits, Timing(**{k: v for k, v in arguments.items() if k in _TIMING}))
+    made = replace(made, link=Link(**{k: v for k, v in arguments.items() if k in _LINK}), role=_role(modes))
+    return replace(made, **{k: v for k, v in arguments.items() if k in _OWN})
 
 
 def _flat(given: dict[str, Any]) -> dict[str, Any]:
@@ -124,9 +124,9 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
     for name, value in ((_NESTED, nested), (_OF_DYNAMO, of_dynamo)):
         if not isinstance(value, dict):
             raise InvalidArgument(f"mocker argument {name!r} must be an object")
-    found = {k: v for k, v in given.items() if k not in (_NESTED, _OF_DYNAMO)} | nested
-    found |= {name: of_dynamo[name] for name in (_SESSION, _BOOTSTRAP) if name in of_dynamo}
-    plain = {name.replace("-", "_"): value for name, value in found.items()}
+    flat = {k: v for k, v in given.items() if k not in (_NESTED, _OF_DYNAMO)} | nested
+    flat |= {name: of_dynamo[name] for name in (_SESSION, _BOOTSTRAP) if name in of_dynamo}
+    plain = {name.replace("-", "_"): value for name, value in flat.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}
 
 
@@ -182,8 +182,8 @@ def _checked(name: str, value: Any) -> Any:
 def _reasoning(value: Any) -> Reasoning:
     """The original's flag is a JSON text, its file has an object."""
     try:
-        found = msgspec.json.decode(value, type=dict) if isinstance(value, str) else value
-        made = msgspec.convert(found, _Marks)
+        fields = msgspec.json.decode(value, type=dict) if isinstance(value, str) else value
+        made = msgspec.convert(fields, _Marks)
     except msgspec.MsgspecError as error:
         raise InvalidArgument(f"mocker argument 'reasoning': {error}") from error
     return Reasoning(*msgspec.structs.astuple(made))

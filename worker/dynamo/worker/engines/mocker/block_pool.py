@@ -1,7 +1,7 @@
 """The KV cache of the mock engine: active blocks with reference counts, inactive ones in LRU order.
 
 A block that is whole and computed has a name, the hash of all tokens up to its end
-(`dynamo.llm.kv.hashing`), so equal prefixes share blocks. Capacity = active + nameless (held, not
+(`dynamo.llm.kv.block_hash`), so equal prefixes share blocks. Capacity = active + nameless (held, not
 computed yet) + inactive (cached, evictable) + free. Which names came and went is kept until somebody
 asks: `take_changes`, once per engine step.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dynamo.llm.kv.events import KvStep
+from dynamo.llm.kv.messages import KvStep
 
 
 class BlockPool:
-    """See the module."""
+    """Hold the KV blocks of a simulated engine."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

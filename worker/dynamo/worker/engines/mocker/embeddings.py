@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.worker.engine import Sink, VectorSink
-from dynamo.worker.engines.mock.vectors import made_up
+from dynamo.worker.engines.mocker.vectors import made_up
 
 Schedule = Callable[[list[int], Sink], Callable[[], None]]
 """Queues a prompt with the sink for its one token; the result takes it back."""

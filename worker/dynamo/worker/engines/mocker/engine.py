@@ -1,9 +1,9 @@
 """A simulated engine: continuous batching, KV blocks and step times of a real one, harmless text.
 
-The decisions are in `mock/`; `mocker_rank.py` sleeps each step's simulated time and pushes what the step produced, so
-that all of one step's tokens leave in one message per client. As a prefill engine it computes prompts, keeps their
-blocks and hands them out; any other takes such a prompt, which comes in simulated time, and decodes
-(`mocker_handing.py`).
+The decisions are in `scheduler.py` and `stepper.py`; `rank.py` sleeps each step's simulated time and pushes what the
+step produced, so that all of one step's tokens leave in one message per client. As a prefill engine it computes
+prompts, keeps their blocks and hands them out; any other takes such a prompt, which comes in simulated time, and
+decodes (`kv_transfers.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.card import CONFIG
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.model_card import CONFIG
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import (
@@ -31,14 +31,14 @@ from dynamo.worker.engine import (
     nothing_wanted,
 )
 from dynamo.worker.engine import Taker as Stream
-from dynamo.worker.engines.conditions import check_inputs, room_for
-from dynamo.worker.engines.mock.answers import TextAnswer
-from dynamo.worker.engines.mock.arguments import MockArguments, read_arguments
-from dynamo.worker.engines.mock.handover import bytes_per_token
-from dynamo.worker.engines.mock.scheduler import Scheduler
-from dynamo.worker.engines.mocker_handing import Giver, Taker
-from dynamo.worker.engines.mocker_rank import MockRank, MockRequest
-from dynamo.worker.engines.mocker_vectors import Batch
+from dynamo.worker.engines.mocker.answers import TextAnswer
+from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
+from dynamo.worker.engines.mocker.embeddings import Batch
+from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
+from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
+from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
+from dynamo.worker.engines.mocker.scheduler import Scheduler
+from dynamo.worker.engines.support.request_checks import check_inputs, room_for
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -55,7 +55,7 @@ TEXT: Final = (
 
 
 class Mocker:
-    """See the module."""
+    """Simulate an engine with scheduling, KV blocks and step times."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         self._arguments = _for_vectors(read_arguments(settings.arguments(), settings.kv_cache_block_size))

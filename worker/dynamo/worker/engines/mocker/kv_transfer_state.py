@@ -83,10 +83,10 @@ def given(params: Any) -> Handover:
     """Read `disaggregated_params`; raises `InvalidArgument` naming what is wrong."""
     inner = params.get(PARAMS) if isinstance(params, Mapping) else None
     try:
-        found = msgspec.convert(inner, Handover)
+        handover = msgspec.convert(inner, Handover)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"prefill_result.disaggregated_params.{PARAMS}: {error}") from error
-    return found
+    return handover
 
 
 def room_name(room: int) -> str:
@@ -136,9 +136,9 @@ class Kept(Generic[T, W]):
 
     def come(self, name: str, who: W, now: float) -> T | None:
         """Somebody comes for it. Not kept any more, it is his; None: he waits. `StreamIncomplete`: it is not here."""
-        found = self._things.pop(name, None)
-        if found is not None:
-            return found[1]
+        thing = self._things.pop(name, None)
+        if thing is not None:
+            return thing[1]
         if not name.startswith(_ROOM) or name in self._waiting:
             raise StreamIncomplete(f"the prompt {name!r} is not kept here, or not any more")
         self._waiting[name] = (now + self._patience, who)
@@ -159,9 +159,9 @@ class Kept(Generic[T, W]):
 
     def everybody(self) -> list[W]:
         """Who waits, and does not any more."""
-        found = [who for _, who in self._waiting.values()]
+        waiting = [who for _, who in self._waiting.values()]
         self._waiting.clear()
-        return found
+        return waiting
 
     def expired(self, now: float) -> tuple[list[T], list[W]]:
         """Things and people whose time is over; nobody keeps or expects them any more."""

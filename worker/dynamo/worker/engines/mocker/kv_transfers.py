@@ -1,4 +1,5 @@
-"""How mockers hand prompts to each other: the shells around `mock/handover.py`, with timers and streams.
+"""How mockers hand prompts to each other: the shells around `engines/mocker/kv_transfer_state.py`, with timers and
+streams.
 
 `Giver` is the prefill side: it keeps what was computed, and simulates the transfer to who comes for it. `Taker` is the
 decode side: its requests wait until their prompts are there.
@@ -19,10 +20,10 @@ from dynamo.llm.protocols import DISAGGREGATED_PARAMS, PreprocessedRequest
 from dynamo.runtime.errors import CannotConnect, DynamoException, EngineShutdown, InvalidArgument, StreamIncomplete
 from dynamo.worker.engine import Abort, Fetch
 from dynamo.worker.engine import Taker as Stream
-from dynamo.worker.engines.mock.arguments import MockArguments
-from dynamo.worker.engines.mock.handover import PARAMS, Coming, Handover, Kept, given, room_name
-from dynamo.worker.engines.mock.scheduler import Sequence
-from dynamo.worker.engines.mocker_rank import MockRank, MockRequest
+from dynamo.worker.engines.mocker.arguments import MockArguments
+from dynamo.worker.engines.mocker.kv_transfer_state import PARAMS, Coming, Handover, Kept, given, room_name
+from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
+from dynamo.worker.engines.mocker.scheduler import Sequence
 
 log = logging.getLogger(__name__)
 PATIENCE: Final = 10.0
@@ -31,7 +32,7 @@ Prompt = tuple[MockRank, Sequence[MockRequest]]
 
 
 class Giver:
-    """See the module."""
+    """Keep computed prompts as a prefill engine, and send their blocks to decode engines."""
 
     def __init__(self, arguments: MockArguments) -> None:
         self._link, self._speedup = arguments.link, arguments.timing.speedup_ratio
@@ -154,7 +155,7 @@ class Giver:
 
 
 class Taker:
-    """See the module."""
+    """Hold the requests of a decode engine until the blocks of their prompts have arrived."""
 
     def __init__(self) -> None:
         self.fetch: Fetch | None = None
@@ -206,13 +207,13 @@ class _Waiting:
 
     def begins(self, about: Any) -> None:
         try:
-            found = msgspec.convert(about, Coming)
+            coming = msgspec.convert(about, Coming)
         except msgspec.ValidationError as error:
             self._fail(f"what the prefill engine says of it can't be read: {error}")
             return
-        if found.num_tokens != self._tokens:
-            self._fail(f"{found.num_tokens} tokens were computed, and the prompt has {self._tokens}")
-        self._cached = found.cached_tokens
+        if coming.num_tokens != self._tokens:
+            self._fail(f"{coming.num_tokens} tokens were computed, and the prompt has {self._tokens}")
+        self._cached = coming.cached_tokens
 
     def arrived(self) -> None:
         if self._taker.done(self._request, self._rank) is not None:
@@ -234,9 +235,9 @@ def _source(wanted: PreprocessedRequest) -> tuple[str, str]:
     if wanted.bootstrap_info is not None:
         return wanted.bootstrap_info.bootstrap_host, room_name(wanted.bootstrap_info.bootstrap_room)
     assert wanted.prefill_result is not None
-    found = given(wanted.prefill_result.disaggregated_params)
-    if found.num_tokens != len(wanted.token_ids):
+    handover = given(wanted.prefill_result.disaggregated_params)
+    if handover.num_tokens != len(wanted.token_ids):
         raise InvalidArgument(
-            f"{PARAMS}.num_tokens: {found.num_tokens} were computed, and the prompt has {len(wanted.token_ids)}"
+            f"{PARAMS}.num_tokens: {handover.num_tokens} were computed, and the prompt has {len(wanted.token_ids)}"
         )
-    return found.remote_engine_id, found.remote_request_id
+    return handover.remote_engine_id, handover.remote_request_id

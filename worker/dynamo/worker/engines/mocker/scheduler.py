@@ -10,8 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
-from dynamo.worker.engines.mock.kv import BlockPool
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
+from dynamo.worker.engines.mocker.block_pool import BlockPool
 
 T = TypeVar("T")
 

@@ -3,23 +3,53 @@
 `begin` starts a step; when its seconds have passed, `end` gives the tokens and `scheduler.pool.take_changes` what
 that did to the cache. The mocker sleeps in between, `dynamo simulate` does not. Steps in which every
 sequence only gets a further token into a block that it has are alike: `quiet` says how many follow, `skip` takes
-them at once. What comes out is the same, and tests/worker/test_stepper.py holds it to that.
-"""
+them at once. What comes out is the same, and tests/worker/engines/mocker/test_stepper.py holds it to that.
+
+`Timing` is the polynomial timing model of NVIDIA Dynamo's mocker."""
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from dynamo.worker.engines.mock.answers import Answer
-from dynamo.worker.engines.mock.scheduler import Limits, Plan, Scheduler, Sequence
-from dynamo.worker.engines.mock.timing import Timing
+from dynamo.worker.engines.mocker.answers import TokenSource
+from dynamo.worker.engines.mocker.scheduler import Limits, Plan, Scheduler, Sequence
+
+
+class Timing(NamedTuple):
+    """Divisors of the simulated time; 0 turns simulated time off."""
+
+    speedup_ratio: float = 1.0
+    decode_speedup_ratio: float = 1.0
+
+    def step_seconds(self, prefill_tokens: int, kv_usage: float, decoding: bool) -> float:
+        """Seconds of one step: `prefill_tokens` computed anew, then one token of each running sequence.
+
+        `kv_usage` is the share of KV blocks in use, 0 to 1.
+        """
+        if self.speedup_ratio == 0:
+            return 0.0
+        ms = prefill_ms(prefill_tokens)
+        if decoding and self.decode_speedup_ratio:
+            ms += decode_ms(kv_usage) / self.decode_speedup_ratio
+        return ms / self.speedup_ratio / 1000
+
+
+def prefill_ms(tokens: int) -> float:
+    """Milliseconds to compute the KV of `tokens` tokens (0: nothing to do)."""
+    return 0.0 if tokens == 0 else 4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142
+
+
+def decode_ms(kv_usage: float) -> float:
+    """Milliseconds of one decode step with this share of the KV cache in use."""
+    p = min(1.0, kv_usage)
+    return max(1.0, -25.74 * p * p + 54.01 * p + 5.74)
 
 
 class Owner(Protocol):
     """A request as its shell knows it."""
 
     @property
-    def answer(self) -> Answer: ...
+    def answer(self) -> TokenSource: ...
 
 
 T = TypeVar("T", bound=Owner)
@@ -42,7 +72,7 @@ class Output(NamedTuple, Generic[T]):
 
 
 class Stepper(Generic[T]):
-    """See the module. Requests come and go by `scheduler.add` and `.remove`, at any time.
+    """Compute the steps of a simulated engine. Requests come and go by `scheduler.add` and `.remove`, at any time.
 
     `holds`: the blocks of a sequence that is over stay until `scheduler.release`, as a prefill engine needs it.
     """

@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 
-from dynamo.llm.embeddings import check_dimensions, normalised, packed, shortened
+from dynamo.llm.processing.embeddings import check_dimensions, normalised, packed, shortened
 
 
 def made_up(token_ids: Sequence[int], own: int, dimensions: int | None = None) -> bytes:

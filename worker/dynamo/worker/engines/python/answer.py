@@ -8,15 +8,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from dynamo.llm.handlers.outputs import Mistake, Piece, read_chunk, read_output
-from dynamo.llm.handlers.requests import text_request, tokens_request
 from dynamo.llm.protocols import LOG_PROBS, PROMPT_LOGPROBS, STOP, TOP_LOGPROBS, PreprocessedRequest, TextRequest
+from dynamo.llm.serving.handler_io import Mistake, Piece, read_chunk, read_output, text_request, tokens_request
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.worker.engine import Sink, context_of
-from dynamo.worker.engines.userfile.limits import Limits, TextLimits, TokenLimits
-from dynamo.worker.engines.userfile.loading import UserFile
-from dynamo.worker.engines.userfile.mistakes import explained, users_traceback
+from dynamo.worker.engines.python.limits import Limits, TextLimits, TokenLimits
+from dynamo.worker.engines.python.loading import UserFile
+from dynamo.worker.engines.python.tracebacks import explained, users_traceback
 
 log = logging.getLogger(__name__)
 _PER_PIECE: Final = (LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS)
@@ -24,8 +23,8 @@ _PER_PIECE: Final = (LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS)
 _TURN_SECONDS: Final = 0.01
 
 
-class Answer:
-    """See the module. `run` ends with exactly one end at the sink, unless `close` came first."""
+class FileResponse:
+    """Carry one request through a user's file; `run` ends the sink exactly once, unless `close` came first."""
 
     def __init__(
         self, file: UserFile, request: PreprocessedRequest | TextRequest, sink: Sink,

@@ -1,7 +1,7 @@
 """A user's own Python file as an engine: `out=pystr:FILE`, `out=pytok:FILE`, `engine: python`.
 
 The file defines `async def generate(request)`, which yields the answer piece by piece: OpenAI chunks in text mode,
-token ids in tokens mode. It runs in this process, on the worker's event loop, one task per request. `userfile/` loads
+token ids in tokens mode. It runs in this process, on the worker's event loop, one task per request. `loading.py` loads
 it, reads what it yields and says what is wrong with it in terms of its own lines.
 """
 
@@ -15,17 +15,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
-from dynamo.runtime.engine_routes import Callback
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.http.engine_routes import Callback
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import check_open
-from dynamo.worker.engines.userfile.answer import Answer
-from dynamo.worker.engines.userfile.arguments import file_arguments
-from dynamo.worker.engines.userfile.limits import wanted_nothing
-from dynamo.worker.engines.userfile.loading import UserFile, load, takes_arguments
-from dynamo.worker.engines.userfile.mistakes import Home, explained, users_traceback
-from dynamo.worker.engines.userfile.patience import InThread, patiently
-from dynamo.worker.engines.userfile.standstill import StandstillWatch
+from dynamo.worker.engines.python.answer import FileResponse
+from dynamo.worker.engines.python.limits import wanted_nothing
+from dynamo.worker.engines.python.loading import InThread, UserFile, file_arguments, load, patiently, takes_arguments
+from dynamo.worker.engines.python.loop_watchdog import StandstillWatch
+from dynamo.worker.engines.python.tracebacks import Home, explained, users_traceback
+from dynamo.worker.engines.support.request_checks import check_open
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -38,7 +36,7 @@ _SLOW_SECONDS: Final = 10.0
 
 
 class Python:
-    """See the module."""
+    """Run a user's Python file as an engine."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if not settings.python_file:
@@ -52,7 +50,7 @@ class Python:
         self._card = model.card
         self._loaded: UserFile | None = None
         self._watch = StandstillWatch(self._home)
-        self._answers: dict[asyncio.Task[None], Answer] = {}
+        self._answers: dict[asyncio.Task[None], FileResponse] = {}
         self._died: asyncio.Future[BaseException] | None = None
 
     async def start(self) -> EngineFacts:
@@ -81,9 +79,9 @@ class Python:
             if asyncio.iscoroutinefunction(initialize):
                 await initialize(*arguments)
             else:
-                found = await asyncio.to_thread(initialize, *arguments)
-                if isinstance(found, Awaitable):
-                    await found
+                result = await asyncio.to_thread(initialize, *arguments)
+                if isinstance(result, Awaitable):
+                    await result
         except (Exception, SystemExit) as error:
             log.debug("%s", users_traceback(error, self._home))
             raise InvalidArgument(explained(error, self._home)) from error
@@ -118,7 +116,7 @@ class Python:
             return nothing_wanted(sink)
         check_open(len(self._answers))
         assert self._loaded is not None
-        answer = Answer(self._loaded, request, sink, self._end_process)
+        answer = FileResponse(self._loaded, request, sink, self._end_process)
         loop = asyncio.get_running_loop()
         task = loop.create_task(answer.run(), name=f"{self._home.file.name} generate")
         self._answers[task] = answer

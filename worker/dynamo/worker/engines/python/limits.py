@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from dynamo.llm.handlers.outputs import Piece
+from dynamo.llm.processing.stop_strings import StopMatcher
 from dynamo.llm.protocols import LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest, TextRequest
-from dynamo.llm.stopping import StopMatcher
+from dynamo.llm.serving.handler_io import Piece
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.conditions import stop_reasons
+from dynamo.worker.engines.support.request_checks import stop_reasons
 
 _PER_TOKEN: Final = (LOG_PROBS, TOP_LOGPROBS)
 
 
 class Limits(Protocol):
-    """See the module."""
+    """Decide how much of a file's output belongs to the answer."""
 
     def cut(self, piece: Piece) -> tuple[Piece, bool]:
         """The part of a piece that is wanted, and whether the answer is complete with it."""

@@ -1,27 +1,33 @@
 """Runs a user's file as a script is run, and judges what it defines.
 
-As the original does: `__name__` is `"__main__"`, the file's folder is on the import path, `sys.argv` holds its own
+As in NVIDIA Dynamo: `__name__` is `"__main__"`, the file's folder is on the import path, `sys.argv` holds its own
 arguments. `load` blocks as long as the file's top level does (a model may be loaded there): call it in a thread.
-"""
+Long work at the start is done in a thread where it blocks (`InThread`), and told of while it lasts (`patiently`)."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import difflib
 import functools
 import inspect
+import json
+import logging
+import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from types import FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, TypeVar
 
-from dynamo.llm.handlers.outputs import Mistake, kind_of
+from dynamo.llm.serving.handler_io import Mistake, kind_of
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.generators import Wants, call, wanted_context
-from dynamo.worker.engines.userfile.mistakes import Home, explained
+from dynamo.runtime.request_plane.generator_handler import Wants, call, wanted_context
+from dynamo.worker.engines.python.tracebacks import Home, explained
+from dynamo.worker.settings import WorkerSettings
 
 GENERATE: Final = "generate"
 INITIALIZE: Final = "initialize"
@@ -101,68 +107,68 @@ def _compiled(home: Home) -> Any:
 
 def _ended(error: SystemExit, home: Home) -> str:
     place = home.raised(error.__traceback__) or home.file.name
-    found = f"{place}: the file ended the process (exit {error.code}) instead of defining generate"
+    message = f"{place}: the file ended the process (exit {error.code}) instead of defining generate"
     if isinstance(error.__context__, argparse.ArgumentError) or "argparse" in _modules(error):
-        found += "; its argv may have --model-path and --model-name before its own words: use parse_known_args()"
-    return found
+        message += "; its argv may have --model-path and --model-name before its own words: use parse_known_args()"
+    return message
 
 
 def _modules(error: BaseException) -> set[str]:
-    found, trace = set(), error.__traceback__
+    modules, trace = set(), error.__traceback__
     while trace is not None:
-        found.add(str(trace.tb_frame.f_globals.get("__name__")))
+        modules.add(str(trace.tb_frame.f_globals.get("__name__")))
         trace = trace.tb_next
-    return found
+    return modules
 
 
 def _generate(module: ModuleType, home: Home) -> Callable[..., Any]:
-    found = getattr(module, GENERATE, None)
-    if found is None:
+    function = getattr(module, GENERATE, None)
+    if function is None:
         near = difflib.get_close_matches(GENERATE, vars(module), n=1)
         hint = f"; is {near[0]!r} meant?" if near else ""
         raise Mistake(f"{home.file.name} defines no generate: {_FORM}{hint}")
-    if problem := generate_problem(found):
-        raise Mistake(f"{_defined(found, home)}: {problem}")
-    generate: Callable[..., Any] = found
+    if problem := generate_problem(function):
+        raise Mistake(f"{_defined(function, home)}: {problem}")
+    generate: Callable[..., Any] = function
     return generate
 
 
-def generate_problem(found: object) -> str:
+def generate_problem(function: object) -> str:
     """What is wrong with what a file calls `generate`; empty where it can be called for each request."""
-    if not callable(found):
-        return f"generate is {kind_of(found)}: {_FORM}"
-    if isinstance(found, type):
-        return f"generate is a class: {_FORM}, or 'generate = {found.__name__}().generate'"
-    inner = _inner(found)
+    if not callable(function):
+        return f"generate is {kind_of(function)}: {_FORM}"
+    if isinstance(function, type):
+        return f"generate is a class: {_FORM}, or 'generate = {function.__name__}().generate'"
+    inner = _inner(function)
     if inspect.isasyncgenfunction(inner):
-        return _signature_problem(found)
+        return _signature_problem(function)
     if inspect.iscoroutinefunction(inner):
         return "generate is async but yields nothing: yield each piece of the answer instead of returning it"
     if inspect.isgeneratorfunction(inner):
         return "generate is a plain generator, which would hold up all other requests: write 'async def generate'"
     if isinstance(inner, FunctionType):
         return f"generate is a plain function: {_FORM}"
-    return _signature_problem(found)  # callables of other kinds show what they return at the first request
+    return _signature_problem(function)  # callables of other kinds show what they return at the first request
 
 
-def _inner(found: Any) -> Any:
+def _inner(function: Any) -> Any:
     """The function behind decorators, partials and callable objects."""
-    found = inspect.unwrap(found)
-    while isinstance(found, functools.partial):
-        found = inspect.unwrap(found.func)
-    if not isinstance(found, (FunctionType, MethodType)):
-        call = vars(type(found)).get("__call__")
-        return call if isinstance(call, FunctionType) else found
-    return found.__func__ if isinstance(found, MethodType) else found
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not isinstance(function, (FunctionType, MethodType)):
+        call = vars(type(function)).get("__call__")
+        return call if isinstance(call, FunctionType) else function
+    return function.__func__ if isinstance(function, MethodType) else function
 
 
-def _signature_problem(found: Callable[..., Any]) -> str:
+def _signature_problem(function: Callable[..., Any]) -> str:
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return ""
     try:
-        call(signature.bind, wanted(found), None, Context())
+        call(signature.bind, wanted(function), None, Context())
     except TypeError:
         return f"generate takes {signature}: it is called with (request), or with (request, context)"
     return ""
@@ -181,28 +187,99 @@ def _defined(found: Any, home: Home) -> str:
 
 
 def _initialize(module: ModuleType, home: Home) -> Callable[..., Any] | None:
-    found = getattr(module, INITIALIZE, None)
-    if found is None:
+    function = getattr(module, INITIALIZE, None)
+    if function is None:
         return None
-    inner = _inner(found) if callable(found) else found
-    if not callable(found) or inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        raise Mistake(f"{_defined(found, home)}: initialize must be 'async def initialize(args):' and yield nothing")
-    initialize: Callable[..., Any] = found
+    inner = _inner(function) if callable(function) else function
+    if not callable(function) or inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise Mistake(f"{_defined(function, home)}: initialize must be 'async def initialize(args):' and yield nothing")
+    initialize: Callable[..., Any] = function
     return initialize
 
 
 def _routes(module: ModuleType, home: Home) -> dict[str, Callable[..., Any]]:
-    found = getattr(module, ROUTES, None)
-    if found is None or isinstance(found, ModuleType):
+    routes = getattr(module, ROUTES, None)
+    if routes is None or isinstance(routes, ModuleType):
         return {}
-    if not isinstance(found, dict) or not all(isinstance(k, str) and callable(v) for k, v in found.items()):
+    if not isinstance(routes, dict) or not all(isinstance(k, str) and callable(v) for k, v in routes.items()):
         raise Mistake(f"{home.file.name}: {ROUTES} must be a dict of names and functions, such as {{'sleep': sleep}}")
-    return dict(found)
+    return dict(routes)
 
 
 def takes_arguments(initialize: Callable[..., Any]) -> bool:
-    """Whether `initialize` wants the arguments; the original gives them."""
+    """Whether `initialize` wants the arguments; NVIDIA Dynamo passes them."""
     try:
         return bool(inspect.signature(initialize).parameters)
     except (TypeError, ValueError):
         return True
+
+
+_FLAG: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+def file_arguments(settings: WorkerSettings, model_path: str) -> list[str]:
+    """What stands behind the file's name in its `sys.argv`: what was said of the model, as NVIDIA Dynamo passes it on,
+    then the file's own words, then those of `--engine-args`."""
+    plain = {
+        "--model-path": model_path,
+        "--model-name": settings.model_name,
+        "--tensor-parallel-size": settings.tensor_parallel_size if settings.tensor_parallel_size > 1 else "",
+    }
+    words = [word for flag, value in plain.items() if value for word in (flag, str(value))]
+    return [*words, *settings.python_arg, *_flags(settings.arguments())]
+
+
+def _flags(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """`{"n": 1, "yes": true, "tags": ["a", "b"]}` as `-n 1 --yes --tags a b`."""
+    for name, value in arguments.items():
+        if not _FLAG.fullmatch(name):
+            raise InvalidArgument(f"--engine-args: {name!r} can't be made a flag of the file: give it letters and '-'")
+        if value is None or value is False:
+            continue
+        yield f"-{name}" if len(name) == 1 else f"--{name}"
+        if isinstance(value, list):
+            yield from map(_word, value)
+        elif value is not True:
+            yield _word(value)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+log = logging.getLogger(__name__)
+EVERY: Final = 10.0
+T = TypeVar("T")
+
+
+class InThread:
+    """Runs something long in a thread, and shows where that is."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._thread: int | None = None
+
+    async def run(self) -> Any:
+        return await asyncio.to_thread(self._begin)
+
+    def _begin(self) -> Any:
+        self._thread = threading.get_ident()
+        try:
+            return self._work()
+        finally:
+            self._thread = None
+
+    def frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread) if self._thread is not None else None
+
+
+async def patiently(work: Awaitable[T], still: Callable[[], str]) -> T:
+    """The result of `work`; says every `EVERY` seconds that it is not there yet."""
+    task, waited = asyncio.ensure_future(work), 0.0
+    try:
+        while not (await asyncio.wait([task], timeout=EVERY))[0]:
+            waited += EVERY
+            log.info("%s (%.0f s)", still(), waited)
+        return task.result()
+    finally:
+        task.cancel()

@@ -14,7 +14,7 @@ import time
 from types import FrameType
 from typing import Final
 
-from dynamo.worker.engines.userfile.mistakes import Home, Place
+from dynamo.worker.engines.python.tracebacks import CodeLine, Home
 
 log = logging.getLogger(__name__)
 LIMIT: Final = 1.0
@@ -95,7 +95,7 @@ class StandstillWatch:
             log.warning("%s", held(place, stood))
 
 
-def held(place: Place, seconds: float) -> str:
+def held(place: CodeLine, seconds: float) -> str:
     """The sentence for a line that blocks."""
     code = f" ({place.code})" if place.code else ""
     return (

@@ -11,14 +11,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
-from dynamo.llm.handlers.outputs import Mistake
+from dynamo.llm.serving.handler_io import Mistake
 
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _OURS: Final = "dynamo."
 _LONGEST: Final = 400
 
 
-class Place(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of the user's code."""
 
     file: str
@@ -49,20 +49,20 @@ class Home:
             return False
         return not any(part in _INSTALLED for part in path.parts)
 
-    def place(self, frame: FrameType, line: int) -> Place | None:
+    def place(self, frame: FrameType, line: int) -> CodeLine | None:
         """Where a frame stands; None for a frame that is not the user's."""
         filename = frame.f_code.co_filename
         if not self.owns(filename, str(frame.f_globals.get("__name__", ""))):
             return None
         return self.at(filename, line, frame.f_code.co_name)
 
-    def at(self, filename: str, line: int, function: str = "<module>") -> Place:
+    def at(self, filename: str, line: int, function: str = "<module>") -> CodeLine:
         """A line of one of the user's files."""
         path = Path(filename)
         shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
-        return Place(str(shown), line, function, linecache.getline(filename, line).strip())
+        return CodeLine(str(shown), line, function, linecache.getline(filename, line).strip())
 
-    def innermost(self, frame: FrameType | None) -> Place | None:
+    def innermost(self, frame: FrameType | None) -> CodeLine | None:
         """The user's line that a stack is in, or that called what it is in."""
         while frame is not None:
             if (place := self.place(frame, frame.f_lineno)) is not None:
@@ -70,7 +70,7 @@ class Home:
             frame = frame.f_back
         return None
 
-    def raised(self, trace: TracebackType | None) -> Place | None:
+    def raised(self, trace: TracebackType | None) -> CodeLine | None:
         """The innermost of the user's lines that an exception came through."""
         found = None
         while trace is not None:
@@ -85,7 +85,7 @@ def explained(error: BaseException, home: Home) -> str:
         return str(error)
     what = _what(error)
     if isinstance(error, SyntaxError) and error.filename and home.owns(error.filename):
-        place: Place | None = home.at(error.filename, error.lineno or 1)
+        place: CodeLine | None = home.at(error.filename, error.lineno or 1)
         what = f"{type(error).__name__}: {error.msg}"
     else:
         place = home.raised(error.__traceback__)
@@ -99,10 +99,10 @@ def _what(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " …"
-    found = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    summary = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, ModuleNotFoundError):
-        found += "; install it into the environment that runs this worker"
-    return found
+        summary += "; install it into the environment that runs this worker"
+    return summary
 
 
 def users_traceback(error: BaseException, home: Home) -> str:

@@ -45,15 +45,15 @@ def arguments(settings: WorkerSettings, model_path: str, model_name: str, given:
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name.lstrip("-").replace("-", "_"): value for name, value in given.items()}
-    for name in found:
+    arguments = {name.lstrip("-").replace("-", "_"): value for name, value in given.items()}
+    for name in arguments:
         if name in OURS:
             raise InvalidArgument(f"sglang argument {name!r} is the worker's own {OURS[name]}: give it there")
         if name in FIXED:
             raise InvalidArgument(
                 f"sglang argument {name!r} can't be given: the worker speaks tokens, in disjoint parts"
             )
-    return found
+    return arguments
 
 
 def argv(made: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Its engine takes the signals and the loop of the thread that it starts in, SIGTERM among them, so it has a thread and
 a loop of its own here; what it says in one turn of that loop is handed over together. Its schedulers are processes,
-which end with this one. `sglang_arguments.py` has the command line, `sglang_requests.py` the requests and outputs.
+which end with this one. `arguments.py` has the command line, `requests.py` the requests and outputs.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from dynamo.llm.embeddings import EmbeddingRequest, check_dimensions
+from dynamo.llm.processing.embeddings import EmbeddingRequest, check_dimensions
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, KvListener, Nodes, Sink, VectorSink, nothing_wanted
-from dynamo.worker.engines.conditions import check_ids, check_inputs, check_open
-from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
-from dynamo.worker.engines.sglang_embeddings import Vectors, embed, vectors_of
-from dynamo.worker.engines.sglang_requests import Job, OutputReader, Phase, generate, phases
-from dynamo.worker.engines.to_loop import ToLoop
-from dynamo.worker.engines.under_way import UnderWay
-from dynamo.worker.native_events import NativeKvEvents
+from dynamo.worker.engines.sglang.arguments import arguments, argv, kv_events
+from dynamo.worker.engines.sglang.requests import (
+    GenerationPhase,
+    OutputReader,
+    SgLangRequest,
+    Vectors,
+    embed,
+    generate,
+    phases,
+    vectors_of,
+)
+from dynamo.worker.engines.support.loop_bridge import ToLoop
+from dynamo.worker.engines.support.open_requests import OpenRequests
+from dynamo.worker.engines.support.request_checks import check_ids, check_inputs, check_open
+from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -99,7 +107,7 @@ class _Home:
 
 
 class SgLang:
-    """See the module. Engine arguments: those of SGLang's command line, with hyphens or underscores."""
+    """Run SGLang in this process. Engine arguments: those of SGLang's command line, with hyphens or underscores."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         given = settings.arguments()
@@ -111,7 +119,7 @@ class SgLang:
             made["kv_events_config"] = kv_events(*self._ports)
         self._made = made
         self._home = _Home(made)
-        self._open: UnderWay[Job] = UnderWay()
+        self._open: OpenRequests[SgLangRequest] = OpenRequests()
         self._names = itertools.count(1)
         self._listener: KvListener | None = None
         self._context, self._vocabulary = 0, 0
@@ -162,8 +170,8 @@ class SgLang:
         from prometheus_client import multiprocess
 
         collector: Any = multiprocess.MultiProcessCollector  # has no types
-        found: Iterable[Metric] = collector(None, path=folder).collect()
-        return found
+        families: Iterable[Metric] = collector(None, path=folder).collect()
+        return families
 
     async def failed(self) -> BaseException:
         return await asyncio.shield(self._death)
@@ -187,7 +195,7 @@ class SgLang:
         generate(request, (), steps[0], "")  # refuses what can't be asked, now
         if steps[0].max_tokens == 0:
             return nothing_wanted(sink)
-        job = Job(f"dyn-{next(self._names)}")
+        job = SgLangRequest(f"dyn-{next(self._names)}")
         return self._begin(job, sink, self._answer(job, request, steps))
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
@@ -196,22 +204,22 @@ class SgLang:
         check_inputs(request, self._context, self._vocabulary)
         if self._vectors is not None:
             check_dimensions(request.dimensions, self._vectors.dimensions, cut=self._vectors.cut)
-        job = Job(f"dyn-{next(self._names)}")
+        job = SgLangRequest(f"dyn-{next(self._names)}")
         return self._begin(job, sink, self._embed(job, request))
 
-    def _begin(self, job: Job, sink: Sink | VectorSink, work: Coroutine[Any, Any, None]) -> Abort:
+    def _begin(self, job: SgLangRequest, sink: Sink | VectorSink, work: Coroutine[Any, Any, None]) -> Abort:
         self._open.add(job, sink)
         asyncio.run_coroutine_threadsafe(self._told(job, work), self._home.loop)
         return lambda: self._abort(job)
 
-    def _abort(self, job: Job) -> None:
+    def _abort(self, job: SgLangRequest) -> None:
         if self._open.drop(job):
             job.wanted = False
             self._home.loop.call_soon_threadsafe(self._drop, job)
 
     # -- in SGLang's thread
 
-    async def _told(self, job: Job, work: Coroutine[Any, Any, None]) -> None:
+    async def _told(self, job: SgLangRequest, work: Coroutine[Any, Any, None]) -> None:
         """Do a request's work; what it raises is the request's."""
         try:
             await work
@@ -222,13 +230,13 @@ class SgLang:
         except Exception as error:  # belongs to this request, whatever the engine raises
             self._loop.tell(self._open.fail, job, EngineError(f"SGLang: {type(error).__name__}: {error}"))
 
-    async def _embed(self, job: Job, request: EmbeddingRequest) -> None:
+    async def _embed(self, job: SgLangRequest, request: EmbeddingRequest) -> None:
         if job.wanted:
             manager = self._home.engine.tokenizer_manager
             await embed(manager, request, job, lambda *one: self._loop.tell(self._open.push, job, *one))
             self._loop.tell(self._open.finish, job)
 
-    async def _answer(self, job: Job, request: PreprocessedRequest, steps: list[Phase]) -> None:
+    async def _answer(self, job: SgLangRequest, request: PreprocessedRequest, steps: list[GenerationPhase]) -> None:
         reader = OutputReader(request)
         for number, phase in enumerate(steps):
             if not job.wanted:
@@ -239,7 +247,7 @@ class SgLang:
             if await self._phase(job, await self._home.engine.async_generate(**made), reader, phase is steps[-1]):
                 return
 
-    async def _phase(self, job: Job, stream: Any, reader: OutputReader, last: bool) -> bool:
+    async def _phase(self, job: SgLangRequest, stream: Any, reader: OutputReader, last: bool) -> bool:
         """Read one call of the engine; True: the request has ended with it."""
         async for output in stream:
             if not job.wanted:
@@ -254,7 +262,7 @@ class SgLang:
                 return False
         return False
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: SgLangRequest) -> None:
         """Have the engine forget what it still does for a request; fine where that is nothing."""
         for call in tuple(job.calls):
             self._home.engine.tokenizer_manager.abort_request(call)

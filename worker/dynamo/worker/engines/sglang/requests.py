@@ -1,17 +1,22 @@
-"""Our requests in SGLang's words, and what it says of them in ours. Pure; the shapes are those of sglang 0.5.23.
+"""Our requests in SGLang's words, and what it says of them in ours. The shapes are those of sglang 0.5.23.
 
 Two traps of an engine without a tokenizer, which this one is (tokens in, tokens out): `min_new_tokens` kills its
-scheduler (`min_new_tokens.py` asks the tokenizer for its end), so a floor is a phase of its own in which no end can be
-sampled; and `ignore_eos` turns stop token ids off too, so they are looked for here.
-"""
+scheduler (SGLang's penalty for it asks the tokenizer for its end), so a floor is a phase of its own in which no end can
+be sampled; and `ignore_eos` turns stop token ids off too, so they are looked for here.
+
+As a maker of vectors (`is_embedding`, or a model for them) SGLang takes each input as a request of its own to its
+engine, which batches them. Used by `engine.py`, in SGLang's thread."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from dynamo.engine_catalog import EngineName
+from dynamo.llm.processing.embeddings import EmbeddingRequest, packed
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
     EOS,
@@ -24,20 +29,16 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import CapacityExceeded, DynamoException, EngineError, InvalidArgument
-from dynamo.worker.engines.conditions import left, stop_reasons
-from dynamo.worker.engines.under_way import Piece
+from dynamo.worker.engines.support.open_requests import EngineOutput
+from dynamo.worker.engines.support.request_checks import left, stop_reasons
+from dynamo.worker.engines.support.sampling import sampling_of
 
 NEVER: Final = -1e9
 """The bias of a token that must not be sampled."""
-_SAMPLING: Final = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "sampling_seed",
-    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-}  # fmt: skip
 _BAD_REQUEST, _TOO_MANY, _UNAVAILABLE = 400, 429, 503
 
 
-class Job:
+class SgLangRequest:
     """One request. SGLang's thread looks at `wanted`, which the worker's loop clears."""
 
     def __init__(self, name: str) -> None:
@@ -47,7 +48,7 @@ class Job:
         self.wanted = True
 
 
-class Phase(NamedTuple):
+class GenerationPhase(NamedTuple):
     """One call of the engine; each continues with what the ones before produced."""
 
     max_tokens: int
@@ -57,24 +58,23 @@ class Phase(NamedTuple):
     """No end may be sampled."""
 
 
-def phases(request: PreprocessedRequest, room: int) -> list[Phase]:
+def phases(request: PreprocessedRequest, room: int) -> list[GenerationPhase]:
     """How a request is cut; `room` is what the context leaves for the answer, in tokens."""
     conditions = request.stop_conditions
     wanted = left(request, room)
     floor = min(conditions.min_tokens or 0, wanted)
     if floor == 0:
-        return [Phase(wanted, conditions.ignore_eos)]
-    rest = [Phase(wanted - floor, conditions.ignore_eos)] if wanted > floor else []
-    return [Phase(floor, True, floor=True), *rest]
+        return [GenerationPhase(wanted, conditions.ignore_eos)]
+    rest = [GenerationPhase(wanted - floor, conditions.ignore_eos)] if wanted > floor else []
+    return [GenerationPhase(floor, True, floor=True), *rest]
 
 
-def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, name: str) -> dict[str, Any]:
+def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: GenerationPhase, name: str) -> dict[str, Any]:
     """The arguments of `Engine.async_generate`; raises `InvalidArgument` for what takes a tokenizer."""
     options, wants = request.sampling_options, request.output_options
     if options.guided_decoding:
         raise InvalidArgument("guided decoding needs SGLang's own tokenizer, which is off here: use another engine")
-    sampling = {theirs: getattr(options, ours) for ours, theirs in _SAMPLING.items()}
-    sampling = {key: value for key, value in sampling.items() if value is not None}
+    sampling = sampling_of(EngineName.SGLANG, options)
     sampling |= {"max_new_tokens": phase.max_tokens, "ignore_eos": phase.endless, "no_stop_trim": True}
     bias = dict(options.logit_bias or {})
     if phase.floor:
@@ -101,7 +101,7 @@ def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Phase, 
 class Said(NamedTuple):
     """What one output of SGLang's means."""
 
-    piece: Piece
+    piece: EngineOutput
     over: bool
     """The phase ends with it."""
 
@@ -130,9 +130,9 @@ class OutputReader:
         self.tokens += ids
         if ended:
             why = self._ends[ids[-1]]
-            return Said(Piece(ids, extras or None, why, {STOP_REASON: ids[-1]} if why == STOP else None), True)
+            return Said(EngineOutput(ids, extras or None, why, {STOP_REASON: ids[-1]} if why == STOP else None), True)
         finish = _finish(reason) if reason is not None and last else None
-        return Said(Piece(ids, extras or None, finish), reason is not None)
+        return Said(EngineOutput(ids, extras or None, finish), reason is not None)
 
     def _is_end(self, token: int, position: int) -> bool:
         return token in self._ends and len(self.tokens) + position > self._floor
@@ -147,8 +147,8 @@ class OutputReader:
         if not self._told:
             self._told = True
             extras[CACHED_TOKENS] = int(about.get("cached_tokens") or 0)
-            if wants.prompt_logprobs is not None and (found := about.get("input_token_logprobs")):
-                extras[PROMPT_LOGPROBS] = [_number(one[0]) for one in found]
+            if wants.prompt_logprobs is not None and (prompt_logprobs := about.get("input_token_logprobs")):
+                extras[PROMPT_LOGPROBS] = [_number(one[0]) for one in prompt_logprobs]
         if wants.logprobs is not None and ids:
             extras[LOG_PROBS] = [_number(one[0]) for one in about["output_token_logprobs"][: len(ids)]]
             if wants.logprobs:
@@ -174,3 +174,53 @@ def error_of(reason: Mapping[str, Any]) -> DynamoException:
     if status in (_TOO_MANY, _UNAVAILABLE) or re.search("queue is full", message):
         return CapacityExceeded(message)
     return EngineError(f"SGLang: {message}")
+
+
+MOST: Final = 64
+"""Inputs of one request that are under way at once."""
+Push = Callable[[int, bytes], None]
+
+
+class Vectors(NamedTuple):
+    """What an engine's vectors are."""
+
+    dimensions: int
+    cut: bool
+    """They may be cut."""
+
+
+def vectors_of(config: Any) -> Vectors | None:
+    """What SGLang's `ModelConfig` says of a model; None: it makes text."""
+    return None if config.is_generation else Vectors(int(config.hidden_size), bool(config.is_matryoshka))
+
+
+async def embed(manager: Any, request: EmbeddingRequest, job: SgLangRequest, push: Push) -> None:
+    """Push the vector of every input, asked of SGLang's `TokenizerManager`; ends them all where one fails."""
+    inputs = iter(enumerate(request.token_ids))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(MOST, len(request.token_ids))):
+                group.create_task(_some(manager, request.dimensions, inputs, job, push))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _some(
+    manager: Any, dimensions: int | None, inputs: Iterator[tuple[int, list[int]]], job: SgLangRequest, push: Push
+) -> None:
+    from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+    for index, ids in inputs:
+        if not job.wanted:
+            return
+        call = f"{job.name}-{index}"
+        job.calls.add(call)
+        try:
+            asked = EmbeddingReqInput(input_ids=ids, rid=call, dimensions=dimensions)
+            output = await anext(manager.generate_request(asked, None))
+        finally:
+            job.calls.discard(call)
+        reason = output["meta_info"].get("finish_reason") or {}
+        if reason.get("type") == "abort":
+            raise error_of(reason)
+        push(index, packed(output["embedding"]))

@@ -1,6 +1,6 @@
 """The requests that an engine answers just now, and their sinks: nothing reaches one after its end.
 
-On the worker's loop only; what an engine's threads say comes over `to_loop.py`.
+On the worker's loop only; what an engine's threads say comes over `loop_bridge.py`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.errors import DynamoException, EngineShutdown
+from dynamo.runtime.errors import Disconnected, DynamoException, EngineShutdown
 from dynamo.worker.engine import Sink
-from dynamo.worker.engines.conditions import check_open, room_for
+from dynamo.worker.engines.support.request_checks import check_open, room_for
 
 J = TypeVar("J", bound=Hashable)
 
 
-class Piece(NamedTuple):
+class EngineOutput(NamedTuple):
     """What one output of an engine means."""
 
     ids: list[int]
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     """Of the end."""
 
 
-class UnderWay(Generic[J]):
+class OpenRequests(Generic[J]):
     """A request is named by whatever its engine tells it by."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class UnderWay(Generic[J]):
         if (sink := self._sinks.get(job)) is not None:
             sink.push(*produced)
 
-    def hand(self, job: J, piece: Piece) -> bool:
+    def hand(self, job: J, piece: EngineOutput) -> bool:
         """Push what a piece holds; True: there is nothing more to come, since it was the last, or nobody wants it."""
         sink: Sink | None = self._sinks.get(job)
         if sink is None:
@@ -95,10 +95,13 @@ class UnderWay(Generic[J]):
         """It is aborted, and its sink hears no more; False where it was over."""
         return self._sinks.pop(job, None) is not None
 
-    def end_all(self, why: str = "the engine is stopped") -> list[J]:
-        """All of them end, retryably, and nothing more is taken; which they were."""
+    def end_all(self, why: str = "the engine is stopped", *, died: bool = False) -> list[J]:
+        """All of them end, retryably, and nothing more is taken; which they were.
+
+        `died`: by itself. It may be one of them that killed it, so frontends count that as a lost worker.
+        """
         self._closed = why
         jobs = list(self._sinks)
         for job in jobs:
-            self.fail(job, EngineShutdown(why))
+            self.fail(job, Disconnected(why) if died else EngineShutdown(why))
         return jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, InvalidArgument
 
@@ -21,7 +21,7 @@ MOST_OPEN: Final = 4096
 def check_open(here: int, most: int | None = None) -> None:
     """`CapacityExceeded` where so many requests are here already; another worker may have room."""
     if here >= (MOST_OPEN if most is None else most):
-        raise CapacityExceeded(f"{here} requests are here already")
+        raise CapacityExceeded(f"Engine queue is full ({here} requests). Retry later.")
 
 
 def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
@@ -33,13 +33,13 @@ def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
 
 def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
     """`logit_bias` by token id; `InvalidArgument` for a key that is none."""
-    found = {}
+    biases = {}
     for text, bias in (request.sampling_options.logit_bias or {}).items():
         try:
-            found[int(text)] = bias
+            biases[int(text)] = bias
         except ValueError as error:
             raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
-    return found
+    return biases
 
 
 def room_for(request: PreprocessedRequest, context: int) -> int:

@@ -17,15 +17,15 @@ from typing import Any, Final
 
 from dynamo.runtime.errors import DynamoException, EngineError
 from dynamo.worker.engine import Abort, EngineLoad, Sink, VectorSink
-from dynamo.worker.engines.conditions import check_open
-from dynamo.worker.engines.to_loop import ToLoop
-from dynamo.worker.engines.under_way import UnderWay
+from dynamo.worker.engines.support.loop_bridge import ToLoop
+from dynamo.worker.engines.support.open_requests import OpenRequests
+from dynamo.worker.engines.support.request_checks import check_open
 
 _JOIN_SECONDS: Final = 10.0
 """That all threads together may take to end."""
 
 
-class Job:
+class ThreadedRequest:
     """One request. Its thread looks at `wanted` and may clear it; the loop alone uses `sink`."""
 
     __slots__ = ("over", "request", "sink", "state", "wanted")
@@ -44,7 +44,7 @@ class _Line:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[ThreadedRequest] = deque()
         self._idle: list[threading.Lock] = []
         self._back = 0
         """Threads that will be here in a moment."""
@@ -53,7 +53,7 @@ class _Line:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: ThreadedRequest) -> None:
         """Wakes a thread, unless enough are on their way back."""
         with self._lock:
             self._jobs.append(job)
@@ -61,13 +61,13 @@ class _Line:
         if gate is not None:
             gate.release()
 
-    def leaves(self, job: Job) -> None:
+    def leaves(self, job: ThreadedRequest) -> None:
         """The thread of `job` has told its end, and will ask for the next one."""
         with self._lock:
             self._back += not job.over
             job.over = True
 
-    def next(self, gate: threading.Lock, last: Job | None) -> Job | None:
+    def next(self, gate: threading.Lock, last: ThreadedRequest | None) -> ThreadedRequest | None:
         """Wait at `gate`, a lock of the thread's own that is held, for the job after `last`; None: there is none."""
         while True:
             with self._lock:
@@ -90,15 +90,15 @@ class _Line:
             gate.release()
 
 
-class Slots:
+class RequestThreads:
     """`answer` runs in a thread, once per job; it says what it makes with `push`, `finish` and `fail`, and looks at
     `Job.wanted` between tokens. An exception of it is the request's; anything beyond (a panic of an extension
     written in Rust is no `Exception`) is the engine's death."""
 
-    def __init__(self, engine: str, count: int, max_waiting: int, answer: Callable[[Job], None]) -> None:
+    def __init__(self, engine: str, count: int, max_waiting: int, answer: Callable[[ThreadedRequest], None]) -> None:
         self._engine, self._count, self._max_waiting, self._answer = engine, count, max_waiting, answer
         self._line = _Line()
-        self._open: UnderWay[Job] = UnderWay()
+        self._open: OpenRequests[ThreadedRequest] = OpenRequests()
         self._busy = [False] * count
         """Of each thread, set by itself: to tell the loop would wake it, twice a request."""
         self._threads: list[threading.Thread] = []
@@ -139,7 +139,7 @@ class Slots:
         running = sum(self._busy)
         return EngineLoad(running=running, waiting=max(0, len(self._open) - running))
 
-    def submit(self, job: Job) -> Abort:
+    def submit(self, job: ThreadedRequest) -> Abort:
         """Queue a job; `CapacityExceeded` where there are too many, `EngineShutdown` where the engine is dead."""
         self._open.check_closed()
         # The queue itself is counted: what was aborted stays in it until a thread comes by.
@@ -156,17 +156,17 @@ class Slots:
 
     # -- for `answer`, in the threads
 
-    def push(self, job: Job, *produced: Any) -> None:
+    def push(self, job: ThreadedRequest, *produced: Any) -> None:
         """What a job's sink takes: tokens and extras, or the number of an input and its vector."""
         self._loop.tell(self._open.push, job, *produced)
 
-    def finish(self, job: Job, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
+    def finish(self, job: ThreadedRequest, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
         """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
         job.wanted = False
         self._loop.tell(self._finish, job, produced, ending)
         self._line.leaves(job)
 
-    def fail(self, job: Job, error: DynamoException) -> None:
+    def fail(self, job: ThreadedRequest, error: DynamoException) -> None:
         """A job ends badly."""
         job.wanted = False
         self._loop.tell(self._open.fail, job, error)
@@ -184,7 +184,7 @@ class Slots:
         except BaseException as error:  # of the engine, not of a request; the thread ends with it
             self._loop.tell(self._die, error)
 
-    def _try(self, job: Job) -> None:
+    def _try(self, job: ThreadedRequest) -> None:
         try:
             self._answer(job)
         except DynamoException as error:
@@ -194,7 +194,7 @@ class Slots:
 
     # -- on the loop
 
-    def _finish(self, job: Job, produced: tuple[Any, ...] | None, ending: tuple[Any, ...]) -> None:
+    def _finish(self, job: ThreadedRequest, produced: tuple[Any, ...] | None, ending: tuple[Any, ...]) -> None:
         if produced is not None:
             self._open.push(job, *produced)
         self._open.finish(job, *ending)
@@ -204,5 +204,5 @@ class Slots:
         assert self._death is not None
         if not self._death.done():
             self._death.set_result(error)
-        for job in self._open.end_all(f"{self._engine} has died: {error}"):
+        for job in self._open.end_all(f"{self._engine} has died: {error}", died=True):
             job.wanted = False

@@ -1,19 +1,20 @@
 """The KV events of engines that publish them over ZMQ (vLLM, SGLang): what their adapters hold to be `KvCaching`.
 
 An adapter makes one `NativeKvEvents` when it knows where its engine publishes, hands `on_kv` on to it, starts it before
-the engine takes its first request and stops it after the engine. The translation is `dynamo.llm.kv.engine_stream`'s.
+the engine takes its first request and stops it after the engine. The translation is
+`dynamo.llm.kv_events.engine_stream`'s.
 """
 
 from __future__ import annotations
 
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.zmq_source import ZmqSource
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.zmq_source import ZmqSource
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import KvListener
 
 
 class NativeKvEvents:
-    """See the module. One source for each data-parallel rank that runs here.
+    """Read an engine's KV events over ZMQ. One source for each data-parallel rank that runs here.
 
     `endpoint`, `replay_endpoint` and `topic` are as in the engine's own configuration of events, those of rank 0;
     `total_kv_blocks` is what one rank has. Raises `InvalidArgument` for addresses that are none.

@@ -2,7 +2,7 @@
 
 Its executor has processes of its own; what it answers comes through a queue of the loop that asked, so requests are
 asked from the worker's loop. Over several nodes it runs on MPI: `mpirun` starts the worker as rank 0
-(`trtllm_requests.lines`), which for us is a worker like any other.
+(`requests.lines`), which for us is a worker like any other.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.background import Background
 from dynamo.runtime.errors import DynamoException, EngineError, InvalidArgument
+from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
-from dynamo.worker.engines.conditions import check_ids
-from dynamo.worker.engines.to_loop import aside
-from dynamo.worker.engines.trtllm_requests import llm_arguments, read, sampling_arguments
-from dynamo.worker.engines.under_way import UnderWay
+from dynamo.worker.engines.support.loop_bridge import aside
+from dynamo.worker.engines.support.open_requests import OpenRequests
+from dynamo.worker.engines.support.request_checks import check_ids
+from dynamo.worker.engines.trtllm.requests import llm_arguments, read, sampling_arguments
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -39,7 +39,10 @@ class _Job:
 
 
 class TrtLlm:
-    """See the module. Engine arguments: those of `tensorrt_llm.LLM`, as a YAML file of `trtllm-serve` has them."""
+    """Run TensorRT-LLM in this process.
+
+    Engine arguments: those of `tensorrt_llm.LLM`, as a YAML file of `trtllm-serve` has them.
+    """
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         if model.path is None or not model.path.is_dir():
@@ -52,8 +55,8 @@ class TrtLlm:
         self._vocabulary = model.card.vocab_size
         self._llm: Any = None
         self._sampling: Any = None
-        self._open: UnderWay[_Job] = UnderWay()
-        self._background = Background(log)
+        self._open: OpenRequests[_Job] = OpenRequests()
+        self._background = TaskOwner(log)
 
     async def start(self) -> EngineFacts:
         self._death: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()

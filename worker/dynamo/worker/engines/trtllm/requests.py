@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from dynamo.engine_catalog import EngineName
 from dynamo.llm.protocols import (
     EOS,
     LENGTH,
@@ -19,8 +20,9 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.engines.conditions import left
-from dynamo.worker.engines.under_way import Piece
+from dynamo.worker.engines.support.open_requests import EngineOutput
+from dynamo.worker.engines.support.request_checks import left
+from dynamo.worker.engines.support.sampling import sampling_of
 from dynamo.worker.settings import WorkerSettings
 
 OURS: Final = {
@@ -28,9 +30,6 @@ OURS: Final = {
     "skip_tokenizer_init": "", "tokenizer": "", "mpi_session": "",
 }  # fmt: skip
 """TensorRT-LLM's names for what the worker's own flags say; those without a flag are what the adapter is built on."""
-_SAMPLING: Final = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
-)  # fmt: skip
 SSH_PORT: Final = 2222
 LAUNCH: Final = "trtllm-llmapi-launch"
 
@@ -76,7 +75,7 @@ def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any
         "end_id": -1 if conditions.ignore_eos or not request.eos_token_ids else request.eos_token_ids[0],
         "pad_id": request.eos_token_ids[0] if request.eos_token_ids else 0,
     }  # fmt: skip
-    made |= {name: value for name in _SAMPLING if (value := getattr(options, name)) is not None}
+    made |= sampling_of(EngineName.TRTLLM, options)
     if made.get("temperature") == 0:
         made |= {"temperature": 1.0, "top_k": 1}  # its word for greedy
     if made.get("top_k") == -1:
@@ -107,7 +106,7 @@ class Completion(Protocol):
     def logprobs_diff(self) -> list[Any]: ...
 
 
-def read(completion: Completion, request: PreprocessedRequest) -> Piece:
+def read(completion: Completion, request: PreprocessedRequest) -> EngineOutput:
     """One output of a stream; raises what the engine says went wrong."""
     ids = list(completion.token_ids_diff)
     extras: dict[str, Any] = {}
@@ -119,17 +118,17 @@ def read(completion: Completion, request: PreprocessedRequest) -> Piece:
             extras[TOP_LOGPROBS] = [_best(table, wanted) for table in tables]
     reason = completion.finish_reason
     if reason is None:
-        return Piece(ids, extras or None, None)
+        return EngineOutput(ids, extras or None, None)
     if reason == "cancelled":
         raise EngineShutdown("TensorRT-LLM cancelled the request")
     if reason not in ("stop", "length"):
         raise EngineError(f"TensorRT-LLM ended the request: {reason}")
     if reason == "length":
-        return Piece(ids, extras or None, LENGTH)
+        return EngineOutput(ids, extras or None, LENGTH)
     matched = ids[-1] if ids else completion.stop_reason
     if matched in request.stop_conditions.stop_token_ids:
-        return Piece(ids, extras or None, STOP, {STOP_REASON: matched})
-    return Piece(ids, extras or None, EOS)
+        return EngineOutput(ids, extras or None, STOP, {STOP_REASON: matched})
+    return EngineOutput(ids, extras or None, EOS)
 
 
 def _best(table: Mapping[int, Any], count: int) -> list[list[Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.vllm_handing import CONFIG, needs_nixl, transfer_config
+from dynamo.worker.engines.vllm.requests import CONFIG, needs_nixl, transfer_config
 from dynamo.worker.settings import WorkerSettings, unknown_name
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | 
 
 def by_field(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as people write them (`max-model-len`, `max_model_len`) by vLLM's field names."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in given.items():
         field = name.removeprefix("--").replace("-", "_")
-        if field in found:
+        if field in fields:
             raise InvalidArgument(f"vLLM argument {field!r} is given twice")
-        found[field] = value
-    return found
+        fields[field] = value
+    return fields
 
 
 def _unless(value: int, default: int) -> int | None:

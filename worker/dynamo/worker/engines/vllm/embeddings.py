@@ -1,6 +1,6 @@
 """vLLM as a maker of vectors (`runner: pooling`): each input is a request of its own to its engine, which batches them.
 
-Used by `vllm.py`. What pools, normalises and cuts is vLLM's; docs/engines/vllm.md has the arguments.
+Used by `engine.py`. What pools, normalises and cuts is vLLM's; docs/engines/vllm.md has the arguments.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.runtime.errors import EngineError, InvalidArgument
 
 TASK: Final = "embed"

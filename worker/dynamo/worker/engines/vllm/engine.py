@@ -2,8 +2,8 @@
 
 The engine's core runs in processes that vLLM starts; here live its client, one task per request that hands on what the
 core has produced, and a task that looks whether the core still lives. vLLM is imported when the engine is started, in a
-thread, so that probes are answered while it loads. What is asked and answered is `vllm_requests.py`'s, what vLLM is
-told at its start `vllm_arguments.py`'s.
+thread, so that probes are answered while it loads. What is asked and answered is `requests.py`'s, what vLLM is
+told at its start `arguments.py`'s.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
 
-from dynamo.llm.embeddings import EmbeddingRequest
+from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest
-from dynamo.runtime.background import Background
 from dynamo.runtime.errors import (
     CapacityExceeded,
+    Disconnected,
     DynamoException,
     EngineError,
     EngineShutdown,
     InvalidArgument,
 )
+from dynamo.runtime.process.tasks import TaskOwner
 from dynamo.worker.engine import GUIDED, Abort, EngineFacts, EngineLoad, KvListener, Sink, VectorSink, nothing_wanted
-from dynamo.worker.engines.conditions import check_inputs, room_for
-from dynamo.worker.engines.vllm_arguments import (
+from dynamo.worker.engines.support.request_checks import check_inputs, room_for
+from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
+from dynamo.worker.engines.vllm.arguments import (
     INSTALL,
     EventSockets,
     check,
@@ -45,12 +47,11 @@ from dynamo.worker.engines.vllm_arguments import (
     parsed,
     prepare,
 )
-from dynamo.worker.engines.vllm_beside import Beside
-from dynamo.worker.engines.vllm_embeddings import TASK, dimensions_of, embed
-from dynamo.worker.engines.vllm_nodes import group_of, plan_node
-from dynamo.worker.engines.vllm_requests import OutputReader, constraint, own_defaults, sampling
-from dynamo.worker.engines.vllm_tether import kill_tethered, tethering
-from dynamo.worker.native_events import NativeKvEvents
+from dynamo.worker.engines.vllm.embeddings import TASK, dimensions_of, embed
+from dynamo.worker.engines.vllm.node_plan import group_of, plan_node
+from dynamo.worker.engines.vllm.parent_death import kill_tethered, tethering
+from dynamo.worker.engines.vllm.requests import OutputReader, constraint, own_defaults, sampling
+from dynamo.worker.engines.vllm.sidecar import SidecarProcess
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -65,26 +66,26 @@ _LEAVE_SECONDS: Final = 5.0
 
 
 class Vllm:
-    """See the module. Engine arguments are those of `vllm serve`, as a JSON object with either spelling."""
+    """Run vLLM in this process. Engine arguments are those of `vllm serve`, as a JSON object with either spelling."""
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         check(settings, model)
         self._folder = Path(tempfile.gettempdir()) / f"dynamo-vllm-{secrets.token_hex(8)}"
         given = merged(settings, model, EventSockets.within(self._folder))
         self._plan = plan_node(group_of(settings), given)
-        self._beside = Beside(self._plan.beside) if self._plan.beside else None
+        self._sidecar = SidecarProcess(self._plan.sidecar) if self._plan.sidecar else None
         # What vLLM starts ends with the thread that it is started in.
         self._home = ThreadPoolExecutor(1, thread_name_prefix="vllm")
         self._loading: asyncio.Future[None] | None = None
         self._name, self._role = model.card.name, settings.role
         self._llm: Any = None
         self._native: NativeKvEvents | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner(log)
         self._open: dict[asyncio.Task[None], Any] = {}
         """Of `_tasks` those whose sinks may be used; the others are on their way out."""
         self._figures: dict[int, EngineLoad] = {}
         self._count = 0
-        self._background = Background(log)
+        self._background = TaskOwner(log)
         self._death: asyncio.Future[BaseException]
         self.facts: EngineFacts
 
@@ -94,8 +95,8 @@ class Vllm:
         loop = asyncio.get_running_loop()
         self._death = loop.create_future()
         self._folder.mkdir(mode=0o700)
-        if self._beside is not None:
-            await self._beside.start(self._plan.opens)
+        if self._sidecar is not None:
+            await self._sidecar.start(self._plan.opens)
         log.info("loading %s", self._name)
         began = time.monotonic()
         self._loading = loop.run_in_executor(self._home, self._load)
@@ -104,8 +105,8 @@ class Vllm:
         self._dimensions = await dimensions_of(self._llm, self._llm.vllm_config)
         self.facts = self._facts(self._llm.vllm_config)
         self._background.start(self._watch(), "the life of vLLM's core")
-        if self._beside is not None:
-            self._background.start(self._watch_beside(self._beside), "the life of what runs beside vLLM")
+        if self._sidecar is not None:
+            self._background.start(self._watch_sidecar(self._sidecar), "the life of what runs beside vLLM")
         return self.facts
 
     def _load(self) -> None:
@@ -180,33 +181,32 @@ class Vllm:
             how = _how(self._llm)
         self._died(EngineError(f"vLLM's core process has ended{how}; what it wrote before says why"))
 
-    async def _watch_beside(self, beside: Beside) -> None:
-        self._died(await beside.failed())
+    async def _watch_sidecar(self, sidecar: SidecarProcess) -> None:
+        self._died(await sidecar.failed())
 
     def _died(self, why: BaseException) -> None:
         if not self._death.done():
             self._death.set_result(why)
-        self._end_all()
+        self._end_all(Disconnected("vLLM has died"))  # it may be one of them that killed it: a lost worker
 
-    def _end_all(self) -> None:
+    def _end_all(self, why: DynamoException) -> None:
         for task, sink in tuple(self._open.items()):
             del self._open[task]
             task.cancel()
-            sink.fail(EngineShutdown())
+            sink.fail(why)
 
     async def stop(self) -> None:
         self._background.cancel()
-        self._end_all()
-        if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=_LEAVE_SECONDS)
+        self._end_all(EngineShutdown())
+        await self._tasks.ended(_LEAVE_SECONDS)
         if self._native is not None:
             await self._native.stop()
         await self._give_up_loading()
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.get_running_loop().run_in_executor(self._home, llm.shutdown)
-        if self._beside is not None:
-            await self._beside.stop()
+        if self._sidecar is not None:
+            await self._sidecar.stop()
         await self._background.ended()
         self._home.shutdown(wait=False)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -270,9 +270,7 @@ class Vllm:
         return self._begin(self._vectors(request, sink, f"{self._count:x}"), sink)
 
     def _begin(self, answer: Coroutine[Any, Any, None], sink: Sink | VectorSink) -> Abort:
-        task = asyncio.get_running_loop().create_task(answer)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.start(answer, "request")
         self._open[task] = sink
 
         def abort() -> None:
@@ -334,8 +332,10 @@ class Vllm:
         """Our word for what vLLM raised."""
         if isinstance(error, DynamoException):
             return error
-        if self._llm is None or self._llm.errored:
+        if self._llm is None:
             return EngineShutdown()
+        if self._llm.errored:
+            return Disconnected("vLLM has died")
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "VLLMClientError" in kinds or isinstance(error, ValueError):
             return InvalidArgument(one_line(error))

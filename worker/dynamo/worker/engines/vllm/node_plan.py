@@ -1,6 +1,6 @@
-"""vLLM over several nodes: what each of them runs. Pure; `vllm.py` and `vllm_beside.py` start it.
+"""vLLM over several nodes: what each of them runs. Pure; `engine.py` and `sidecar.py` start it.
 
-Three ways, as the original has them: vLLM's own processes (`mp`: every node but the first runs `vllm serve
+Three ways, as NVIDIA Dynamo has them: vLLM's own processes (`mp`: every node but the first runs `vllm serve
 --headless`), a Ray cluster (`ray`: nodes join it, the first one's engine finds them there), or data-parallel ranks on
 each node, to which the first one's client talks.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.vllm_arguments import command_line
+from dynamo.worker.engines.vllm.arguments import command_line
 from dynamo.worker.settings import leader_address
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ class NodePlan:
 
     engine: Mapping[str, Any] | None
     """Arguments of the engine that this node's worker runs, by vLLM's names; None: it runs none and serves nothing."""
-    beside: tuple[str, ...] = ()
+    sidecar: tuple[str, ...] = ()
     """Command that runs as long as the node belongs to the group; empty: none."""
     opens: tuple[str, int] | None = None
     """Host and port at which that has to answer before the engine is started."""
 
 
 def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    """What this node does, given the engine's arguments by vLLM's names (`vllm_arguments.merged`).
+    """What this node does, given the engine's arguments by vLLM's names (`arguments.merged`).
 
     Raises `InvalidArgument` for groups that can't be.
     """

@@ -1,20 +1,27 @@
-"""What vLLM is asked and what its outputs say. Pure; `vllm.py` is the shell.
+"""What vLLM is asked and what its outputs say. Pure; `engine.py` is the shell.
 
 Where a stream ends is decided by the ids that the request names: vLLM's own knowledge of the model's EOS ids is turned
 off, since frontend and engine must agree.
-"""
+
+Prompts go from one vLLM to another (`--role prefill`, `--role decode`) by vLLM's connector (NIXL unless the engine
+arguments name another), which moves the blocks. We carry its words: a prefill worker answers with where its blocks are,
+the frontend hands that to the decode worker with the request, and blocks that nobody fetches are free again after the
+connector's own time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from dynamo.engine_catalog import EngineName
 from dynamo.llm.protocols import (
     CACHED_TOKENS,
+    DISAGGREGATED_PARAMS,
     EOS,
     LENGTH,
     LOG_PROBS,
     PROMPT_LOGPROBS,
+    SAMPLING_FIELDS,
     STOP,
     STOP_REASON,
     TOP_LOGPROBS,
@@ -22,11 +29,56 @@ from dynamo.llm.protocols import (
 )
 from dynamo.runtime.errors import DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import GUIDED
-from dynamo.worker.engines.vllm_handing import asked, handed_over
+from dynamo.worker.engines.support.sampling import sampling_of
 
-_SAMPLING: Final = (
-    "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed",
-)  # fmt: skip
+CONFIG: Final = "kv_transfer_config"
+_PARAMS: Final = "kv_transfer_params"
+_FITTING: Final = {
+    "aggregated": ("kv_both",),
+    "prefill": ("kv_both", "kv_producer"),
+    "decode": ("kv_both", "kv_consumer"),
+}
+_NIXL: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+"""A decode worker that can't fetch a prompt computes it."""
+
+
+def transfer_config(role: str, given: Any) -> Any:
+    """vLLM's `kv_transfer_config` for a role, given the user's; `InvalidArgument` where they don't fit."""
+    if given is None:
+        return None if role == "aggregated" else dict(_NIXL)
+    theirs = given.get("kv_role") if isinstance(given, Mapping) else None
+    if theirs is not None and theirs not in _FITTING[role]:
+        raise InvalidArgument(
+            f"vLLM argument {CONFIG!r} with kv_role {theirs!r} does not fit --role {role}, which takes"
+            f" {' or '.join(_FITTING[role])}"
+        )
+    return given
+
+
+def needs_nixl(role: str, given: Mapping[str, Any]) -> bool:
+    """Whether the role's own connector is meant, given the engine arguments by vLLM's names."""
+    return role != "aggregated" and given.get(CONFIG) is None
+
+
+def asked(role: str, request: PreprocessedRequest) -> dict[str, Any] | None:
+    """The extra arguments of a request's sampling parameters; None: its prompt is nobody else's affair."""
+    if role == "prefill":
+        return {_PARAMS: {"do_remote_decode": True, "do_remote_prefill": False}}
+    if role == "decode" and request.prefill_result is not None:
+        params = request.prefill_result.disaggregated_params.get(_PARAMS)
+        if not isinstance(params, dict):
+            raise InvalidArgument(f"the prefill worker's answer has no {_PARAMS}: is it vLLM, too?")
+        return {_PARAMS: params}
+    return None
+
+
+def handed_over(told: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Our extras of what vLLM says at a request's end; empty where nothing is kept for anybody."""
+    if not told or not told.get("do_remote_prefill"):
+        return {}
+    return {DISAGGREGATED_PARAMS: {_PARAMS: dict(told)}}
+
+
 _WHITESPACE: Final = "whitespace_pattern"
 _BACKEND: Final = "backend"
 """Named by older clients; vLLM has chosen it itself since 0.12, and all of them obey the constraint."""
@@ -34,7 +86,7 @@ _BACKEND: Final = "backend"
 
 def own_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     """What of a model's generation configuration stands in for what a request leaves open."""
-    return {name: value for name in _SAMPLING if (value := generation.get(name)) is not None}
+    return {name: value for name in SAMPLING_FIELDS if (value := generation.get(name)) is not None}
 
 
 def sampling(
@@ -43,17 +95,17 @@ def sampling(
     """The arguments of vLLM's `SamplingParams`, without constraints."""
     conditions, options, output = request.stop_conditions, request.sampling_options, request.output_options
     longest = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
-    given = {name: value for name in _SAMPLING if (value := getattr(options, name)) is not None}
-    found: dict[str, Any] = {
+    given = sampling_of(EngineName.VLLM, options)
+    arguments: dict[str, Any] = {
         **defaults, **given, "max_tokens": longest, "min_tokens": min(conditions.min_tokens or 0, longest),
         "ignore_eos": True, "stop_token_ids": [*_eos_ids(request), *conditions.stop_token_ids],
         "logprobs": output.logprobs, "prompt_logprobs": output.prompt_logprobs, "detokenize": False,
     }  # fmt: skip
     if (handing := asked(role, request)) is not None:
-        found["extra_args"] = handing
+        arguments["extra_args"] = handing
     if options.logit_bias:
-        found["logit_bias"] = {_token_id(token): bias for token, bias in options.logit_bias.items()}
-    return found
+        arguments["logit_bias"] = {_token_id(token): bias for token, bias in options.logit_bias.items()}
+    return arguments
 
 
 def constraint(request: PreprocessedRequest) -> dict[str, Any] | None:
@@ -81,7 +133,7 @@ def _token_id(text: str) -> int:
         raise InvalidArgument(f"logit_bias is keyed by token ids, got {text!r}") from error
 
 
-class Piece(NamedTuple):
+class VllmOutput(NamedTuple):
     """What one output adds, and the end where it is the last."""
 
     ids: list[int]
@@ -99,7 +151,7 @@ class OutputReader:
         self._logprobs = request.output_options.logprobs
         self._first = True
 
-    def read(self, output: Any) -> Piece:
+    def read(self, output: Any) -> VllmOutput:
         """Return what `output` adds."""
         made = output.outputs[0]
         ids = list(made.token_ids)
@@ -110,16 +162,16 @@ class OutputReader:
         finish, ending, error = self._end(made.finish_reason, made.stop_reason)
         if finish is not None and (kept := handed_over(output.kv_transfer_params)):
             ending = {**(ending or {}), **kept}
-        return Piece(ids, extras or None, finish, ending, error)
+        return VllmOutput(ids, extras or None, finish, ending, error)
 
     def _of_prompt(self, output: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        extras: dict[str, Any] = {}
         if output.num_cached_tokens is not None:
-            found[CACHED_TOKENS] = output.num_cached_tokens
+            extras[CACHED_TOKENS] = output.num_cached_tokens
         if output.prompt_logprobs:
             pairs = zip(output.prompt_token_ids, output.prompt_logprobs, strict=False)
-            found[PROMPT_LOGPROBS] = [None if at is None else at[token].logprob for token, at in pairs]
-        return found
+            extras[PROMPT_LOGPROBS] = [None if at is None else at[token].logprob for token, at in pairs]
+        return extras
 
     def _end(
         self, reason: str | None, stop: int | str | None

@@ -11,8 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.vllm_arguments import check, merged, prepare
-from dynamo.worker.engines.vllm_nodes import group_of, plan_node
+from dynamo.worker.engines.vllm.arguments import check, merged, prepare
+from dynamo.worker.engines.vllm.node_plan import group_of, plan_node
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -26,7 +26,7 @@ _OPEN_SECONDS: Final = 60.0
 _OPEN_POLL: Final = 0.2
 
 
-class Beside:
+class SidecarProcess:
     """One command, from `start` to `stop`, which may be called twice."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
@@ -36,7 +36,7 @@ class Beside:
 
     async def start(self, opens: tuple[str, int] | None = None) -> None:
         """Start it; returns when it answers at `opens`. `EngineError` where it doesn't."""
-        words = ["-m", "dynamo.worker.engines.vllm_program", str(os.getpid()), *self._command]
+        words = ["-m", "dynamo.worker.engines.vllm.sidecar_main", str(os.getpid()), *self._command]
         environment = dict(os.environ)
         prepare(environment, log.isEnabledFor(logging.DEBUG))
         # Standard output is for the worker's `ready` line.
@@ -85,14 +85,14 @@ class VllmNode:
 
     def __init__(self, settings: WorkerSettings, model: LocalModel) -> None:
         check(settings, model)
-        self._beside = Beside(plan_node(group_of(settings), merged(settings, model, None)).beside)
+        self._sidecar = SidecarProcess(plan_node(group_of(settings), merged(settings, model, None)).sidecar)
 
     async def start(self, nodes: Nodes) -> None:
         """Returns when its command runs: the leader's engine has started once that has joined."""
-        await self._beside.start()
+        await self._sidecar.start()
 
     async def failed(self) -> BaseException:
-        return await self._beside.failed()
+        return await self._sidecar.failed()
 
     async def stop(self) -> None:
-        await self._beside.stop()
+        await self._sidecar.stop()

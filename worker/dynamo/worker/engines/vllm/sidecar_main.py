@@ -1,6 +1,6 @@
-"""A command beside a worker, tied to its life: `python -m dynamo.worker.engines.vllm_program PID COMMAND …`.
+"""A command beside a worker, tied to its life: `python -m dynamo.worker.engines.vllm.sidecar_main PID COMMAND …`.
 
-vLLM's own is run in this process, so that what it starts is tied, too. `vllm_beside.py` starts it.
+vLLM's own is run in this process, so that what it starts is tied, too. `sidecar.py` starts it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 from typing import NoReturn
 
-from dynamo.worker.engines.vllm_tether import tether, tethering
+from dynamo.worker.engines.vllm.parent_death import tether, tethering
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Grammars and schemas that constrain an answer: checked, and compiled outside of the worker's process."""

@@ -1,0 +1,215 @@
+"""What may constrain an answer, and how llguidance is told: bounds first, then a trial. Pure, apart from the library.
+
+Whatever a client writes here would reach a parser in native code, in the thread that serves all. So it has bounds,
+and is compiled once in a process of its own (`pool.py`), where a crash or a loop costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dynamo.runtime.errors import InvalidArgument
+from dynamo.worker.engine import GUIDED
+from dynamo.worker.engines.constraints.gbnf import MOST_LEVELS, to_lark
+
+MOST_TEXT: Final = 64 * 1024
+"""Bytes of a grammar or a regular expression."""
+MOST_SCHEMA: Final = 256 * 1024
+MOST_CHOICES: Final = 4096
+MOST_BYTES: Final = MOST_SCHEMA + 64 * 1024
+"""Of all that constrains one answer, as it is sent."""
+MOST_REFERENCES: Final = 1000
+"""`$ref`s in a schema: a compiler goes into each of a chain."""
+COMPILE_SECONDS: Final = 0.25
+"""CPU time that a constraint may take: the engine's own thread takes as long once more."""
+LARK: Final = "%llguidance"
+COMPILED: Final = "compiled"
+"""The name under which an engine gets the grammar that was made here of what the client wrote."""
+WHITESPACE: Final = "whitespace_pattern"
+_COUNTS: Final = {
+    "minItems": 10_000, "maxItems": 10_000, "minProperties": 10_000, "maxProperties": 10_000,
+    "minContains": 10_000, "maxContains": 10_000, "minLength": 1_000_000, "maxLength": 1_000_000,
+}  # fmt: skip
+_LARK_PIECES: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])*/|//[^\n]*|[()\[\]{}]', re.DOTALL)
+_REGEX_PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]", re.DOTALL)
+_STEPS: Final = 6
+"""Tokens that a trial makes, on each of its ways."""
+
+
+def bounded(wanted: dict[str, Any]) -> str:
+    """Raise `InvalidArgument` where a constraint is larger or deeper than one may be; the kind that it is of."""
+    kinds = [name for name in GUIDED if name in wanted]
+    if not kinds:
+        raise InvalidArgument(f"guided decoding by {_short(wanted)}: it takes {', '.join(GUIDED)}")
+    for kind in kinds:
+        what = wanted[kind]
+        if kind in ("grammar", "regex"):
+            _check_text(kind, what)
+        elif kind == "choice":
+            _check_choices(what)
+        else:
+            _check_schema(what)
+    if (pattern := wanted.get(WHITESPACE)) is not None:
+        _check_text("regex", pattern)
+    return kinds[0]
+
+
+def lark_of(wanted: dict[str, Any], *, gbnf: bool = True) -> str:
+    """The constraint in llguidance's words; `gbnf`: a grammar without its first line is in llama.cpp's form."""
+    kind = bounded(wanted)
+    what = wanted[kind]
+    try:
+        return _written(kind, what, gbnf)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"guided decoding ({kind}): {error.message}") from error
+
+
+def try_out(kind: str, grammar: str) -> None:
+    """Compile a grammar and take some steps of it; `InvalidArgument` where it is wrong, or takes too long."""
+    began = time.process_time()
+    matcher = _library().LLMatcher(_tokenizer(), grammar)
+    if matcher.is_error():
+        raise InvalidArgument(f"guided decoding ({kind}): {matcher.get_error().splitlines()[0][:500]}")
+    other = matcher.deep_copy()
+    _walk(kind, matcher, b'[{"0a', began)
+    _walk(kind, other, b"}]z,", began)
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    return _library().LLTokenizer("byte")
+
+
+def _walk(kind: str, matcher: Any, likes: bytes, began: float) -> None:
+    """Take steps, by the bytes that are liked most."""
+    for _ in range(_STEPS):
+        if time.process_time() - began > COMPILE_SECONDS:
+            raise InvalidArgument(
+                f"guided decoding ({kind}): it takes more than {COMPILE_SECONDS} s to compile; make it simpler"
+            )
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            if matcher.get_error().startswith("NoExtension"):  # nothing keeps to it: no harm
+                return
+            raise InvalidArgument(f"guided decoding ({kind}): {matcher.get_error().splitlines()[0][:500]}")
+        chosen = next((byte for byte in likes if mask[byte // 8] >> (byte % 8) & 1), None)
+        if chosen is None:
+            chosen = max((byte for byte in range(256) if mask[byte // 8] >> (byte % 8) & 1), default=None)
+        if chosen is None:
+            return
+        matcher.consume_token(chosen)
+
+
+def _written(kind: str, what: Any, gbnf: bool) -> str:
+    if kind == "grammar":
+        if what.startswith(LARK):
+            return str(what)
+        return f"{LARK} {{}}\n{to_lark(what) if gbnf else what}"
+    if kind == "json":
+        rule = f"%json {_schema(what)}"
+    elif kind == "regex":
+        rule = f"/{_library().regex_to_lark(what)}/"
+    else:
+        # A terminal: as ways of a rule, more than 2,000 of them are too many at once for the parser.
+        return f"{LARK} {{}}\nstart: CHOICE\nCHOICE: {' | '.join(map(json.dumps, what))}"
+    return f"{LARK} {{}}\nstart: {rule}"
+
+
+def _schema(what: Any) -> str:
+    """On one line: in a text of a client's own there could be more rules behind it."""
+    return json.dumps(_read_schema(what))
+
+
+def _read_schema(what: Any) -> Any:
+    try:
+        return json.loads(what) if isinstance(what, str) else what
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"guided decoding (json): the schema is no JSON: {str(error)[:200]}") from error
+
+
+def _check_text(kind: str, what: Any) -> None:
+    if not isinstance(what, str):
+        raise InvalidArgument(f"guided decoding ({kind}): expected a text, got {type(what).__name__}")
+    size = len(what.encode(errors="replace"))
+    if size > MOST_TEXT:
+        raise InvalidArgument(f"guided decoding ({kind}): {size} bytes, and {MOST_TEXT} are the most")
+    if _levels(kind, what) > MOST_LEVELS:
+        raise InvalidArgument(f"guided decoding ({kind}): more than {MOST_LEVELS} parentheses within each other")
+
+
+def _levels(kind: str, text: str) -> int:
+    """How deep parentheses are within each other, but for those that are characters of the answer."""
+    deepest = level = 0
+    for mark in _marks(kind, text):
+        level = level + 1 if mark in "([{" else max(0, level - 1)
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _marks(kind: str, text: str) -> Iterator[str]:
+    """Of a grammar those of its regular expressions, too; GBNF has its own reader, which counts exactly."""
+    if kind == "regex":
+        yield from (piece for piece in _REGEX_PIECES.findall(text) if piece in "()")
+    elif text.startswith(LARK):
+        for piece in _LARK_PIECES.findall(text):
+            if len(piece) == 1:
+                yield piece
+            elif piece[0] == "/" and piece[1] != "/":
+                yield from _marks("regex", piece[1:-1])
+
+
+def _check_choices(what: Any) -> None:
+    if not isinstance(what, list | tuple) or not all(isinstance(choice, str) for choice in what) or not what:
+        raise InvalidArgument("guided decoding (choice): expected a list of texts")
+    if len(what) > MOST_CHOICES:
+        raise InvalidArgument(f"guided decoding (choice): {len(what)} choices, and {MOST_CHOICES} are the most")
+    size = sum(len(choice.encode(errors="replace")) for choice in what)
+    if size > MOST_SCHEMA:
+        raise InvalidArgument(f"guided decoding (choice): {size} bytes in all, and {MOST_SCHEMA} are the most")
+
+
+def _check_schema(what: Any) -> None:
+    """Size, depth and numbers, by looking at each part once."""
+    if isinstance(what, str) and len(what) > MOST_SCHEMA:
+        raise InvalidArgument(f"guided decoding (json): a schema of {len(what)} bytes, and {MOST_SCHEMA} are the most")
+    waiting = [(_read_schema(what), 1)]
+    references = 0
+    while waiting:
+        part, level = waiting.pop()
+        if level > MOST_LEVELS:
+            raise InvalidArgument(f"guided decoding (json): the schema is more than {MOST_LEVELS} levels deep")
+        if isinstance(part, dict):
+            references += "$ref" in part
+            _check_counts(part)
+            waiting += [(inner, level + 1) for inner in part.values()]
+        elif isinstance(part, list):
+            waiting += [(inner, level + 1) for inner in part]
+        elif isinstance(part, str) and len(part) > MOST_TEXT:
+            raise InvalidArgument(f"guided decoding (json): a text of {len(part)} characters in the schema")
+    if references > MOST_REFERENCES:
+        raise InvalidArgument(f"guided decoding (json): {references} $refs, and {MOST_REFERENCES} are the most")
+
+
+def _check_counts(part: dict[str, Any]) -> None:
+    for name, most in _COUNTS.items():
+        value = part.get(name)
+        if isinstance(value, int | float) and value > most:
+            raise InvalidArgument(f"guided decoding (json): {name} is over {most}; make it smaller")
+
+
+def _short(wanted: dict[str, Any]) -> str:
+    return ", ".join(sorted(map(str, wanted)))[:200]
+
+
+def _library() -> Any:
+    try:
+        import llguidance
+    except ImportError as error:
+        hint = "pip install 'dynamo-pipelines[llamacpp]'"
+        raise InvalidArgument(f"guided decoding with this engine needs llguidance ({error}): {hint}") from error
+    return llguidance

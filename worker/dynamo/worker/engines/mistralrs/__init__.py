@@ -1,0 +1,1 @@
+"""mistral.rs, by its Python module."""

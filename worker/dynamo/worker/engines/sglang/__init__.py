@@ -1,0 +1,1 @@
+"""SGLang, by its Python engine."""

@@ -1,0 +1,1 @@
+"""What several engines need: request threads, the way back to the event loop, open requests, checks."""

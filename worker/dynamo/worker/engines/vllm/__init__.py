@@ -1,0 +1,1 @@
+"""vLLM, in the worker's process, with sidecars on further nodes."""

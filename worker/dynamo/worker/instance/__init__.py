@@ -1,0 +1,1 @@
+"""One instance: an engine served at an endpoint, with its health, load, metrics and group of nodes."""
