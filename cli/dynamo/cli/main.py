@@ -13,32 +13,32 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 _COMMANDS = {
-    "up": "dynamo.cli.up:up",
-    "ps": "dynamo.cli.ps:ps",
-    "logs": "dynamo.cli.logs:logs",
-    "validate": "dynamo.cli.validate:validate",
-    "console": "dynamo.cli.console:console",
-    "simulate": "dynamo.cli.simulate:simulate",
-    "install": "dynamo.cli.cluster.install:install",
-    "uninstall": "dynamo.cli.cluster.uninstall:uninstall",
-    "apply": "dynamo.cli.cluster.apply:apply",
-    "status": "dynamo.cli.cluster.status:status",
-    "get-url": "dynamo.cli.cluster.get_url:get_url",
-    "delete": "dynamo.cli.cluster.delete:delete",
+    "up": "dynamo.cli.commands.up:up",
+    "ps": "dynamo.cli.commands.ps:ps",
+    "logs": "dynamo.cli.commands.logs:logs",
+    "validate": "dynamo.cli.commands.validate:validate",
+    "tasks": "dynamo.cli.commands.tasks:tasks",
+    "simulate": "dynamo.cli.commands.simulate:simulate",
+    "install": "dynamo.cli.commands.install:install",
+    "uninstall": "dynamo.cli.commands.uninstall:uninstall",
+    "apply": "dynamo.cli.commands.apply:apply",
+    "status": "dynamo.cli.commands.status:status",
+    "get-url": "dynamo.cli.commands.get_url:get_url",
+    "delete": "dynamo.cli.commands.delete:delete",
     "run": "dynamo.cli.main:run",
     "version": "dynamo.cli.main:show_version",
-    "completion": "dynamo.cli.completion:completion",
+    "completion": "dynamo.cli.commands.completion:completion",
 }
 
 _SECTIONS = {
     "On this machine": ("up", "run", "ps", "logs", "validate"),
     "On a Kubernetes cluster": ("install", "apply", "status", "get-url", "delete", "uninstall"),
-    "Looking closer": ("console", "simulate"),
+    "Looking closer": ("tasks", "simulate"),
     "This program": ("completion", "version"),
 }
 """How `--help` orders them."""
@@ -65,6 +65,9 @@ On a Kubernetes cluster:
 """
 
 
+_HELP: Final = ["-h", "--help"]
+
+
 class LazyGroup(click.Group):
     """Imports a command when it is asked for, and knows what was meant when it isn't one."""
 
@@ -82,8 +85,12 @@ class LazyGroup(click.Group):
         if target is None:
             return None
         module, _, name = target.partition(":")
-        found = getattr(importlib.import_module(module), name)
-        return found if isinstance(found, click.Command) else None
+        command = getattr(importlib.import_module(module), name)
+        if not isinstance(command, click.Command):
+            return None
+        # Its own: click keeps a command's help option from the first context, which may be one without this group.
+        command.context_settings.setdefault("help_option_names", _HELP)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,7 +106,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": _HELP, "max_content_width": 100},
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda ctx, _, given: _version(ctx, given),
@@ -114,7 +121,7 @@ def dynamo() -> None:
 
 
 def _complete_run(ctx: click.Context, _param: click.Parameter | None, incomplete: str) -> Any:
-    from dynamo.cli.run_completion import flags_and_words
+    from dynamo.cli.run.completion import flags_and_words
 
     return flags_and_words(ctx, incomplete)
 
@@ -135,7 +142,7 @@ class _Passing(click.Command):
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete_run)
 def run(words: tuple[str, ...]) -> None:
     """Chat with or serve one model: the same as dynamo-run."""
-    from dynamo.cli.run import main as run_main
+    from dynamo.cli.run.main import main as run_main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     run_main(list(words))
@@ -144,23 +151,17 @@ def run(words: tuple[str, ...]) -> None:
 @click.command("version")
 def show_version() -> None:
     """Print the version."""
+    from dynamo.runtime.process.settings import installed_version
+
     click.echo(installed_version())
 
 
 def _version(context: click.Context, given: bool) -> None:
     if given:
+        from dynamo.runtime.process.settings import installed_version
+
         click.echo(installed_version())
         context.exit()
-
-
-def installed_version() -> str:
-    """The distribution's version."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("dynamo-pipelines")
-    except PackageNotFoundError:
-        return "unknown (not installed as a package)"
 
 
 def leave_on_ctrl_c() -> None:

@@ -1,6 +1,6 @@
 """What a line of a batch file asks. Pure, but for reading the file line by line.
 
-Two forms, which may be mixed: the original's `{"text": PROMPT}`, and OpenAI's batch file,
+Two forms, which may be mixed: NVIDIA Dynamo's `{"text": PROMPT}`, and OpenAI's batch file,
 `{"custom_id": ID, "method": "POST", "url": PATH, "body": {...}}`.
 """
 
@@ -53,33 +53,33 @@ def read_entry(number: int, line: bytes) -> Entry:
     if len(line) > LONGEST:
         return Bad(number, f"the line is longer than {LONGEST >> 20} MiB")
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except ValueError as error:  # UnicodeDecodeError is one, too
         return Bad(number, f"no JSON: {error}")
     except RecursionError:
         return Bad(number, "no JSON that can be read: it is nested too deeply")
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         return Bad(number, "no JSON object")
-    if "custom_id" in found or "url" in found or "body" in found:
-        return _asked(number, found)
-    if "text" not in found:
+    if "custom_id" in entry or "url" in entry or "body" in entry:
+        return _asked(number, entry)
+    if "text" not in entry:
         return Bad(number, 'neither "text" nor "custom_id", "method", "url" and "body"')
-    if not isinstance(found["text"], str):
+    if not isinstance(entry["text"], str):
         return Bad(number, '"text" must be a string')
-    return Prompt(number, found["text"])
+    return Prompt(number, entry["text"])
 
 
-def _asked(number: int, found: dict[str, Any]) -> Entry:
-    name = found.get("custom_id")
+def _asked(number: int, entry: dict[str, Any]) -> Entry:
+    name = entry.get("custom_id")
     if not isinstance(name, str) or not name:
         return Bad(number, '"custom_id" must be a string that is not empty', "")
-    if found.get("method") != "POST":
+    if entry.get("method") != "POST":
         return Bad(number, '"method" must be "POST"', name)
-    if found.get("url") not in URLS:
+    if entry.get("url") not in URLS:
         return Bad(number, f'"url" must be one of {", ".join(URLS)}', name)
-    if not isinstance(found.get("body"), dict):
+    if not isinstance(entry.get("body"), dict):
         return Bad(number, '"body" must be an object', name)
-    return Asked(number, name, found["url"], found["body"])
+    return Asked(number, name, entry["url"], entry["body"])
 
 
 class Reader:

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dynamo.cli.batch.answers import Outcome, Totals
-from dynamo.cli.batch.entries import lines
+from dynamo.cli.batch.input_lines import lines
+from dynamo.cli.batch.output_lines import Outcome, Totals
 
 SUFFIX: Final = ".progress"
 _VERSION: Final = 1
@@ -139,11 +139,11 @@ def _header(progress: int, task: Task, path: Path) -> bytes | None:
     if not newline:
         return None
     try:
-        found = json.loads(first)
+        header = json.loads(first)
     except ValueError:
-        found = None
-    if found != {"version": _VERSION, **asdict(task)}:
-        what = _difference(found, task) if isinstance(found, dict) else "it can't be read"
+        header = None
+    if header != {"version": _VERSION, **asdict(task)}:
+        what = _difference(header, task) if isinstance(header, dict) else "it can't be read"
         raise BatchError(
             f"{progress_of(path)} is of a run that was interrupted, and of another batch ({what}): run that one again "
             "to its end, or start over with --batch-restart"
@@ -151,11 +151,11 @@ def _header(progress: int, task: Task, path: Path) -> bytes | None:
     return kept
 
 
-def _difference(found: dict[str, object], task: Task) -> str:
+def _difference(header: dict[str, object], task: Task) -> str:
     names = {"input": "the input has changed", "ordered": "--batch-ordered differs"}
     for name, value in asdict(task).items():
-        if found.get(name) != value:
-            return names.get(name, f"{name} was {found.get(name)!r}, is {value!r}")
+        if header.get(name) != value:
+            return names.get(name, f"{name} was {header.get(name)!r}, is {value!r}")
     return "another version wrote it"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dynamo.cli.asgi import RequestError
-from dynamo.cli.batch.entries import Asked, Bad, Entry
+from dynamo.cli.asgi_client import RequestError
+from dynamo.cli.batch.input_lines import Asked, Bad, Entry
 
 
 @dataclass(frozen=True, slots=True)

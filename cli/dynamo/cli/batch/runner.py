@@ -8,18 +8,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from dynamo.cli.asgi import Client, RequestError
-from dynamo.cli.batch import answers
-from dynamo.cli.batch.answers import Outcome
-from dynamo.cli.batch.entries import Asked, Bad, Entry, Prompt
+from dynamo.cli.asgi_client import Client, RequestError
+from dynamo.cli.batch import output_lines
+from dynamo.cli.batch.input_lines import Asked, Bad, Entry, Prompt
+from dynamo.cli.batch.output_lines import Outcome
 from dynamo.cli.conversation import Conversation
+from dynamo.runtime.process.backoff import Backoff
 
 AHEAD: Final = 16
 """Entries per place that may wait for an earlier one, where the order is kept."""
 BUSY: Final = frozenset({429, 503, 529})
 """Answers after which it is worth asking again."""
 TRIES: Final = 8
-_FIRST_PAUSE: Final = 0.25
+BACKOFF: Final = Backoff(0.25, 16.0)
 _CHAT: Final = "/v1/chat/completions"
 
 
@@ -38,15 +39,15 @@ class Asker:
     async def answer(self, entry: Entry) -> Outcome:
         try:
             if isinstance(entry, Bad):
-                return answers.of_bad(entry)
+                return output_lines.of_bad(entry)
             if isinstance(entry, Asked):
                 body = {"model": self._model, **entry.body}
                 body.pop("stream", None)  # an answer is one line
                 body.pop("stream_options", None)
-                return answers.of_request(entry, await self._ask(entry.url, body))
+                return output_lines.of_request(entry, await self._ask(entry.url, body))
             return await self._prompt(entry)
         except RequestError as error:
-            return answers.of_failure(entry, error)
+            return output_lines.of_failure(entry, error)
 
     async def _prompt(self, entry: Prompt) -> Outcome:
         talk = Conversation(self._model, self._template, self._ignore_eos)
@@ -54,12 +55,12 @@ class Asker:
         began = time.monotonic()
         answer = await self._ask(_CHAT, body)
         elapsed = round((time.monotonic() - began) * 1000)
-        return answers.of_prompt(
+        return output_lines.of_prompt(
             entry.number, entry.text, answer, await self._count(body["model"], entry.text), elapsed
         )
 
     async def _count(self, model: str, text: str) -> int:
-        """The tokens of the bare text, as the original counts them; 0 where the model has no tokenizer."""
+        """The tokens of the bare text, as NVIDIA Dynamo counts them; 0 where the model has no tokenizer."""
         if not self._counts:
             return 0
         try:
@@ -77,7 +78,7 @@ class Asker:
             except RequestError as error:
                 if error.status not in BUSY or attempt == TRIES:
                     raise
-                await self._pause(_FIRST_PAUSE * 2 ** (attempt - 1))
+                await self._pause(BACKOFF.delay(attempt))
         raise AssertionError("the count has no end")
 
 

@@ -18,7 +18,7 @@ import yaml
 from kubernetes import client, config
 
 from dynamo.cli.cluster import kubeconfig as kubeconfigs
-from dynamo.cli.cluster.trouble import (
+from dynamo.cli.cluster.errors import (
     ClusterError,
     RefusedError,
     no_context,
@@ -27,7 +27,7 @@ from dynamo.cli.cluster.trouble import (
     plain_cause,
     unreachable,
 )
-from dynamo.operator.kinds import Resource
+from dynamo.operator.kube.resources import Resource
 
 Live = dict[str, Any]
 MANAGER: Final = "dynamo-cli"
@@ -72,16 +72,16 @@ class Cluster:
 
     def items(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
         """All of a kind in a namespace (None: everywhere), with their kind filled in."""
-        found: list[Live] = []
+        objects: list[Live] = []
         more = ""
         while True:
             page = {**query, "limit": str(_PAGE)} | ({"continue": more} if more else {})
             answer = self.get(resource.path(namespace), **page)
             head = {"apiVersion": resource.api_version, "kind": resource.kind}
-            found += [{**head, **item} for item in answer.get("items") or []]
+            objects += [{**head, **item} for item in answer.get("items") or []]
             more = (answer.get("metadata") or {}).get("continue") or ""
             if not more:
-                return found
+                return objects
 
     def visible(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
         """The same; nothing where the user may not see them, or the server doesn't know the kind."""
@@ -127,10 +127,10 @@ class Cluster:
         """One exchange, as JSON."""
         answer = self.raw(method, path, query, body, content_type, read_seconds=read_seconds)
         try:
-            found = json.loads(answer)
+            decoded = json.loads(answer)
         except ValueError:
             raise ClusterError(f"{self.label} didn't answer in JSON: is it an API server of Kubernetes?") from None
-        return found if isinstance(found, dict) else {"items": found}
+        return decoded if isinstance(decoded, dict) else {"items": decoded}
 
     def raw(
         self,
@@ -214,12 +214,12 @@ def connect(target: Target, environment: Mapping[str, str] = os.environ) -> Clus
 
 def _load(paths: Iterable[str], context: str) -> client.ApiClient:
     try:
-        found: client.ApiClient = config.new_client_from_config(  # type: ignore[no-untyped-call]
+        api_client: client.ApiClient = config.new_client_from_config(  # type: ignore[no-untyped-call]
             os.pathsep.join(paths), context, persist_config=False
         )
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(f"context {context} of the kubeconfig can't be used: {_one_line(error)}") from None
-    return found
+    return api_client
 
 
 def _inside(target: Target) -> Cluster:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.operator.kinds import Resource
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.operator.kube.resources import Resource
 
 
 class Known(NamedTuple):
@@ -45,7 +45,9 @@ class Discovery:
                 return {}
             raise
         return {
-            found["kind"]: Known(Resource(api_version, found["kind"], found["name"]), bool(found.get("namespaced")))
-            for found in answer.get("resources") or []
-            if "/" not in found["name"]
+            resource["kind"]: Known(
+                Resource(api_version, resource["kind"], resource["name"]), bool(resource.get("namespaced"))
+            )
+            for resource in answer.get("resources") or []
+            if "/" not in resource["name"]
         }

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from dynamo.operator.kinds import PIPELINES
+from dynamo.operator.kube.resources import PIPELINES
 
 INSTALL_HINT = "install the platform first: dynamo install"
 _MANAGER = re.compile(r'conflict with "(?P<manager>[^"]+)"')
@@ -57,10 +57,10 @@ class RefusedError(ClusterError):
 def parse_answer(body: bytes) -> dict[str, Any]:
     """A Status object out of what came, whatever it was."""
     try:
-        found = json.loads(body)
+        decoded = json.loads(body)
     except ValueError:
         return {"message": body.decode(errors="replace").strip()[:500]}
-    return found if isinstance(found, dict) else {"message": str(found)}
+    return decoded if isinstance(decoded, dict) else {"message": str(decoded)}
 
 
 def sentence(refusal: RefusedError, context: str) -> str:
@@ -94,12 +94,12 @@ def problem_lines(causes: Iterable[Cause]) -> list[str]:
 
 def conflicts(causes: Iterable[Cause]) -> dict[str, list[str]]:
     """Who holds which fields that we wanted to set."""
-    found: dict[str, list[str]] = {}
+    by_manager: dict[str, list[str]] = {}
     for cause in causes:
         match = _MANAGER.search(cause.message)
         if cause.reason == "FieldManagerConflict" and match:
-            found.setdefault(match["manager"], []).append(cause.field)
-    return found
+            by_manager.setdefault(match["manager"], []).append(cause.field)
+    return by_manager
 
 
 def conflict_sentence(causes: Iterable[Cause]) -> str:

@@ -46,9 +46,9 @@ def merge(documents: Iterable[Any]) -> Kubeconfig:
     contexts: dict[str, Context] = {}
     current = ""
     for document in documents:
-        found = document if isinstance(document, dict) else {}
-        current = current or str(found.get("current-context") or "")
-        for entry in found.get("contexts") or []:
+        mapping = document if isinstance(document, dict) else {}
+        current = current or str(mapping.get("current-context") or "")
+        for entry in mapping.get("contexts") or []:
             context = _context(entry)
             if context is not None:
                 contexts.setdefault(context.name, context)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.options import cluster_options
-from dynamo.cli.cluster.spans import SPAN
+from dynamo.cli.commands.cluster_options import SPAN, cluster_options
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -39,8 +38,8 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
     names are set; what others set besides stays as it is.
     """
     from dynamo.cli.cluster.client import connect
-    from dynamo.cli.cluster.documents import manifests, placed, read_text, report
-    from dynamo.cli.cluster.sending import send
+    from dynamo.cli.cluster.pipelines.apply import send
+    from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
     from dynamo.operator.api.load import PipelineFileError
 
     try:
@@ -51,6 +50,6 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
     objects = placed(found, target.namespace, cluster.namespace)
     wanted = send(cluster, objects, force=force_conflicts, dry_run=dry_run)
     if wait and not dry_run:
-        from dynamo.cli.cluster.waiting import wait_and_greet
+        from dynamo.cli.cluster.pipelines.wait import wait_and_greet
 
         raise SystemExit(wait_and_greet(cluster, wanted, timeout, target))

@@ -1,11 +1,14 @@
-"""The options that every command of a cluster has, and what Tab offers for them."""
+"""The options that every command of a cluster has, what Tab offers for them, and lengths of time among them.
+
+`SPAN` reads `90s`, `10m`, `1h30m`, or seconds."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -13,6 +16,7 @@ from dynamo.cli.cluster import kubeconfig as kubeconfigs
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Cluster
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TAB_SECONDS = 3.0
@@ -67,7 +71,7 @@ def complete_pipeline(ctx: click.Context, param: click.Parameter, incomplete: st
     """Pipelines of the namespace that the words so far mean."""
 
     def found() -> Iterator[str]:
-        from dynamo.operator.kinds import PIPELINES
+        from dynamo.operator.kube.resources import PIPELINES
 
         cluster = _connected(ctx)
         return _names(cluster, PIPELINES.path(cluster.namespace))
@@ -100,3 +104,31 @@ def _names(cluster: Cluster, path: str) -> Iterator[str]:
 
     answer = json.loads(cluster.raw("GET", path, {"limit": "500"}, read_seconds=_TAB_SECONDS))
     return (item["metadata"]["name"] for item in answer["items"])
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_WHOLE: Final = re.compile(r"(?:\d{1,6}(?:\.\d+)?[smhd])+|\d{1,9}(?:\.\d+)?")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+
+def seconds_of(text: str) -> float | None:
+    """None for what is no length of time."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    parts = _PART.findall(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
+
+
+class Span(click.ParamType[float]):
+    """Seconds, out of a text."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(value) if isinstance(value, int | float) else seconds_of(str(value))
+        if seconds is None:
+            self.fail(f"{value!r} is no duration: write 90s, 10m or 1h", param, ctx)
+        return seconds
+
+
+SPAN: Final = Span()

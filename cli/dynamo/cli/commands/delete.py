@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.options import cluster_options, complete_pipeline
-from dynamo.cli.cluster.spans import SPAN
+from dynamo.cli.commands.cluster_options import SPAN, cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -34,7 +33,7 @@ Exit codes: 0 gone, 1 failed or still there at --timeout, 2 usage, 130 interrupt
 @click.option(
     "--timeout", type=SPAN, default="15m", show_default=True, help="How long to wait; running streams may take minutes."
 )
-@click.option("--ignore-not-found", is_flag=True, help="What isn't there is as good as deleted.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if a pipeline doesn't exist.")
 def delete(
     names: tuple[str, ...], target: Target, file: Path | None, wait: bool, timeout: float, ignore_not_found: bool
 ) -> None:
@@ -42,7 +41,7 @@ def delete(
     if bool(names) == bool(file):
         raise click.UsageError("say NAMES, or -f FILE")
     from dynamo.cli.cluster.client import connect
-    from dynamo.cli.cluster.deleting import delete_pipelines, named_in
+    from dynamo.cli.cluster.pipelines.delete import delete_pipelines, named_in
 
     cluster = connect(target)
     wanted = named_in(file, target, cluster) if file else [(cluster.namespace, name) for name in names]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.options import cluster_options, complete_pipeline
+from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -27,7 +27,7 @@ Exit codes: 0 the URL was printed, 1 nothing answers from here, 2 usage, 130 int
 @click.argument("name", shell_complete=complete_pipeline)
 @cluster_options()
 @click.option("--in-cluster", is_flag=True, help="The URL for pods of the cluster.")
-@click.option("--port-forward", is_flag=True, help="Open a port on this machine and lead it there, until Ctrl-C.")
+@click.option("--port-forward", is_flag=True, help="Forward a local port to the pipeline, until Ctrl-C.")
 @click.option(
     "--port", type=click.IntRange(0, 65535),
     help="Port for --port-forward; 0 picks a free one. Default: the pipeline's.",
@@ -39,11 +39,11 @@ def get_url(name: str, target: Target, in_cluster: bool, port_forward: bool, por
     if in_cluster and port_forward:
         raise click.UsageError("either --in-cluster or --port-forward")
     from dynamo.cli.cluster.client import connect
-    from dynamo.cli.cluster.finding import find_url
+    from dynamo.cli.cluster.pipelines.find_url import find_url
 
     cluster = connect(target)
     if port_forward:
-        from dynamo.cli.cluster.forward import forward_until_interrupted
+        from dynamo.cli.cluster.pipelines.port_forward import forward_until_interrupted
 
         forward_until_interrupted(cluster, name, port)
     click.echo(find_url(cluster, name, target, in_cluster=in_cluster))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.options import cluster_options
-from dynamo.cli.cluster.spans import SPAN
+from dynamo.cli.commands.cluster_options import SPAN, cluster_options
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -70,10 +69,10 @@ def install(
 
     Looks first whether the cluster answers, is new enough, and allows you what it takes.
     """
-    from dynamo.cli.cluster.installing import Wish, dry_run_of, install_or_upgrade
-    from dynamo.cli.cluster.platform import Place
+    from dynamo.cli.cluster.platform.install import Wish, dry_run_of, install_or_upgrade
+    from dynamo.cli.cluster.platform.state import ReleaseName
 
-    place = Place(release, target.namespace or NAMESPACE)
+    place = ReleaseName(release, target.namespace or NAMESPACE)
     settings = (*((text, False) for text in assignments), *((text, True) for text in texts))
     wish = Wish(target, place, files, settings, reset_values, chart, wait, timeout, recover)
     if dry_run:

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from dynamo.cli.cluster.options import complete_context
-from dynamo.cli.local.logs import Follower, Line, read_lines
+from dynamo.cli.commands.cluster_options import complete_context
+from dynamo.cli.local.log_files import Follower, LogLine, read_lines
 from dynamo.cli.local.state import is_running, state_home
+from dynamo.runtime.process.printable import visible
 
 if TYPE_CHECKING:
-    from dynamo.cli.cluster.podlogs import Line as PodLine
+    from dynamo.cli.cluster.pipelines.pod_logs import PodLine
 
 _POLL_EVERY = 0.2
 
 EPILOG = """\b
 Examples:
   dynamo logs                      everything
-  dynamo logs worker-0 -f          one part, going on
+  dynamo logs worker-0 -f          one part, and its new lines
   dynamo logs worker --tail 20     all replicas of a component
   dynamo logs llama/frontend --since 5m
 
@@ -67,15 +68,12 @@ def since_time(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 @click.command("logs", epilog=EPILOG, short_help="Print what a part, a component or a pipeline wrote.")
 @click.argument("name", required=False, shell_complete=lambda ctx, param, incomplete: complete_name(incomplete))
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is written.")
-@click.option("--since", callback=since_time, help="Only lines younger than this: 30s, 5m, 2h, or a time.")
-@click.option("--tail", type=click.IntRange(min=0), help="Only the last lines.")
-@click.option("--timestamps/--no-timestamps", "-t", default=False, help="Begin each line with its time.")
-@click.option("--namespace", help="In a cluster: the pipeline's namespace. Default: the context's.")
-@click.option(
-    "-n", "either", multiple=True, metavar="LINES|NAMESPACE", help="A number is --tail, a word is --namespace."
-)
-@click.option("--previous", "-p", is_flag=True, help="In a cluster: of the run before a pod's last restart.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
+@click.option("--since", callback=since_time, help="Print lines from the last 30s, 5m, 2h, or since a time.")
+@click.option("--tail", type=click.IntRange(min=0), help="Print this many of the last lines.")
+@click.option("--timestamps/--no-timestamps", "-t", default=False, help="Print the time before each line.")
+@click.option("-n", "--namespace", help="In a cluster: the pipeline's namespace. Default: the context's.")
+@click.option("--previous", "-p", is_flag=True, help="In a cluster: print the log from before a pod's last restart.")
 @click.option("--context", shell_complete=complete_context, help="In a cluster: the context of the kubeconfig.")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="In a cluster: the kubeconfig.")
 def logs(
@@ -85,20 +83,14 @@ def logs(
     tail: int | None,
     timestamps: bool,
     namespace: str | None,
-    either: tuple[str, ...],
     previous: bool,
     context: str | None,
     kubeconfig: str | None,
 ) -> None:
     """Print the log of NAME: a part (worker-0), a component (worker), a pipeline, or pipeline/part.
 
-    Of what `dynamo up` runs on this machine; of a cluster with --namespace, --context or --kubeconfig.
+    NAME runs on this machine (`dynamo up`), or in a cluster with --namespace, --context or --kubeconfig.
     """
-    for value in either:
-        if value.isdecimal():
-            tail = int(value)
-        else:
-            namespace = value
     if namespace or context or kubeconfig or previous:
         _cluster_logs(name, (kubeconfig, context, namespace), (since, tail, previous), follow, timestamps)
     else:
@@ -113,14 +105,14 @@ def _cluster_logs(
     timestamps: bool,
 ) -> None:
     from dynamo.cli.cluster.client import Target, connect
-    from dynamo.cli.cluster.podlogs import Wanted, print_logs
+    from dynamo.cli.cluster.pipelines.pod_logs import Wanted, print_logs
 
     if name is None:
         raise click.UsageError("say which pipeline of the cluster: NAME, NAME/COMPONENT or a pod")
 
     def show(line: PodLine, prefixed: bool) -> None:
-        stamp = f"{line.at} " if timestamps else ""
-        click.echo(f"{stamp}{f'{line.pod} | ' if prefixed else ''}{line.text}")
+        stamp = f"{visible(line.at)} " if timestamps else ""
+        click.echo(f"{stamp}{f'{visible(line.pod)} | ' if prefixed else ''}{visible(line.text, tabs=True)}")
 
     print_logs(connect(Target(*target)), Wanted(name, *limits), show, follow=follow)
 
@@ -155,12 +147,12 @@ def select(sources: list[Source], name: str | None) -> list[Source]:
         raise click.ClickException(f"there are no logs: start a pipeline with `dynamo up FILE`{_IN_A_CLUSTER}")
     if name is None:
         return sources
-    found = [s for s in sources if name in (s.pipeline, s.part, _component(s), f"{s.pipeline}/{s.part}")]
-    pipelines = sorted({s.pipeline for s in found})
+    selected = [s for s in sources if name in (s.pipeline, s.part, _component(s), f"{s.pipeline}/{s.part}")]
+    pipelines = sorted({s.pipeline for s in selected})
     if len(pipelines) > 1:
         choices = ", ".join(f"{p}/{name}" for p in pipelines)
         raise click.ClickException(f"{name} is part of several pipelines: say which ({choices})")
-    return found or _unknown(sources, name)
+    return selected or _unknown(sources, name)
 
 
 def _component(source: Source) -> str:
@@ -179,15 +171,15 @@ def _label(source: Source, sources: list[Source]) -> str:
     return f"{source.pipeline}/{source.part}" if several else source.part
 
 
-def merge(sources: list[Source], since: datetime | None) -> Iterator[Line]:
+def merge(sources: list[Source], since: datetime | None) -> Iterator[LogLine]:
     """The lines of all sources by time."""
-    lines: Iterable[Line] = heapq.merge(*(read_lines(s.path, _label(s, sources)) for s in sources))
+    lines: Iterable[LogLine] = heapq.merge(*(read_lines(s.path, _label(s, sources)) for s in sources))
     return (line for line in lines if since is None or line.at >= since)
 
 
-def _print(line: Line, prefixed: bool, timestamps: bool) -> None:
+def _print(line: LogLine, prefixed: bool, timestamps: bool) -> None:
     stamp = f"{line.at.isoformat(timespec='milliseconds')} " if timestamps else ""
-    click.echo(f"{stamp}{f'{line.part} | ' if prefixed else ''}{line.text}")
+    click.echo(f"{stamp}{f'{line.part} | ' if prefixed else ''}{visible(line.text, tabs=True)}")
 
 
 def _follow(followers: list[Follower], alive: Callable[[], bool], prefixed: bool, timestamps: bool) -> None:

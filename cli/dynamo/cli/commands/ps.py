@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
 import msgspec
 
 from dynamo.cli.local.state import PartState, RunState, running, state_home
+from dynamo.cli.tables import Row, age, table
 
 EPILOG = """\b
 Examples:
@@ -19,8 +20,6 @@ Examples:
   dynamo ps -o wide        with components, ports, logs and whole reasons
   dynamo ps -o json | jq -r '.[].url'
 """
-
-Row = Sequence[str]
 _REASON_CHARACTERS = 120
 
 
@@ -32,19 +31,19 @@ _REASON_CHARACTERS = 120
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 def ps(output: str, as_json: bool) -> None:
     """List the parts of every pipeline that is up."""
-    found = list(running(state_home(os.environ)))
+    runs = list(running(state_home(os.environ)))
     if as_json or output in ("json", "yaml"):
-        click.echo(_structured(found, "json" if as_json else output))
-    elif not found:
+        click.echo(_structured(runs, "json" if as_json else output))
+    elif not runs:
         click.echo(
             "nothing is up on this machine: start a pipeline with `dynamo up FILE` (of a cluster: dynamo status)"
         )
     else:
-        click.echo("\n".join(table(rows(found, time.time(), wide=output == "wide"))))
+        click.echo("\n".join(table(rows(runs, time.time(), wide=output == "wide"))))
 
 
-def _structured(found: Iterable[tuple[RunState, bool]], output: str) -> str:
-    plain: list[dict[str, Any]] = [{**msgspec.to_builtins(state), "alive": alive} for state, alive in found]
+def _structured(runs: Iterable[tuple[RunState, bool]], output: str) -> str:
+    plain: list[dict[str, Any]] = [{**msgspec.to_builtins(state), "alive": alive} for state, alive in runs]
     if output == "json":
         return json.dumps(plain, ensure_ascii=False, indent=2)
     import yaml
@@ -81,18 +80,3 @@ def _reason(part: PartState) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"
-
-
-def age(seconds: float) -> str:
-    """`42s`, `3m`, `5h`, `2d`."""
-    whole = max(0, int(seconds))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= length:
-            return f"{whole // length}{unit}"
-    return f"{whole}s"
-
-
-def table(cells: Sequence[Row]) -> list[str]:
-    """Columns as wide as their widest cell."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -15,14 +15,14 @@ import click
 
 from dynamo.cli.simulation.cluster import Cluster, Setup
 from dynamo.cli.simulation.figures import figures, table
-from dynamo.cli.simulation.placing import MODES
 from dynamo.cli.simulation.plot import save_plot
 from dynamo.cli.simulation.prompts import Prompts
-from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Call, Line, TraceError, calls, read_trace, write_trace
+from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Call, TraceError, TraceLine, calls, read_trace, write_trace
 from dynamo.cli.simulation.workloads import SHAPES, generate
-from dynamo.frontend.kv import KvOptions
+from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.mock.arguments import read_arguments
+from dynamo.runtime.load_balancing import ROUTER_MODES
+from dynamo.worker.engines.mocker.arguments import read_arguments
 from dynamo.worker.settings import WorkerSettings
 
 _MODES: Final = ("random", "round-robin", "least-loaded", "kv")
@@ -35,7 +35,7 @@ EPILOG: Final = """\b
 Examples:
   dynamo simulate trace.jsonl --workers 64 --engine-args '{"num_gpu_blocks": 8192}'
   dynamo simulate --workload agent --requests 5000 --rate 2 --router-mode kv --router-mode random
-  dynamo simulate --workload e --write-trace e.jsonl
+  dynamo simulate --workload shared-prefix --write-trace trace.jsonl
 
 \b
 A line of a trace: {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}, an id for
@@ -62,7 +62,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
     "--router-mode",
     "modes",
     multiple=True,
-    type=click.Choice(MODES),
+    type=click.Choice(ROUTER_MODES),
     help=f"How a worker is chosen; repeatable. Default: {', '.join(_MODES)}.",
 )
 @click.option("--engine-args", default="", help="The mocker's arguments: a JSON object, or @FILE.")
@@ -81,7 +81,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
     help="As the frontend's.",
 )
 @click.option("--use-kv-events/--no-use-kv-events", default=True, show_default=True, help="As the frontend's.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the times to the first token here, as an SVG.")
 def simulate(**given: Any) -> None:
@@ -135,7 +135,7 @@ class _Asked:
         kv = KvOptions(overlap_score_weight=self.overlap_score_weight, temperature=self.router_temperature)
         return Setup(self.workers, engine, kv, self.use_kv_events, self.seed)
 
-    def made_up(self, workload: str) -> Iterator[Line]:
+    def made_up(self, workload: str) -> Iterator[TraceLine]:
         if self.id_tokens != SHAPES[workload].block:
             raise TraceError(f"--trace-block-size of workload {workload} is {SHAPES[workload].block}")
         return generate(workload, self.requests or _REQUESTS, self.rate, self.seed)
@@ -155,12 +155,12 @@ def _write(asked: _Asked, file: Path) -> None:
 
 def _simulate(asked: _Asked) -> None:
     setup = asked.setup()
-    found = asked.calls()
+    trace = asked.calls()
     prompts = Prompts(setup.engine.limits.block_size, asked.id_tokens)
-    began = min(call.at for call in found if call.at is not None)
+    began = min(call.at for call in trace if call.at is not None)
     results, first = [], {}
     for mode in asked.modes or _MODES:
-        cluster = _one(setup, mode, prompts, found)
+        cluster = _one(setup, mode, prompts, trace)
         results.append(figures(mode, cluster, began))
         if asked.plot is not None:
             first[mode] = sorted(cluster.seen.first)

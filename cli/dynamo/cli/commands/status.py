@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.options import cluster_options, complete_pipeline
+from dynamo.cli.commands.cluster_options import cluster_options, complete_pipeline
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -40,7 +40,7 @@ def status(name: str | None, target: Target, all_namespaces: bool, output: str, 
     if name and all_namespaces:
         raise click.UsageError("NAME is in one namespace: say which with -n, without -A")
     from dynamo.cli.cluster.client import connect
-    from dynamo.cli.cluster.looking import Look, look, watch_on
+    from dynamo.cli.cluster.pipelines.status import Look, look, watch_on
 
     wanted = Look(name, None if all_namespaces else target.namespace, all_namespaces, output)
     cluster = connect(target)

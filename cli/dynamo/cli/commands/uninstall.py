@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo.cli.cluster.install import NAMESPACE, RELEASE
-from dynamo.cli.cluster.options import cluster_options
-from dynamo.cli.cluster.spans import SPAN
+from dynamo.cli.commands.cluster_options import SPAN, cluster_options
+from dynamo.cli.commands.install import NAMESPACE, RELEASE
 
 if TYPE_CHECKING:
     from dynamo.cli.cluster.client import Target
@@ -32,7 +31,7 @@ Exit codes: 0 gone, 1 failed or not confirmed, 2 usage, 130 interrupted.
 @click.option("--timeout", type=SPAN, default="5m", show_default=True, help="How long to wait until all is gone.")
 def uninstall(target: Target, release: str, crds: bool, yes: bool, timeout: float) -> None:
     """Uninstall operator, etcd and NATS. The CRD and all pipelines stay, unless --crds."""
-    from dynamo.cli.cluster.platform import Place
-    from dynamo.cli.cluster.uninstalling import remove
+    from dynamo.cli.cluster.platform.state import ReleaseName
+    from dynamo.cli.cluster.platform.uninstall import remove
 
-    remove(target, Place(release, target.namespace or NAMESPACE), timeout, crds=crds, yes=yes)
+    remove(target, ReleaseName(release, target.namespace or NAMESPACE), timeout, crds=crds, yes=yes)

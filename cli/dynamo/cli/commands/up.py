@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dynamo.cli.files import load_file
+from dynamo.cli.commands.pipeline_files import load_file
 
 EPILOG = """\b
 Examples:
@@ -38,9 +38,9 @@ def up(file: Path, http_port: int | None, http_host: str, verbose: int) -> None:
 
     Uses running servers where ETCD_ENDPOINTS and NATS_SERVER, or the file, name them.
     """
-    from dynamo.cli.local.footing import UpError
-    from dynamo.cli.local.run_file import FileRun, Options
-    from dynamo.cli.local.show import make_display
+    from dynamo.cli.local.display import make_display
+    from dynamo.cli.local.executor import FileRun, Options
+    from dynamo.cli.local.infrastructure import UpError
     from dynamo.cli.local.state import state_home
 
     pipelines = load_file(file)

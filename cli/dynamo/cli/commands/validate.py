@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dynamo.cli.files import read_pipelines
+from dynamo.cli.commands.pipeline_files import read_pipelines
 from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
@@ -18,7 +18,7 @@ Examples:
   helm template … | dynamo validate -
 
 \b
-Exit codes: 0 all are good, 1 some are not, 2 usage.
+Exit codes: 0 all files are valid, 1 some are not, 2 usage.
 """
 
 
@@ -26,16 +26,16 @@ Exit codes: 0 all are good, 1 some are not, 2 usage.
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 def validate(files: tuple[Path, ...], output: str) -> None:
-    """Check pipeline FILES and name every problem. `-` reads standard input."""
+    """Check pipeline FILES and print every problem. `-` reads standard input."""
     problems: list[FileProblem] = []
     for file in files:
         try:
-            found = _read(file)
+            pipelines = _read(file)
         except PipelineFileError as error:
             problems += error.problems
         else:
             if output == "text":
-                click.echo(f"{file}: good ({', '.join(p.name for p in found)})")
+                click.echo(f"{file}: valid ({', '.join(p.name for p in pipelines)})")
     _report(problems, output)
     raise SystemExit(1 if problems else 0)
 

@@ -16,8 +16,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from dynamo.cli.local.logs import Severity
-from dynamo.cli.local.supervise import State
+from dynamo.cli.local.log_files import Severity
+from dynamo.cli.local.process_lifecycle import State
+from dynamo.runtime.process.printable import visible
 
 _REMIND_EVERY = 5.0
 _COLOURS = ("cyan", "green", "magenta", "blue", "yellow")
@@ -60,7 +61,7 @@ class Display(Protocol):
 def sentence(row: Row) -> str:
     """One part's state in words."""
     after = f" after {row.seconds:.1f} s" if row.state is State.READY else ""
-    note = f": {row.note}" if row.note else ""
+    note = f": {visible(row.note)}" if row.note else ""
     return f"{_WORDS.get(row.state, row.state.value)}{after}{note}"
 
 
@@ -82,14 +83,15 @@ class PlainDisplay:
             due = int(row.seconds // _REMIND_EVERY)
             if due > self._told.get(row.label, 0):
                 self._told[row.label] = due
-                self.say(f"{row.label}: still starting ({row.seconds:.0f} s){f': {row.doing}' if row.doing else ''}")
+                doing = f": {visible(row.doing)}" if row.doing else ""
+                self.say(f"{row.label}: still starting ({row.seconds:.0f} s){doing}")
 
     def changed(self, row: Row) -> None:
         if row.state is not State.STOPPING:  # the run says what it stops
             self.say(f"{row.label}: {sentence(row)}")
 
     def log(self, label: str, text: str, severity: Severity) -> None:
-        self.say(f"{label} | {text}")
+        self.say(f"{label} | {visible(text, tabs=True)}")
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):  # whoever read us is gone; what serves goes on
@@ -123,7 +125,7 @@ class LiveDisplay:
         table = Table.grid(padding=(0, 1))
         for row in moving:
             mark: RenderableType = Text("x", "red") if row.state is State.FAILED else self._spinner
-            doing = f": {row.doing}" if row.doing else ""
+            doing = f": {visible(row.doing)}" if row.doing else ""
             table.add_row(mark, row.label, Text(f"{sentence(row)} ({row.seconds:.0f} s){doing}", overflow="ellipsis"))
         return Group(table)
 
@@ -135,7 +137,7 @@ class LiveDisplay:
     def log(self, label: str, text: str, severity: Severity) -> None:
         style = self._labels.setdefault(label, _COLOURS[len(self._labels) % len(_COLOURS)])
         body = {Severity.ERROR: "red", Severity.WARNING: "yellow"}.get(severity, "")
-        self._print(Text.assemble((f"{label} | ", style), (text, body)))
+        self._print(Text.assemble((f"{label} | ", style), (visible(text, tabs=True), body)))
 
     def say(self, text: str) -> None:
         self._print(Text(text))

@@ -1,8 +1,8 @@
 """`dynamo up` as one object: a file's pipelines from their locks to the last process's end.
 
 Order of life: locks, ports, etcd and NATS, then frontends and workers side by side; end in
-the opposite order. Decisions are in `parts.py` and `supervise.py`; what the user sees is
-`show.py`'s.
+the opposite order. Decisions are in `process_specs.py` and `process_lifecycle.py`; what the user sees is
+`display.py`'s.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dynamo.cli.local import greeting, infra
-from dynamo.cli.local.footing import Footing, UpError, assign_ports, demand_port, find_footing
-from dynamo.cli.local.infra import without_password
-from dynamo.cli.local.logs import LogFile, Severity
-from dynamo.cli.local.parts import (
+from dynamo.cli.local import infra_servers, next_steps
+from dynamo.cli.local.display import Display
+from dynamo.cli.local.infra_servers import without_password
+from dynamo.cli.local.infrastructure import Footing, UpError, assign_ports, demand_port, find_footing
+from dynamo.cli.local.log_files import LogFile, Severity
+from dynamo.cli.local.ports import PortPicker, holder, is_free
+from dynamo.cli.local.process_lifecycle import State
+from dynamo.cli.local.process_specs import (
     FRONTEND,
     INFRA,
     NODE,
@@ -34,15 +37,12 @@ from dynamo.cli.local.parts import (
     local_problems,
     parts_of,
 )
-from dynamo.cli.local.ports import PortPicker, holder, is_free
-from dynamo.cli.local.show import Display
 from dynamo.cli.local.state import RUN_VARIABLE, HeldError, PartState, PipelineState, RunState, running
-from dynamo.cli.local.supervise import State
 from dynamo.cli.local.supervisor import Part, Probe, Supervisor
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
-from dynamo.operator.plan import LOCAL_GRACE_SECONDS, Environment, plan
-from dynamo.operator.workload import Plan
+from dynamo.operator.plan.plan import LOCAL_GRACE_SECONDS, Environment, plan
+from dynamo.operator.plan.workload import Plan
 
 INFRA_READY_WITHIN = 30.0
 _REFRESH_EVERY, _REST_EVERY = 0.1, 0.5
@@ -185,7 +185,7 @@ class FileRun:
             grace_seconds=LOCAL_GRACE_SECONDS,
         )
 
-    def _add_server(self, server: infra.Server, state: PipelineState) -> None:
+    def _add_server(self, server: infra_servers.Server, state: PipelineState) -> None:
         spec = PartSpec(
             server.name,
             INFRA,
@@ -280,12 +280,12 @@ class FileRun:
 
     async def _greet(self, pipeline: _Pipeline) -> None:
         frontend = next(p for p in self._of(pipeline, FRONTEND) if p.state is State.READY)
-        url = greeting.reachable_url(str(frontend.announced.get("url", "")))
-        served = await greeting.served_model(url, pipeline.plan.model, lambda: bool(self._signals))
+        url = next_steps.reachable_url(str(frontend.announced.get("url", "")))
+        served = await next_steps.served_model(url, pipeline.plan.model, lambda: bool(self._signals))
         pipeline.record.url, pipeline.record.model = url, served.name
         workers = self._of(pipeline, WORKER)
         counts = (sum(part.state is State.READY for part in workers), len(workers))
-        for line in greeting.lines(served, url, counts):
+        for line in next_steps.lines(served, url, counts):
             self._display.say(line)
         self._write_soon()
 
@@ -371,6 +371,16 @@ def _part_state(part: Part) -> PartState:
     if http := urlsplit(str(part.announced.get("url", ""))).port:
         ports["http"] = http
     return PartState(
-        part.spec.name, part.spec.kind, part.spec.component, part.state.value, since, part.life.pid,
-        part.spec.revision, part.life.restarts, part.note, str(part.log.path), ports, part.life.ended,
-    )  # fmt: skip
+        name=part.spec.name,
+        kind=part.spec.kind,
+        component=part.spec.component,
+        state=part.state.value,
+        since=since,
+        pid=part.life.pid,
+        revision=part.spec.revision,
+        restarts=part.life.restarts,
+        reason=part.note,
+        log=str(part.log.path),
+        ports=ports,
+        ended=part.life.ended,
+    )

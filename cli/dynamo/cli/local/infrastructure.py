@@ -1,6 +1,6 @@
 """What the pipelines of a file stand on: which etcd and NATS, and which HTTP ports.
 
-Called by `run_file.py` before anything of a pipeline starts, so that a mistake costs nothing.
+Called by `executor.py` before anything of a pipeline starts, so that a mistake costs nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynamo.cli.local import infra
+from dynamo.cli.local import infra_servers
 from dynamo.cli.local.ports import is_free
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, RuntimeSpec
 
@@ -24,7 +24,7 @@ class Footing:
 
     etcd: str
     nats: str
-    servers: tuple[infra.Server, ...]
+    servers: tuple[infra_servers.Server, ...]
     """Those to start here."""
     notes: tuple[str, ...]
     """What to tell the user about those that run already."""
@@ -35,14 +35,14 @@ async def find_footing(
 ) -> Footing:
     """Own servers, or those that the environment or the file names (checked); raises `UpError`."""
     spec = shared_runtime(pipelines)
-    etcd, nats = infra.remote_etcd(spec, environment), infra.remote_nats(spec, environment)
+    etcd, nats = infra_servers.remote_etcd(spec, environment), infra_servers.remote_nats(spec, environment)
     try:
         for what, remote, port in (("NATS", nats, 4222), ("etcd", etcd, 2379)):
             if remote is not None:
-                await infra.check_reachable(what, remote, port)
-        own_nats = infra.local_nats(pick_port()) if nats is None else None
-        own_etcd = infra.local_etcd(pick_port(), pick_port(), folder / "etcd") if etcd is None else None
-    except infra.InfraError as error:
+                await infra_servers.check_reachable(what, remote, port)
+        own_nats = infra_servers.local_nats(pick_port()) if nats is None else None
+        own_etcd = infra_servers.local_etcd(pick_port(), pick_port(), folder / "etcd") if etcd is None else None
+    except infra_servers.InfraError as error:
         raise UpError(str(error)) from None
     named = (("nats", nats), ("etcd", etcd))
     return Footing(

@@ -45,8 +45,8 @@ _HEAD = 100
 
 def severity(line: str) -> Severity | None:
     """What a line says of itself near its start; None for one that goes on with the line before (a traceback)."""
-    found = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
-    return min(found)[1] if found else None
+    marks = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
+    return min(marks)[1] if marks else None
 
 
 def message(line: str) -> str | None:
@@ -81,7 +81,7 @@ class LogFile:
         self._file.close()
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line read back; sorts by time."""
 
     at: datetime
@@ -89,20 +89,20 @@ class Line(NamedTuple):
     text: str
 
 
-def read_lines(path: Path, part: str) -> Iterator[Line]:
+def read_lines(path: Path, part: str) -> Iterator[LogLine]:
     """All lines of a part, oldest first."""
     for file in (_older(path), path):
         if file.exists():
-            with file.open(encoding="utf-8", errors="replace") as lines:
+            with file.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 yield from parse_lines(lines, part)
 
 
-def parse_lines(lines: Iterable[str], part: str) -> Iterator[Line]:
+def parse_lines(lines: Iterable[str], part: str) -> Iterator[LogLine]:
     """Lines with their time; what has none (a torn write) is passed over."""
     for line in lines:
         stamp, _, text = line.rstrip("\n").partition(" ")
         try:
-            yield Line(datetime.fromisoformat(stamp), part, text)
+            yield LogLine(datetime.fromisoformat(stamp), part, text)
         except ValueError:
             continue
 
@@ -120,18 +120,18 @@ class Follower:
 
     def _open(self) -> None:
         if self._path.exists():
-            self._file = self._path.open(encoding="utf-8", errors="replace")
+            self._file = self._path.open(encoding="utf-8", errors="replace", newline="\n")
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[LogLine]:
         """The lines added since the last call."""
-        found = self._read()
+        lines = self._read()
         if self._replaced():
             self.close()
             self._open()
-            found += self._read()
-        return found
+            lines += self._read()
+        return lines
 
-    def _read(self) -> list[Line]:
+    def _read(self) -> list[LogLine]:
         if self._file is None:
             return []
         *lines, self._rest = (self._rest + self._file.read()).split("\n")

@@ -38,9 +38,9 @@ async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> 
     until = loop.time() + _LISTED_WITHIN
     while loop.time() < until and not stopped():
         listed = await asyncio.to_thread(_models, url)
-        found = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
-        if found is not None:
-            return as_served(found)
+        model = next((m for m in listed if m.get("id") == expected), listed[0] if listed else None)
+        if model is not None:
+            return as_served(model)
         await asyncio.sleep(_ASK_EVERY)
     return Served(expected)
 

@@ -56,7 +56,7 @@ def holder(port: int) -> str | None:
 
 
 def _listening_inodes(port: int) -> set[str]:
-    found = set()
+    inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             rows = Path(table).read_text().splitlines()[1:]
@@ -65,8 +65,8 @@ def _listening_inodes(port: int) -> set[str]:
         for row in rows:
             columns = row.split()
             if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
-                found.add(f"socket:[{columns[9]}]")
-    return found
+                inodes.add(f"socket:[{columns[9]}]")
+    return inodes
 
 
 def _has_socket(folder: Path, inodes: set[str]) -> bool:

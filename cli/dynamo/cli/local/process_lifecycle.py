@@ -12,6 +12,9 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
+
+from dynamo.runtime.process.backoff import Backoff
 
 
 class State(StrEnum):
@@ -26,12 +29,14 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
+RESTARTS: Final = Backoff(0.5, 30.0)
+
+
 @dataclass(frozen=True)
 class Policy:
     """When to start again, and when to give up."""
 
-    first_delay: float = 0.5
-    longest_delay: float = 30.0
+    backoff: Backoff = RESTARTS
     stable_after: float = 60.0
     """Ready for this long, and the next crash starts from the first delay again."""
     attempts: int = 4
@@ -193,7 +198,7 @@ def _exited(life: Life, code: int, last_line: str, now: float) -> tuple[Life, li
     if not life.was_ready and _hopeless(life, barren, code, last_line):
         return _to(life, State.FAILED, now, pid=None, barren=barren, reason=reason, ended=reason), [WakeAt(None)]
     stable = served and now - life.since >= life.policy.stable_after
-    delay = _next_delay(0.0 if stable else life.delay, life.policy)
+    delay = life.policy.backoff.after(0.0 if stable else life.delay)
     after = _to(life, State.BACKING_OFF, now, pid=None, barren=barren, delay=delay, reason=reason, ended=reason)
     return after, [WakeAt(now + delay)]
 
@@ -202,10 +207,6 @@ def _hopeless(life: Life, barren: int, code: int, last_line: str) -> bool:
     """Another start would end alike: tried often enough, wrong usage, or the same plain `Error: …` again."""
     explained = last_line.startswith("Error: ") and describe_exit(code, last_line) == life.reason
     return barren >= life.policy.attempts or code in life.policy.hopeless_codes or explained
-
-
-def _next_delay(delay: float, policy: Policy) -> float:
-    return min(delay * 2, policy.longest_delay) if delay else policy.first_delay
 
 
 def _timer(life: Life, now: float) -> tuple[Life, list[Effect]]:

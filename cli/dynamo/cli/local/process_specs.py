@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dynamo.cli.local.ports import LOOPBACK
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.converge import Start, converge
-from dynamo.operator.workload import Argument, Placement, Plan, PortOf, Workload, resolve
+from dynamo.operator.plan.rollout import Start, converge
+from dynamo.operator.plan.workload import Argument, Placement, Plan, PortOf, Workload, resolve
 
 INFRA = "infra"
 FRONTEND = "frontend"

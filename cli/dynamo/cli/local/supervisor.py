@@ -1,7 +1,7 @@
 """Keeps processes alive: feeds each one's state machine and carries out what it answers.
 
-`supervise.py` decides, `processes.py` acts, this joins them and keeps each part's log.
-Used by `run_file.py`; everything happens on one event loop.
+`process_lifecycle.py` decides, `processes.py` acts, this joins them and keeps each part's log.
+Used by `executor.py`; everything happens on one event loop.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dynamo.cli.local import supervise
-from dynamo.cli.local.logs import LogFile, Severity, message, severity
-from dynamo.cli.local.parts import PartSpec
+from dynamo.cli.local import process_lifecycle
+from dynamo.cli.local.log_files import LogFile, Severity, message, severity
+from dynamo.cli.local.process_lifecycle import Life, Policy, State
+from dynamo.cli.local.process_specs import PartSpec
 from dynamo.cli.local.processes import Child, Watchdog, spawn
-from dynamo.cli.local.supervise import Life, Policy, State
-from dynamo.operator.last_words import chosen, gist
+from dynamo.operator.cluster.termination_message import chosen, gist
+from dynamo.runtime.process.tasks import TaskOwner
 
 Probe = Callable[[], Awaitable[bool]]
 OnLog = Callable[["Part", str, Severity], None]
 OnChange = Callable[["Part"], None]
+
+_log = logging.getLogger(__name__)
 
 _PROBE_EVERY = 0.05
 _REMEMBERED_LINES = 30
@@ -82,7 +86,7 @@ class Supervisor:
         self._environment = dict(environment)
         self._folder = folder
         self._on_log, self._on_change = on_log, on_change
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskOwner(_log)
         self._changed = asyncio.Event()
 
     async def open(self) -> None:
@@ -97,18 +101,18 @@ class Supervisor:
 
     def start(self, part: Part) -> None:
         """Start it, and again whenever it ends by itself."""
-        self._feed(part, supervise.Start())
+        self._feed(part, process_lifecycle.Start())
 
     def kill_all(self) -> None:
         """End everything now."""
         for part in self.parts:
-            self._feed(part, supervise.Kill())
+            self._feed(part, process_lifecycle.Kill())
 
     async def stop(self, parts: Iterable[Part]) -> None:
         """End these in order of their own, and wait until they are gone."""
         ending = list(parts)
         for part in ending:
-            self._feed(part, supervise.Stop())
+            self._feed(part, process_lifecycle.Stop())
         await self.until(lambda: all(part.life.over for part in ending), None)
 
     async def until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
@@ -135,15 +139,15 @@ class Supervisor:
         """Kill what is left, wait for it, close the logs."""
         self.kill_all()
         while self._tasks:
-            await asyncio.wait(self._tasks)
+            await self._tasks.ended()
         for part in self.parts:
             self._set_timer(part, None)
             part.log.close()
         await self._watchdog.stop()
 
-    def _feed(self, part: Part, event: supervise.Event) -> None:
+    def _feed(self, part: Part, event: process_lifecycle.Event) -> None:
         before = part.life
-        part.life, effects = supervise.step(before, event, time.monotonic())
+        part.life, effects = process_lifecycle.step(before, event, time.monotonic())
         for effect in effects:
             self._carry_out(part, effect)
         if part.life != before:
@@ -151,16 +155,16 @@ class Supervisor:
                 self._on_change(part)
             self._changed.set()
 
-    def _carry_out(self, part: Part, effect: supervise.Effect) -> None:
+    def _carry_out(self, part: Part, effect: process_lifecycle.Effect) -> None:
         match effect:
-            case supervise.Spawn():
+            case process_lifecycle.Spawn():
                 part.started = time.monotonic()
                 self._own(self._run(part), f"run {part.label}")
-            case supervise.Terminate() if part.child is not None:
+            case process_lifecycle.Terminate() if part.child is not None:
                 part.child.terminate()
-            case supervise.Destroy() if part.child is not None:
+            case process_lifecycle.Destroy() if part.child is not None:
                 part.child.destroy()
-            case supervise.WakeAt(when):
+            case process_lifecycle.WakeAt(when):
                 self._set_timer(part, when)
 
     def _set_timer(self, part: Part, when: float | None) -> None:
@@ -168,15 +172,13 @@ class Supervisor:
             part.timer.cancel()
         delay = None if when is None else max(0.0, when - time.monotonic())
         loop = asyncio.get_running_loop()
-        part.timer = None if delay is None else loop.call_later(delay, self._feed, part, supervise.Timer())
+        part.timer = None if delay is None else loop.call_later(delay, self._feed, part, process_lifecycle.Timer())
 
     def _own(self, work: Awaitable[None], name: str) -> None:
         async def owned() -> None:
             await work
 
-        task = asyncio.get_running_loop().create_task(owned(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(owned(), name)
 
     async def _run(self, part: Part) -> None:
         """One process from its start to its end."""
@@ -190,10 +192,10 @@ class Supervisor:
         try:
             child = await spawn(part.spec.argv, environment, self._folder, self._watchdog, on_line)
         except OSError as error:
-            self._feed(part, supervise.Exited(127, f"can't start {part.spec.argv[0]}: {error.strerror}"))
+            self._feed(part, process_lifecycle.Exited(127, f"can't start {part.spec.argv[0]}: {error.strerror}"))
             return
         part.child = child
-        self._feed(part, supervise.Spawned(child.pid))
+        self._feed(part, process_lifecycle.Spawned(child.pid))
         probing = asyncio.ensure_future(self._probe(part))
         try:
             code = await child.wait()
@@ -203,21 +205,21 @@ class Supervisor:
                 await probing
             part.child = None
             self._watchdog.forget(child.pid)
-        self._feed(part, supervise.Exited(code, part.last_words))
+        self._feed(part, process_lifecycle.Exited(code, part.last_words))
 
     async def _probe(self, part: Part) -> None:
         if part.probe is None:
             return
         while part.life.state is State.STARTING:
             if await part.probe():
-                self._feed(part, supervise.Ready())
+                self._feed(part, process_lifecycle.Ready())
             await asyncio.sleep(_PROBE_EVERY)
 
     def _line(self, part: Part, stream: str, text: str) -> None:
         if stream == "stdout" and text.startswith("ready "):
             with contextlib.suppress(ValueError):
                 part.announced = dict(json.loads(text.removeprefix("ready ")))
-            self._feed(part, supervise.Ready())
+            self._feed(part, process_lifecycle.Ready())
             return
         own = severity(text)
         level = own if own is not None else part.last[-1][0] if part.last else Severity.INFO

@@ -1,6 +1,6 @@
 """What the states of a pipeline's parts add up to: it serves, it will never serve, or wait.
 
-Pure; `run_file.py` asks after every change.
+Pure; `executor.py` asks after every change.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynamo.cli.local.parts import FRONTEND, WORKER
-from dynamo.cli.local.supervise import State
+from dynamo.cli.local.process_lifecycle import State
+from dynamo.cli.local.process_specs import FRONTEND, WORKER
 
 GREET_WITHIN = 3.0
 """How long after it could serve a pipeline waits for the rest of its workers before it says so."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynamo.cli.asgi import Client
-from dynamo.cli.batch.answers import Outcome, Totals, statistics
-from dynamo.cli.batch.entries import Reader
+from dynamo.cli.asgi_client import Client
+from dynamo.cli.batch.input_lines import Reader
 from dynamo.cli.batch.ledger import BatchError, Ledger, open_ledger, survey
+from dynamo.cli.batch.output_lines import Outcome, Totals, statistics
 from dynamo.cli.batch.progress import progress
-from dynamo.cli.batch.running import Asker, ask_all
-from dynamo.cli.understood import Run
+from dynamo.cli.batch.runner import Asker, ask_all
+from dynamo.cli.run.settings import Run
 
 OUTPUT = "output.jsonl"
 _SHOWN = 20

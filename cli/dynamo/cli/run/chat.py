@@ -14,9 +14,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from dynamo.cli import typed
-from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.asgi_client import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
+from dynamo.cli.run import stdin
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -50,7 +50,7 @@ async def answer(client: Client, talk: Conversation, text: str, out: TextIO) -> 
 
 async def answer_pipe(client: Client, talk: Conversation) -> int:
     """One prompt, all of standard input; the exit code."""
-    prompt = (await typed.everything(sys.stdin.fileno())).rstrip("\n")
+    prompt = (await stdin.everything(sys.stdin.fileno())).rstrip("\n")
     if not prompt.strip():
         print("error: nothing came on standard input: echo 'your prompt' | dynamo-run ...", file=sys.stderr)
         return 2
@@ -69,7 +69,7 @@ async def chat(client: Client, talk: Conversation) -> int:
 async def _turns() -> AsyncGenerator[str, None]:
     """What the user types, turn by turn, until Ctrl-C, Ctrl-D or the end of input."""
     if not sys.stdin.isatty():
-        async for line in typed.lines(sys.stdin.fileno()):
+        async for line in stdin.lines(sys.stdin.fileno()):
             yield line
         return
     print("Ctrl-C or Ctrl-D ends the conversation.", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Tab after `dynamo-run`: the words of in= and out=, flags, and files.
 
 `eval "$(_DYNAMO_RUN_COMPLETE=bash_source dynamo-run)"` (or `zsh_source`, `fish_source`) turns it on; the script
-that it prints calls `dynamo-run` again at each Tab, which `run.py` hands over to here.
+that it prints calls `dynamo-run` again at each Tab, which `main.py` hands over to here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from dynamo.cli.grammar import DYN, ENGINES
-from dynamo.cli.run_settings import RunSettings
-from dynamo.runtime.settings import options
+from dynamo.cli.run.grammar import DYN, ENGINES
+from dynamo.cli.run.settings import RunSettings
+from dynamo.runtime.process.settings import options
 
 VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
 WORDS: Final = (

@@ -1,4 +1,5 @@
-"""A conversation inside a program: what `dynamo.llm`'s `run_input` asks for by name (`dynamo.llm.parts`)."""
+"""A conversation inside a program: what `dynamo.llm`'s `run_input` asks for by name
+(`dynamo.llm.serving.upper_layers`)."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dynamo.cli.asgi import RequestError
-from dynamo.cli.run import read
-from dynamo.cli.session import HOLD_SECONDS, converse
+from dynamo.cli.asgi_client import RequestError
+from dynamo.cli.run.main import read
+from dynamo.cli.run.session import HOLD_SECONDS, converse
 from dynamo.frontend.embedded import settings_of
-from dynamo.llm.parts import Talk
+from dynamo.llm.serving.upper_layers import Talk
 from dynamo.runtime.errors import EngineError
 from dynamo.runtime.runtime import DistributedRuntime
 
@@ -26,7 +27,7 @@ async def talk(runtime: DistributedRuntime, way: str, options: Mapping[str, Any]
     try:
         await asyncio.wait((talking, closing), return_when=asyncio.FIRST_COMPLETED)
         if talking.done() and talking.result():
-            raise EngineError("there was no answer")
+            raise EngineError("The engine returned no output. Run again with -v to see its log.")
     except RequestError as error:
         raise EngineError(str(error)) from error
     finally:

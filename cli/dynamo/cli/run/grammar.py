@@ -1,9 +1,9 @@
 """The words of `dynamo-run [in=X] [out=Y] [MODEL] [flags]`: who asks and who answers.
 
-Pure: `dynamo.cli.run` gives it the arguments and the few facts it needs (is standard
+Pure: `dynamo.cli.run.main` gives it the arguments and the few facts it needs (is standard
 input a terminal, is llama.cpp installed) and gets roles back, or a `CommandError` whose
 sentence says what to type instead. Only the first two words may be `in=` and `out=`,
-as in the original; the rest belongs to the flag parser.
+as in NVIDIA Dynamo; the rest belongs to the flag parser.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dynamo.engine_catalog import CATALOG, EngineName, traits_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 
+ENGINES: Final = tuple(engine.value for engine in CATALOG if engine != EngineName.PYTHON)
+"""Names for `out=`; a Python file has words of its own."""
 USAGE: Final = (
     "dynamo-run [in=text|stdin|http|grpc|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
-    "[out=echo_core|echo_full|mocker|llamacpp|mistralrs|vllm|sglang|trtllm|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
+    f"[out={'|'.join(ENGINES)}|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"
 BATCH: Final = "batch"
 NONE: Final = "none"
 """Nobody asks: `in=none`, or `in=none:dyn://N.C.E` where the leader serves something else than the default."""
-ENGINES: Final = (
-    "echo_core", "echo_full", "mocker", "llamacpp", "mistralrs", "vllm", "sglang", "trtllm",
-)  # fmt: skip
-DEFAULTS: Final = ("llamacpp", "mistralrs")
+DEFAULTS: Final = (EngineName.LLAMACPP.value, EngineName.MISTRALRS.value)
 """The engines that are taken where `out=` is left out, in this order; the first reads only GGUF files."""
 _ALIASES: Final = {"echo": "echo_full", "llama_cpp": "llamacpp", "auto": DYN}
 _INPUTS: Final = ("text", "stdin", "http", "grpc")
@@ -82,8 +82,8 @@ def split(argv: Sequence[str]) -> Words:
     own, engine_arguments = _cut(argv)
     verbosity, words = _verbosity(own)
     sides: dict[str, str] = {}
-    while words and len(sides) < 2 and (found := _SIDE.fullmatch(words[0])):
-        name, value = found.groups()
+    while words and len(sides) < 2 and (side := _SIDE.fullmatch(words[0])):
+        name, value = side.groups()
         if name not in ("in", "out"):
             raise CommandError(f"Invalid argument {words[0]!r}: it must start with 'in=' or 'out='. Usage: {USAGE}")
         if name in sides:
@@ -104,16 +104,16 @@ def _cut(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _verbosity(words: list[str]) -> tuple[int, list[str]]:
     """`-v` is debug, `-vv` is trace, wherever they stand."""
-    found = [len(word) - 1 for word in words if re.fullmatch("-v+", word)]
-    if sum(found) > 2:
+    counts = [len(word) - 1 for word in words if re.fullmatch("-v+", word)]
+    if sum(counts) > 2:
         raise CommandError("too many -v: valid values are -v (debug) and -vv (trace)")
-    return sum(found), [word for word in words if not re.fullmatch("-v+", word)]
+    return sum(counts), [word for word in words if not re.fullmatch("-v+", word)]
 
 
 def _refuse_late_sides(words: list[str]) -> None:
     for word in words:
         if word.startswith(("in=", "out=")):
-            raise CommandError(f"{word!r} comes too late: in= and out= are the first two words. Usage: {USAGE}")
+            raise CommandError(f"Put {word!r} before the model and the flags. Usage: {USAGE}")
 
 
 def decide(words: Words, *, model: str, terminal: bool, installed: Collection[str]) -> Roles:
@@ -173,12 +173,13 @@ def _default_output(model: str, installed: Collection[str]) -> str:
     if not model:
         return "echo_full"
     of_gguf = model.lower().endswith(".gguf") or model.startswith("package://")
-    found = next((name for name in (DEFAULTS if of_gguf else DEFAULTS[1:]) if name in installed), "")
-    if found:
-        return found
+    engine = next((name for name in (DEFAULTS if of_gguf else DEFAULTS[1:]) if name in installed), "")
+    if engine:
+        return engine
     wanted = DEFAULTS[0 if of_gguf else 1]
+    extra = traits_of(wanted).extra
     raise CommandError(
-        f'{model} is served by {wanted} where out= is left out: pip install "dynamo-pipelines[{wanted}]", or say which '
+        f'{model} is served by {wanted} where out= is left out: pip install "dynamo-pipelines[{extra}]", or say which '
         "engine answers (out=echo_core and out=mocker need only its tokenizer)"
     )
 

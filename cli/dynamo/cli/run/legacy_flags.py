@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.runtime.flags import Former, needless, refused, renamed
-from dynamo.runtime.planes import PLANES
+from dynamo.runtime.load_balancing import ROUTER_MODES
+from dynamo.runtime.process.legacy_flags import PLANES, LegacyFlag, needless, refused, renamed
 
-FORMER: Final[tuple[Former, ...]] = (
+FORMER: Final[tuple[LegacyFlag, ...]] = (
     *PLANES,
     renamed("--dist-init-addr", "--leader-addr", "{}"),
     renamed("--router-kv-overlap-score-weight", "--kv-overlap-score-weight", "{}"),
@@ -17,8 +17,8 @@ FORMER: Final[tuple[Former, ...]] = (
     renamed("--kv-events", "--use-kv-events=true", switch=True),
     refused("--router-track-active-blocks", "a frontend always counts them", plain=["true"]),
     needless("--verbosity", "give -v or -vv"),
-    refused("--router-mode", "choose round-robin, random, least-loaded, power-of-two or kv",
-            keeps=["round-robin", "random", "least-loaded", "power-of-two", "kv"]),
+    refused("--router-mode", f"choose {', '.join(ROUTER_MODES[:-1])} or {ROUTER_MODES[-1]}",
+            keeps=ROUTER_MODES),
 )  # fmt: skip
 GROUPS: Final = {
     "Model": ("model_", "context_length", "kv_cache_block_size", "chat_template", "dyn_"),

@@ -1,6 +1,6 @@
 """`dynamo-run`: one model, one line. Reads the command line and starts what it names.
 
-The grammar is in `grammar.py`, the flags in `run_settings.py`; `session.py` puts the
+The grammar is in `grammar.py`, the flags in `settings.py`; `session.py` puts the
 frontend and the worker together in this process. Nothing heavy is imported before the
 line is understood, so that `--help` and mistakes answer at once.
 """
@@ -15,15 +15,16 @@ from typing import Any, Final
 
 import click
 
-from dynamo.cli.grammar import DEFAULTS, CommandError, Words, decide, split
-from dynamo.cli.main import installed_version
-from dynamo.cli.run_former import FORMER, GROUPS
-from dynamo.cli.run_settings import RunSettings, check, notices, request_defaults
-from dynamo.cli.understood import Run
-from dynamo.runtime import settings as flags
-from dynamo.runtime.flags import FlagCommand
+from dynamo.cli.run.grammar import DEFAULTS, ENGINES, CommandError, Words, decide, split
+from dynamo.cli.run.legacy_flags import FORMER, GROUPS
+from dynamo.cli.run.settings import Run, RunSettings, check, notices, request_defaults
+from dynamo.engine_catalog import traits_of
+from dynamo.runtime.process import settings as flags
+from dynamo.runtime.process.legacy_flags import FlagCommand
+from dynamo.runtime.process.settings import installed_version
 
-HELP: Final = """Chat with a model, serve it over HTTP, or make it a worker of a larger system.
+_ENGINE_LINES: Final = "\n".join(f"  {name:12} {traits_of(name).title}" for name in ENGINES)
+HELP: Final = f"""Chat with a model, serve it over HTTP, or make it a worker of a larger system.
 
 The words in= and out= come first, and either may be left out. Where neither is dyn, everything happens in this
 process: no etcd, no NATS.
@@ -34,18 +35,13 @@ in=, who asks:
   stdin        one prompt from a pipe, the answer on standard output (default otherwise)
   http         an OpenAI-compatible server
   grpc         KServe's protocol over gRPC, and that server on --grpc-metrics-port
-  batch:FILE   each line of a JSON Lines file: {"text": PROMPT}, or OpenAI's batch lines
+  batch:FILE   each line of a JSON Lines file: {{"text": PROMPT}}, or OpenAI's batch lines
   dyn://N.C.E  other processes, over etcd and NATS: this one is a worker
   none         nobody: a node beside the leader of an engine that runs over several
 
 \b
 out=, who answers:
-  llamacpp     llama.cpp, for a .gguf file (default for one)
-  mistralrs    mistral.rs, for a .gguf file or a folder of safetensors (default for other models)
-  vllm, sglang, trtllm  engines for NVIDIA GPUs, for a folder of safetensors
-  mocker       a simulated engine with real scheduling and timing
-  echo_core    the prompt's own tokens, after the chat template
-  echo_full    the prompt's own text (also: echo; default without a model)
+{_ENGINE_LINES}
   pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
   dyn          workers found in etcd (also: auto, dyn://N.C.E)
 
@@ -73,15 +69,12 @@ Variables: a flag goes before its variable, that before the default.
   DYN_LOG                         what is logged: info, warn,dynamo.runtime=debug; -v is debug, -vv trace
   DYN_TOKEN_ECHO_DELAY_MS         pause of the echo engines between tokens (10)
   HF_TOKEN, HF_HOME               models from Hugging Face
-  DYN_CONSOLE=1                   `dynamo console` shows which task waits for what
+  DYN_CONSOLE=1                   `dynamo tasks` shows what each task waits for
 
 \b
 Exit codes: 0, 1 failed (in=batch: also where a line failed), 2 usage, 130 interrupted.
 Flags of 2025 and 2026 are understood: docs/compatibility.md.
 """
-
-_PACKAGES: Final = {"llamacpp": "xllamacpp", "mistralrs": "mistralrs"}
-"""What has to be there for an engine of `DEFAULTS`."""
 
 
 class RunCommand(FlagCommand):
@@ -133,7 +126,7 @@ def _sides(words: Words) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
     if "_DYNAMO_RUN_COMPLETE" in os.environ:
-        from dynamo.cli.run_completion import complete
+        from dynamo.cli.run.completion import complete
 
         complete()
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
@@ -148,7 +141,7 @@ def run(argv: list[str]) -> int:
         understood = read(
             ["--help"] if not argv or {"-h", "--help"} & set(argv) else argv,
             terminal=sys.stdin.isatty(),
-            installed=[name for name in DEFAULTS if importlib.util.find_spec(_PACKAGES[name])],
+            installed=[name for name in DEFAULTS if importlib.util.find_spec(traits_of(name).package)],
         )
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -163,7 +156,7 @@ def run(argv: list[str]) -> int:
 
 def _start(understood: Run) -> int:
     try:
-        from dynamo.cli import session
+        from dynamo.cli.run import session
     except ModuleNotFoundError as error:  # installed without what it composes
         print(f'error: {error.name} is not installed: pip install "dynamo-pipelines[cli]"', file=sys.stderr)
         return 1
@@ -184,7 +177,3 @@ def _start(understood: Run) -> int:
         if understood.words.verbosity > 1:
             raise
         return 1
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """What `dynamo-run` starts: a worker, a frontend, or both in one process.
 
 Where one side is elsewhere this is the other deployable itself, with the flags that
-`run_settings.py` made. Else both live on one in-memory runtime here, and a chat talks to
+`settings.py` made. Else both live on one in-memory runtime here, and a chat talks to
 the frontend's own ASGI app, so that nothing listens on a port. An engine over several nodes is the exception: this
 process leads them, and they find it in etcd.
 """
@@ -19,26 +19,26 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.asgi_client import Client, RequestError
 from dynamo.cli.batch.ledger import BatchError
-from dynamo.cli.batch.work import Batch, prepared, work
-from dynamo.cli.chat import answer_pipe, chat, first_model
 from dynamo.cli.conversation import Conversation
-from dynamo.cli.grammar import BATCH, DYN, WORKER
-from dynamo.cli.run_settings import RunSettings, frontend_settings, over_nodes, worker_settings
-from dynamo.cli.understood import Run
+from dynamo.cli.run.batch import Batch, prepared, work
+from dynamo.cli.run.chat import answer_pipe, chat, first_model
+from dynamo.cli.run.grammar import BATCH, DYN, WORKER
+from dynamo.cli.run.settings import Run, RunSettings, frontend_settings, over_nodes, worker_settings
 from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
-from dynamo.frontend.http_server import CONNECTION
+from dynamo.frontend.http.server import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings, problem
-from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging, loops
-from dynamo.runtime.background import unless_dead
-from dynamo.runtime.tracing import tracing_from_env
+from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.tasks import unless_dead
+from dynamo.runtime.process.tracing import tracing_from_env
 from dynamo.worker import main as worker_process
 from dynamo.worker.engine import Engine
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.serving import serve_engine
 
 USER_ERRORS: Final = (DynamoException, RequestError, BatchError, OSError)
 """What ends a run with one sentence and exit code 1."""
@@ -61,14 +61,14 @@ def start(run: Run) -> int:
         _quiet_logging(verbosity)
         if run.roles.input != BATCH:
             # Not on uvloop: a terminal's prompt wants the standard loop's signals.
-            return asyncio.run(loops.watched(_talk(run, settings)))
+            return asyncio.run(event_loop.watched(_talk(run, settings)))
         with prepared(run) as batch:
-            return loops.run(_talk(run, replace(settings, hold_seconds=HOLD_SECONDS), batch))
+            return event_loop.run(_talk(run, replace(settings, hold_seconds=HOLD_SECONDS), batch))
     if run.roles.output == DYN:
         frontend_process.run(settings)
         return 0
     configure_logging(verbosity)
-    loops.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
+    event_loop.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
     return 0
 
 
@@ -98,7 +98,7 @@ def _say(line: str) -> None:
 
 def _say_ready(url: str, grpc: str = "") -> None:
     said = {"url": url} | ({"grpc": grpc} if grpc else {})
-    loops.calm_collector()
+    event_loop.calm_collector()
     sys.stdout.write(f"ready {json.dumps(said)}\n")
     sys.stdout.flush()
     _say(f"serving on {f'{grpc} (gRPC) and ' if grpc else ''}{url}/v1 (Ctrl-C ends)")

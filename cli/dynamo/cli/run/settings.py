@@ -1,8 +1,8 @@
-"""The flags of `dynamo-run` and what they mean to a frontend and to a worker.
+"""The flags of `dynamo-run`, what they mean to a frontend and to a worker, and a command line that was understood.
 
 Pure: translates one `RunSettings` into the settings of the two deployables, whose own
-code then does the work. Flags of the original that are none of these stand in `run_former.py`.
-"""
+code then does the work. Flags of NVIDIA Dynamo that are none of these stand in `legacy_flags.py`.
+A `Run` is made by `main.py` and carried out by `session.py`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli.grammar import BATCH, DYN, WORKER, CommandError, Roles
-from dynamo.frontend.defaults import RequestDefaults, read_defaults
-from dynamo.frontend.settings import OVERLAP_WEIGHT, ROUTER_MODES, FrontendSettings
+from dynamo.cli.run.grammar import BATCH, DYN, WORKER, CommandError, Roles, Words
+from dynamo.frontend.openai.request_defaults import RequestDefaults, read_defaults
+from dynamo.frontend.routing.kv_options import OVERLAP_WEIGHT
+from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.load_balancing import ROUTER_MODES
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.settings import setting
+from dynamo.runtime.process.settings import build, setting
 from dynamo.worker.settings import WorkerSettings
 
 LOCAL_ENDPOINT: Final = EndpointPath("dynamo", "backend", "generate")
@@ -43,7 +45,9 @@ class RunSettings:
         "round-robin", "How in=http out=dyn chooses a worker.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
     migration_limit: int | None = setting(
-        None, "How often a request whose worker was lost goes on elsewhere.", env="DYN_MIGRATION_LIMIT"
+        None,
+        "Times a request may move to another worker after its worker fails; 0 disables migration.",
+        env="DYN_MIGRATION_LIMIT",
     )
     context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
     kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
@@ -52,10 +56,14 @@ class RunSettings:
         flags=["--custom-jinja-template"],
     )  # fmt: skip
     dyn_tool_call_parser: str = setting(
-        "", "What makes tool_calls of the model's answers (worker side; docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
+        "",
+        "Parser that extracts `tool_calls` from the output (worker side; docs/tools.md).",
+        env="DYN_TOOL_CALL_PARSER",
     )
     dyn_reasoning_parser: str = setting(
-        "", "What makes reasoning_content of its thoughts (worker side; docs/tools.md).", env="DYN_REASONING_PARSER"
+        "",
+        "Parser that extracts `reasoning_content` from the output (worker side; docs/tools.md).",
+        env="DYN_REASONING_PARSER",
     )
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
@@ -67,14 +75,21 @@ class RunSettings:
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
     tensor_parallel_size: int = setting(1, "GPUs per worker.")
     num_nodes: int = setting(1, "Machines per engine; the same on each.")
-    node_rank: int = setting(0, "Which of them this is: 0 leads, the others follow (in=none).")
+    node_rank: int = setting(0, "Rank of this machine: 0 leads, the others follow (in=none).")
     leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
-    kv_overlap_score_weight: float = setting(OVERLAP_WEIGHT, "Weight of cached prefix blocks (kv router).")
-    router_temperature: float = setting(0.0, "Randomness of the choice (kv router).")
-    router_replica_sync: str = setting(
-        "true", "Tell other frontends what was sent, and count what they send (kv router).", choices=TRUE_FALSE
+    kv_overlap_score_weight: float = setting(
+        OVERLAP_WEIGHT,
+        "How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
     )
-    use_kv_events: str = setting("true", "Follow the workers' KV events (kv router).", choices=TRUE_FALSE)
+    router_temperature: float = setting(
+        0.0, "Softmax temperature of the choice (kv router); 0 always takes the cheapest worker."
+    )
+    router_replica_sync: str = setting(
+        "true", "Exchange routing decisions with other frontends (kv router).", choices=TRUE_FALSE
+    )
+    use_kv_events: str = setting(
+        "true", "Track caches by the workers' KV events; else predict them (kv router).", choices=TRUE_FALSE
+    )
     discovery_backend: str = setting(
         "etcd", "Where other processes are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
@@ -91,13 +106,13 @@ _WORKER_SIDE: Final = (
 
 def notices(roles: Roles, settings: RunSettings, model: str = "") -> list[str]:
     """One sentence per flag that was given but changes nothing for this engine, or for this model."""
-    found = []
+    sentences = []
     if settings.base_gpu_id and roles.output != SGLANG:
-        found.append(f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES")
+        sentences.append(f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES")
     if settings.model_config and not is_gguf(model):
         what = f"{model} has its own tokenizer and template" if model else "it describes a .gguf file"
-        found.append(f"--model-config changes nothing: {what}")
-    return found
+        sentences.append(f"--model-config changes nothing: {what}")
+    return sentences
 
 
 def check(roles: Roles, settings: RunSettings, model: str) -> None:
@@ -133,7 +148,10 @@ def _check_nodes(roles: Roles, settings: RunSettings) -> None:
             "and --node-rank from 1 on"
         )
     if roles.output == DYN and (settings.num_nodes, settings.node_rank, settings.leader_addr) != (1, 0, ""):
-        raise CommandError("--num-nodes, --node-rank and --leader-addr belong to an engine, and out=dyn has none here")
+        raise CommandError(
+            "--num-nodes, --node-rank and --leader-addr configure an engine; out=dyn runs none. "
+            "Give them to the worker: in=dyn://… out=ENGINE."
+        )
     if roles.input != WORKER and settings.node_rank:
         raise CommandError(f"--node-rank {settings.node_rank}: give in=none on the nodes beside the leader")
 
@@ -160,7 +178,8 @@ def frontend_settings(
     roles: Roles, settings: RunSettings, template: Mapping[str, Any] | None = None
 ) -> FrontendSettings:
     """What the frontend in this process is told; `template` has the fields of `--request-template`."""
-    return FrontendSettings(
+    return build(
+        FrontendSettings,
         http_host=settings.http_host,
         http_port=settings.http_port,
         kserve_grpc_server=roles.input == "grpc",
@@ -235,7 +254,19 @@ def request_defaults(settings: RunSettings) -> dict[str, Any]:
     if not settings.request_template:
         return {}
     try:
-        found = read_defaults(Path(settings.request_template).read_text())
+        defaults = read_defaults(Path(settings.request_template).read_text())
     except (OSError, ValueError, InvalidArgument) as error:
         raise CommandError(f"--request-template {settings.request_template}: {error}") from error
-    return {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
+    return {name: value for name in defaults.__struct_fields__ if (value := getattr(defaults, name)) is not None}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Who asks, who answers, with which model and flags."""
+
+    words: Words
+    roles: Roles
+    settings: RunSettings
+    model: str
+    template: dict[str, Any]
+    """The fields of `--request-template`."""

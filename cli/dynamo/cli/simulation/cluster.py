@@ -9,13 +9,13 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from dynamo.cli.simulation.engine import Engine, Job, Seen, TraceAnswer
-from dynamo.cli.simulation.placing import KV, KvPlacing, Placed, Placing, PlainPlacing
+from dynamo.cli.simulation.engine import Engine, Seen, SimulatedRequest, TraceAnswer
 from dynamo.cli.simulation.prompts import Prompts
+from dynamo.cli.simulation.routing import KV, KvPlacing, Placed, Placing, PlainPlacing
 from dynamo.cli.simulation.trace import Call
-from dynamo.frontend.kv import KvOptions
-from dynamo.llm.kv.events import KvStep
-from dynamo.worker.engines.mock.arguments import MockArguments
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.llm.kv.messages import KvStep
+from dynamo.worker.engines.mocker.arguments import MockArguments
 
 _STEP_ENDS: Final = 0
 """Before those who come at the same moment: a request that comes at a step's end is in the next but one's plan."""
@@ -116,7 +116,7 @@ class Cluster:
         seen.tokens_out += wanted
         names, tail = self._prompts.prompt(call)
         placed = self._placing.place(number, names, call.tokens_in)
-        job = Job(number, self._now, TraceAnswer(self._prompts.answer(call, number, wanted)), placed)
+        job = SimulatedRequest(number, self._now, TraceAnswer(self._prompts.answer(call, number, wanted)), placed)
         target = self._engine(placed)
         engine = self.engines[target]
         before = engine.due
@@ -124,7 +124,7 @@ class Cluster:
         if engine.due != before:
             self._await(target)
 
-    def _ended(self, job: Job, now: int) -> None:
+    def _ended(self, job: SimulatedRequest, now: int) -> None:
         self._follow(self._calls[job.number])
 
     def _follow(self, call: Call) -> None:

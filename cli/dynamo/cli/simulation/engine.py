@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dynamo.cli.simulation.placing import Placed
-from dynamo.llm.kv.events import KvStep
-from dynamo.worker.engines.mock.arguments import MockArguments
-from dynamo.worker.engines.mock.scheduler import Sequence
-from dynamo.worker.engines.mock.stepper import Output, Step, Stepper
+from dynamo.cli.simulation.routing import Placed
+from dynamo.llm.kv.messages import KvStep
+from dynamo.worker.engines.mocker.arguments import MockArguments
+from dynamo.worker.engines.mocker.scheduler import Sequence
+from dynamo.worker.engines.mocker.stepper import Output, Step, Stepper
 
 _NS: Final = 1_000_000_000
 _NEVER: Final = -1
@@ -42,7 +42,7 @@ class TraceAnswer:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SimulatedRequest:
     """A request inside an engine."""
 
     number: int
@@ -69,19 +69,19 @@ class Seen:
 
 
 class Engine:
-    """See the module. `due` is when its step ends; None while it is idle."""
+    """Run one engine in simulated time. `due` is when its step ends; None while it is idle."""
 
     __slots__ = (
         "_gaps", "_length", "_on_end", "_on_kv", "_quiet", "_seen", "_skips", "_start", "_step", "due", "stepper",
     )  # fmt: skip
 
     def __init__(
-        self, arguments: MockArguments, seen: Seen, on_kv: Callable[[KvStep], None], on_end: Callable[[Job, int], None],
-        skips: bool = True,
+        self, arguments: MockArguments, seen: Seen, on_kv: Callable[[KvStep], None],
+        on_end: Callable[[SimulatedRequest, int], None], skips: bool = True,
     ) -> None:  # fmt: skip
-        self.stepper: Stepper[Job] = Stepper(arguments.limits, arguments.timing)
+        self.stepper: Stepper[SimulatedRequest] = Stepper(arguments.limits, arguments.timing)
         self._seen, self._gaps, self._on_kv, self._on_end, self._skips = seen, seen.gaps, on_kv, on_end, skips
-        self._step: Step[Job] | None = None
+        self._step: Step[SimulatedRequest] | None = None
         self._start = self._length = self._quiet = 0
         self.due: int | None = None
 
@@ -90,7 +90,7 @@ class Engine:
         """How busy it is, to be compared."""
         return self.stepper.scheduler.burden
 
-    def submit(self, job: Job, names: list[int], tail: list[int], now: int) -> None:
+    def submit(self, job: SimulatedRequest, names: list[int], tail: list[int], now: int) -> None:
         """A request comes; a step that is under way is not touched by it."""
         self.stepper.scheduler.add_named(job, names, tail)
         if self._step is None:
@@ -132,7 +132,7 @@ class Engine:
             self._gaps[self._length] += count * len(self._step.plan.producing)
             self._start += count * self._length
 
-    def _tell(self, outputs: list[Output[Job]], now: int) -> None:
+    def _tell(self, outputs: list[Output[SimulatedRequest]], now: int) -> None:
         following = 0
         for sequence, _, over in outputs:
             job = sequence.owner
@@ -150,13 +150,13 @@ class Engine:
         if following:
             self._gaps[self._length] += following
 
-    def _began(self, job: Job, cached: int, now: int) -> None:
+    def _began(self, job: SimulatedRequest, cached: int, now: int) -> None:
         job.first = now
         job.placed.prefilled()
         self._seen.first.append(now - job.sent)
         self._seen.tokens_cached += cached
 
-    def _preempted(self, step: Step[Job], told: set[Sequence[Job]], now: int) -> None:
+    def _preempted(self, step: Step[SimulatedRequest], told: set[Sequence[SimulatedRequest]], now: int) -> None:
         """Somebody was sent back to the queue, with this step's token or without."""
         for sequence in step.plan.producing:
             job = sequence.owner

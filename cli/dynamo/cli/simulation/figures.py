@@ -65,19 +65,19 @@ def percentile(counted: Sequence[tuple[int, int]], percent: float) -> int:
 _COLUMNS = ("router", "requests", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "hit ratio", "tokens/s")
 
 
-def table(found: Iterable[Figures]) -> str:
+def table(results: Iterable[Figures]) -> str:
     """For people: a line for each mode, columns aligned; refusals and preemptions below, where there are any."""
-    found = list(found)
-    rows = [_COLUMNS, *(_row(one) for one in found)]
+    results = list(results)
+    rows = [_COLUMNS, *(_row(one) for one in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines += [
         f"{one.mode}: {one.preemptions:,} times a request was sent back to the queue for want of KV blocks"
-        for one in found
+        for one in results
         if one.preemptions
     ]
-    if found and found[0].refused:
-        lines.append(f"{found[0].refused:,} prompts are longer than the engine takes, and were refused")
+    if results and results[0].refused:
+        lines.append(f"{results[0].refused:,} prompts are longer than the engine takes, and were refused")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """Prompts of a trace as blocks that router and engine know: a hash id stands for a token of that number, repeated.
 
-So names are made by `dynamo.llm.kv.hashing`, as for any prompt, without ever having the text.
+So names are made by `dynamo.llm.kv.block_hash`, as for any prompt, without ever having the text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from dynamo.cli.simulation.trace import Call, TraceError
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
 
 _LAST_TOKEN: Final = (1 << 32) - 1
 """Ids of a trace are below 2**31, so tokens counted down from here are nobody's."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 
-from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
-from dynamo.frontend.routing import SELECTORS, Candidate, Turn
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.router import Prompt
+from dynamo.frontend.routing.candidates import Candidate, load
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvAttempt, KvRouting
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv.scheduler import Prompt
+from dynamo.runtime.load_balancing import RouterMode, select
 
-KV: Final = "kv"
-MODES: Final = tuple(SELECTORS)
+KV: Final = RouterMode.KV.value
 
 
 class Placed(Protocol):
@@ -41,7 +42,7 @@ class Placing(Protocol):
 class _KvPlaced:
     __slots__ = ("close", "dp_rank", "prefilled", "worker")
 
-    def __init__(self, ticket: Ticket, worker: int) -> None:
+    def __init__(self, ticket: KvAttempt, worker: int) -> None:
         assert ticket.decision is not None
         self.worker = worker
         self.dp_rank: int | None = ticket.decision.rank.dp_rank
@@ -63,11 +64,11 @@ class KvPlacing:
                 self._router.follow(worker, blocks)
 
     def place(self, number: int, names: list[int], tokens: int) -> Placed:
-        ticket = Ticket(number, self._router, Prompt(names, tokens), self._clock)
+        ticket = KvAttempt(number, self._router, Prompt(names, tokens), self._clock)
         return _KvPlaced(ticket, ticket.place(self._workers))
 
     def told(self, worker: int, step: KvStep) -> None:
-        self._router.told(worker, step)
+        self._router.apply(worker, step)
 
 
 class _Counted:
@@ -89,11 +90,12 @@ class PlainPlacing:
     """Every other mode: by what this frontend has open there."""
 
     def __init__(self, mode: str, workers: int, capacity: int, random: Random) -> None:
-        self._select, self._random, self._turn = SELECTORS[mode], random, Turn()
+        self._mode, self._random, self._turn = RouterMode(mode), random, 0
         self._candidates: Sequence[Candidate] = [Candidate(id=worker, capacity=capacity) for worker in range(workers)]
 
     def place(self, number: int, names: list[int], tokens: int) -> Placed:
-        return _Counted(self._select(self._candidates, self._turn, self._random))
+        self._turn += 1
+        return _Counted(select(self._mode, self._candidates, load, self._turn, self._random))
 
     def told(self, worker: int, step: KvStep) -> None:
         """Nobody listens."""

@@ -29,7 +29,7 @@ class TraceError(Exception):
     """A trace that can't be used; the text says where and why."""
 
 
-class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+class TraceLine(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One line of a trace."""
 
     timestamp: _Time | None = None
@@ -66,9 +66,9 @@ def read_trace(file: Path, block: int, limit: int | None = None) -> list[Call]:
         raise TraceError(f"{file}: {error.strerror}") from None
 
 
-def parse(lines: Iterable[bytes], block: int, name: str) -> Iterator[Line]:
+def parse(lines: Iterable[bytes], block: int, name: str) -> Iterator[TraceLine]:
     """Lines one by one; raises `TraceError` naming the line and what is wrong with it. Blank ones are passed over."""
-    decode = msgspec.json.Decoder(Line).decode
+    decode = msgspec.json.Decoder(TraceLine).decode
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -81,7 +81,7 @@ def parse(lines: Iterable[bytes], block: int, name: str) -> Iterator[Line]:
         yield line
 
 
-def _wrong(line: Line, block: int) -> str | None:
+def _wrong(line: TraceLine, block: int) -> str | None:
     needed = -(-line.input_length // block)
     if len(line.hash_ids) != needed:
         return (
@@ -93,7 +93,7 @@ def _wrong(line: Line, block: int) -> str | None:
     return None
 
 
-def calls(lines: Iterable[Line], limit: int | None = None) -> list[Call]:
+def calls(lines: Iterable[TraceLine], limit: int | None = None) -> list[Call]:
     """Lines as calls, sessions chained; raises `TraceError` where there is none."""
     found: list[Call] = []
     last: dict[str | int, int] = {}
@@ -118,7 +118,7 @@ def calls(lines: Iterable[Line], limit: int | None = None) -> list[Call]:
     return found
 
 
-def write_trace(file: Path, lines: Iterable[Line]) -> int:
+def write_trace(file: Path, lines: Iterable[TraceLine]) -> int:
     """Write lines; how many there were. Raises `TraceError`."""
     encode, count = msgspec.json.Encoder().encode, 0
     try:

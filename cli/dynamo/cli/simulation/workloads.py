@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, Line
+from dynamo.cli.simulation.trace import MOONCAKE_BLOCK, TraceLine
 
 SMALL_BLOCK: Final = 64
 
@@ -43,8 +43,8 @@ def _spread(random: Random, median: float, sigma: float, low: int, high: int) ->
 
 
 SHAPES: Final[dict[str, Shape]] = {
-    # Workload e of the comparison with ai-dynamo: 20 shared system prompts of 4k tokens, three turns.
-    "e": Shape(
+    # Workload e of the comparison with NVIDIA Dynamo: 20 shared system prompts of 4k tokens, three turns.
+    "shared-prefix": Shape(
         SMALL_BLOCK, 20, 4096, (3, 3), lambda _: 128, lambda _: 64, lambda random: random.expovariate(1.0), 16_000
     ),
     # A coding agent: few large beginnings (instructions, tools), many turns with what a tool said, short answers.
@@ -60,7 +60,7 @@ SHAPES: Final[dict[str, Shape]] = {
 }  # fmt: skip
 
 
-def generate(name: str, requests: int, per_second: float, seed: int) -> Iterator[Line]:
+def generate(name: str, requests: int, per_second: float, seed: int) -> Iterator[TraceLine]:
     """`requests` lines of a workload in the order in which conversations begin, `per_second` of these on average."""
     shape, random = SHAPES[name], Random(f"{name}/{seed}")
     fresh = itertools.count()
@@ -79,7 +79,7 @@ def generate(name: str, requests: int, per_second: float, seed: int) -> Iterator
                 return
 
 
-def _conversation(shape: Shape, random: Random, ids: list[int], fresh: Iterator[int]) -> Iterator[Line]:
+def _conversation(shape: Shape, random: Random, ids: list[int], fresh: Iterator[int]) -> Iterator[TraceLine]:
     tokens, delay = shape.opening_tokens, None
     for _ in range(random.randint(*shape.turns)):
         tokens += shape.asked(random)
@@ -88,7 +88,7 @@ def _conversation(shape: Shape, random: Random, ids: list[int], fresh: Iterator[
             return
         blocks, whole = -(-tokens // shape.block), -(-(tokens + answer) // shape.block)
         ids += itertools.islice(fresh, whole - len(ids))
-        yield Line(
+        yield TraceLine(
             input_length=tokens, output_length=answer, hash_ids=ids[:blocks], output_hash_ids=ids[blocks:whole],
             delay=delay,
         )  # fmt: skip

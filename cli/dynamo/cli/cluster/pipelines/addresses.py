@@ -29,8 +29,8 @@ class Address(NamedTuple):
 
 def addresses(service: Live, ingresses: Iterable[Live] = (), nodes: Iterable[Live] = ()) -> list[Address]:
     """Every address from outside the cluster, best first."""
-    found = [*_from_ingresses(service, ingresses), *_from_load_balancer(service), *_from_nodes(service, nodes)]
-    return list(dict.fromkeys(found))
+    urls = [*_from_ingresses(service, ingresses), *_from_load_balancer(service), *_from_nodes(service, nodes)]
+    return list(dict.fromkeys(urls))
 
 
 def inside(service: Live) -> Address:
@@ -107,8 +107,8 @@ def _entrances(live: Live) -> list[Live]:
     return list(((live.get("status") or {}).get("loadBalancer") or {}).get("ingress") or [])
 
 
-def _entrance(found: Live) -> str:
-    return str(found.get("hostname") or found.get("ip") or "")
+def _entrance(entrance: Live) -> str:
+    return str(entrance.get("hostname") or entrance.get("ip") or "")
 
 
 def _from_nodes(service: Live, nodes: Iterable[Live]) -> Iterator[Address]:

@@ -8,10 +8,10 @@ import click
 
 from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.discovery import Discovery
-from dynamo.cli.cluster.documents import Named
-from dynamo.cli.cluster.follow import Wanted
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.operator.kinds import PIPELINES
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.pipelines.documents import Named
+from dynamo.cli.cluster.pipelines.follow import Wanted
+from dynamo.operator.kube.resources import PIPELINES
 
 _HOPELESS = (401,)
 """The next object would be answered the same."""

@@ -10,13 +10,13 @@ from typing import Final
 import click
 
 from dynamo.cli.cluster.client import Cluster, Target
-from dynamo.cli.cluster.documents import manifests, placed, read_text, report
-from dynamo.cli.cluster.follow import interruptible
-from dynamo.cli.cluster.looking import one
-from dynamo.cli.cluster.trouble import ClusterError
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
+from dynamo.cli.cluster.pipelines.follow import interruptible
+from dynamo.cli.cluster.pipelines.status import one
 from dynamo.operator.api.load import PipelineFileError
-from dynamo.operator.kinds import PIPELINES, PODS
-from dynamo.operator.resources import naming
+from dynamo.operator.kube.resources import PIPELINES, PODS
+from dynamo.operator.manifests import naming
 
 _LOOK_EVERY: Final = 0.5
 _REMIND_EVERY: Final = 10.0
@@ -26,11 +26,11 @@ Place = tuple[str, str]
 def named_in(file: Path, target: Target, cluster: Cluster) -> list[Place]:
     """Namespace and name of every pipeline of a file."""
     try:
-        found = manifests(*read_text(file))
+        objects = manifests(*read_text(file))
     except PipelineFileError as error:
         raise report(error, file, "nothing was deleted") from None
     return [
-        (each.namespace, each.name) for each in placed(found, target.namespace, cluster.namespace) if each.is_pipeline
+        (each.namespace, each.name) for each in placed(objects, target.namespace, cluster.namespace) if each.is_pipeline
     ]
 
 
@@ -65,6 +65,6 @@ def _wait(cluster: Cluster, deleted: Sequence[Place], seconds: float) -> None:
 
 
 def _left(cluster: Cluster, namespace: str, name: str) -> list[str]:
-    found = [f"pipeline {name}"] if cluster.find(PIPELINES.path(namespace, name)) else []
+    remaining = [f"pipeline {name}"] if cluster.find(PIPELINES.path(namespace, name)) else []
     pods = cluster.visible(PODS, namespace, labelSelector=f"{naming.PIPELINE}={name}")
-    return found + [f"pod {pod['metadata']['name']}" for pod in pods]
+    return remaining + [f"pod {pod['metadata']['name']}" for pod in pods]

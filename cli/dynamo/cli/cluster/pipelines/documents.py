@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.operator.api.documents import read_documents
+from dynamo.cli.cluster.errors import ClusterError
 from dynamo.operator.api.load import FileProblem, PipelineFileError, load_pipelines
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
+from dynamo.operator.api.yaml_documents import read_documents
 
 Manifest = dict[str, Any]
 
@@ -49,17 +49,17 @@ def read_text(file: Path) -> tuple[str, str]:
 def manifests(text: str, source: str) -> list[Manifest]:
     """Every object of the text, in order, Lists taken apart; raises `PipelineFileError` with all problems."""
     load_pipelines(text, source)
-    problems, found = [], []
+    problems, objects = [], []
     for document in read_documents(text):
         for manifest in _unpacked(document.data):
             if _has_head(manifest):
-                found.append(manifest)
+                objects.append(manifest)
             else:
                 message = "an object needs apiVersion, kind and metadata.name"
                 problems.append(FileProblem(source, document.line_of(""), "", message))
     if problems:
         raise PipelineFileError(problems)
-    return found
+    return objects
 
 
 def _unpacked(data: Any) -> Iterator[Any]:

@@ -17,8 +17,8 @@ def event_lines(events: Iterable[Live], names: Collection[str], count: int) -> l
 def event_time(event: Live) -> str:
     """When it last happened; the three writers of events each fill another field."""
     series = event.get("series") or {}
-    found = event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
-    return str(found or event["metadata"].get("creationTimestamp") or "")
+    stamp = event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime")
+    return str(stamp or event["metadata"].get("creationTimestamp") or "")
 
 
 def event_line(event: Live) -> str:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dynamo.cli.cluster.client import Cluster
-from dynamo.cli.cluster.progress import Part, Phase, Progress, progress
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.cli.local.show import Display
-from dynamo.cli.local.supervise import State
-from dynamo.operator.kinds import PIPELINES, PODS
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase, PipelineProgress, progress
+from dynamo.cli.local.display import Display
+from dynamo.cli.local.process_lifecycle import State
+from dynamo.operator.kube.resources import PIPELINES, PODS
+from dynamo.operator.manifests import naming
 
 LOOK_EVERY: Final = 0.5
 _LASTING: Final = (401, 403)
@@ -52,11 +52,11 @@ class Tracker:
         self._display = display
         self._rows: dict[str, Row] = {}
 
-    def show(self, found: Sequence[Progress], seconds: float) -> None:
+    def show(self, progresses: Sequence[PipelineProgress], seconds: float) -> None:
         """One look."""
-        several = len(found) > 1
+        several = len(progresses) > 1
         shown: dict[str, Row] = {}
-        for each in found:
+        for each in progresses:
             for part in _lines(each):
                 key, label = f"{each.namespace}/{each.name}/{part.name}", part.name
                 shown[key] = self._rows.get(key) or Row(f"{each.name}/{label}" if several else label)
@@ -74,29 +74,29 @@ class Tracker:
             self._display.changed(row)
 
 
-def _lines(found: Progress) -> Iterator[Part]:
+def _lines(found: PipelineProgress) -> Iterator[Part]:
     """Its parts, and whatever else it waits for."""
-    if found.phase is Phase.UNSEEN:
+    if found.phase is PipelinePhase.UNSEEN:
         yield Part("operator", False, "hasn't looked at it yet")
     yield from found.parts
-    if found.phase is Phase.WAITING and all(part.done for part in found.parts):
+    if found.phase is PipelinePhase.WAITING and all(part.done for part in found.parts):
         yield Part("pipeline", False, f"{found.reason}: {found.message}")
 
 
 def follow(
-    look: Callable[[], list[Progress]],
+    look: Callable[[], list[PipelineProgress]],
     display: Display,
     seconds: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Progress]:
+) -> list[PipelineProgress]:
     """How each ended of what `look` sees; those that neither are ready nor failed ran out of time."""
     tracker = Tracker(display)
-    began, lost, found = clock(), "", list[Progress]()
+    began, lost, progresses = clock(), "", list[PipelineProgress]()
     while True:
         try:
-            found, lost = look(), ""
+            progresses, lost = look(), ""
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.status in _LASTING:
                 raise
@@ -104,25 +104,25 @@ def follow(
                 lost = error.message
                 display.say(f"{lost} (goes on asking)")
         passed = clock() - began
-        tracker.show(found, passed)
-        if passed >= seconds or (not lost and all(_settled(each) for each in found)):
+        tracker.show(progresses, passed)
+        if passed >= seconds or (not lost and all(_settled(each) for each in progresses)):
             if lost:
                 raise ClusterError(lost)
-            return found
+            return progresses
         sleep(LOOK_EVERY)
 
 
-def _settled(found: Progress) -> bool:
-    return found.phase in (Phase.READY, Phase.STALLED, Phase.DELETED)
+def _settled(progresses: PipelineProgress) -> bool:
+    return progresses.phase in (PipelinePhase.READY, PipelinePhase.STALLED, PipelinePhase.DELETED)
 
 
-def look_at(cluster: Cluster, wanted: Wanted) -> Progress:
+def look_at(cluster: Cluster, wanted: Wanted) -> PipelineProgress:
     """One pipeline now; one that was made anew under the name is another."""
     live = cluster.find(PIPELINES.path(wanted.namespace, wanted.name))
     if live is None or live["metadata"].get("uid") != wanted.uid:
-        return Progress(wanted.name, wanted.namespace, Phase.DELETED)
+        return PipelineProgress(wanted.name, wanted.namespace, PipelinePhase.DELETED)
     pods: list[Mapping[str, Any]] = []
-    if progress(live).phase is Phase.WAITING:
+    if progress(live).phase is PipelinePhase.WAITING:
         selector = f"{naming.PIPELINE}={wanted.name}"
         pods = [*cluster.visible(PODS, wanted.namespace, labelSelector=selector)]
     return progress(live, pods)

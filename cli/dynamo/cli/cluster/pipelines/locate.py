@@ -6,10 +6,10 @@ import socket
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from dynamo.cli.cluster.addresses import Address, addresses, inside, pending
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.operator.kinds import Resource, resource_of
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.pipelines.addresses import Address, addresses, inside, pending
+from dynamo.operator.kube.resources import Resource, resource_of
+from dynamo.operator.manifests import naming
 
 INGRESSES: Final = Resource("networking.k8s.io/v1", "Ingress", "ingresses")
 NODES: Final = Resource("v1", "Node", "nodes")

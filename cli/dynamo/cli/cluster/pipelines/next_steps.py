@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterator
 
 from dynamo.cli.cluster.client import Target
-from dynamo.cli.cluster.locate import Location
-from dynamo.cli.cluster.progress import Progress
-from dynamo.cli.local.greeting import Served, curl
+from dynamo.cli.cluster.pipelines.locate import Location
+from dynamo.cli.cluster.pipelines.progress import PipelineProgress
+from dynamo.cli.local.next_steps import Served, curl
 
 
-def lines(found: Progress, location: Location, served: Served, target: Target) -> Iterator[str]:
+def lines(progress: PipelineProgress, location: Location, served: Served, target: Target) -> Iterator[str]:
     """The whole greeting."""
-    routable, wanted = found.workers
+    routable, wanted = progress.workers
     missing = "" if wanted else "   (no workers: replicas is 0)"
     missing = missing if routable >= wanted else f"   ({routable} of {wanted} workers so far)"
     address = location.reachable or location.in_cluster
@@ -23,19 +23,19 @@ def lines(found: Progress, location: Location, served: Served, target: Target) -
     yield f"  url    {address.url}/v1{note}"
     yield ""
     if location.reachable is None:
-        yield from _from_here(location, found, target)
+        yield from _from_here(location, progress, target)
         yield curl(served, f"http://127.0.0.1:{forward_port(location)}")
     else:
         yield curl(served, address.url)
     yield ""
 
 
-def _from_here(location: Location, found: Progress, target: Target) -> Iterator[str]:
+def _from_here(location: Location, progress: PipelineProgress, target: Target) -> Iterator[str]:
     if location.pending:
         yield f"From here: {location.pending}; until then"
     else:
         yield "From here, keep this running:"
-    yield f"  {forward_command(found.name, found.namespace, target)}"
+    yield f"  {forward_command(progress.name, progress.namespace, target)}"
     yield "and in another shell:"
 
 

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 import urllib3
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.follow import interruptible
-from dynamo.cli.cluster.looking import one
-from dynamo.cli.cluster.progress import waiting_text
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.operator.kinds import PODS
-from dynamo.operator.observe import label
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.pipelines.follow import interruptible
+from dynamo.cli.cluster.pipelines.progress import waiting_text
+from dynamo.cli.cluster.pipelines.status import one
+from dynamo.operator.cluster.observe import label
+from dynamo.operator.kube.resources import PODS
+from dynamo.operator.manifests import naming
 
 _MOST_WAITING: Final = 10_000
 _LOOK_EVERY: Final = 2.0
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     previous: bool
 
 
-class Line(NamedTuple):
+class PodLine(NamedTuple):
     """One line of one pod."""
 
     at: str
@@ -45,13 +45,13 @@ class Line(NamedTuple):
     text: str
 
 
-Print = Callable[[Line, bool], None]
+Print = Callable[[PodLine, bool], None]
 
 
-def parse_line(pod: str, raw: bytes) -> Line:
+def parse_line(pod: str, raw: bytes) -> PodLine:
     """`TIME TEXT`, as the API server gives it when it is asked for times."""
     at, _, text = raw.decode(errors="replace").rstrip("\r\n").partition(" ")
-    return Line(at, pod, text)
+    return PodLine(at, pod, text)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -68,9 +68,9 @@ def short_name(pipeline: str, pod: Live) -> str:
 def pods_of(cluster: Cluster, name: str) -> list[Live]:
     """Of a pipeline, of `pipeline/component`, or the pod of this name; raises where there is no such thing."""
     pipeline, component = split_name(name)
-    found = _labelled(cluster, pipeline, component)
-    if found:
-        return found
+    pods = _labelled(cluster, pipeline, component)
+    if pods:
+        return pods
     pod = None if component else cluster.find(PODS.path(cluster.namespace, name))
     if pod is not None:
         return [pod]
@@ -101,26 +101,26 @@ def print_logs(cluster: Cluster, wanted: Wanted, show: Print, *, follow: bool) -
 
 def query(wanted: Wanted, pod: Live, *, follow: bool) -> dict[str, str]:
     """As the API server wants it."""
-    found = {"timestamps": "true", "container": str(pod["spec"]["containers"][0]["name"])}
+    parameters = {"timestamps": "true", "container": str(pod["spec"]["containers"][0]["name"])}
     if follow:
-        found["follow"] = "true"
+        parameters["follow"] = "true"
     if wanted.tail is not None:
-        found["tailLines"] = str(wanted.tail)
+        parameters["tailLines"] = str(wanted.tail)
     if wanted.since is not None:
-        found["sinceTime"] = wanted.since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        parameters["sinceTime"] = wanted.since.strftime("%Y-%m-%dT%H:%M:%SZ")
     if wanted.previous:
-        found["previous"] = "true"
-    return found
+        parameters["previous"] = "true"
+    return parameters
 
 
-def _past(cluster: Cluster, wanted: Wanted, pod: Live) -> list[Line]:
+def _past(cluster: Cluster, wanted: Wanted, pod: Live) -> list[PodLine]:
     try:
         raw = cluster.raw("GET", _path(cluster, pod), query(wanted, pod, follow=False))
     except RefusedError as refused:
         return _nothing_yet(pod, refused)
     if not raw and has_not_begun(pod):
         print(waiting_text(pod), file=sys.stderr)
-    return [parse_line(short_name(split_name(wanted.name)[0], pod), line) for line in raw.splitlines()]
+    return [parse_line(short_name(split_name(wanted.name)[0], pod), line) for line in raw.split(b"\n") if line]
 
 
 def has_not_begun(pod: Live) -> bool:
@@ -128,7 +128,7 @@ def has_not_begun(pod: Live) -> bool:
     return (pod.get("status") or {}).get("phase") in (None, "Pending")
 
 
-def _nothing_yet(pod: Live, refused: RefusedError) -> list[Line]:
+def _nothing_yet(pod: Live, refused: RefusedError) -> list[PodLine]:
     """A container that never started has no log; that is said, and the other pods' are shown."""
     if refused.status != 400:
         raise refused
@@ -145,7 +145,7 @@ class _Following:
 
     def __init__(self, cluster: Cluster, wanted: Wanted, show: Print) -> None:
         self._cluster, self._wanted, self._show = cluster, wanted, show
-        self._lines: queue.Queue[Line] = queue.Queue(_MOST_WAITING)
+        self._lines: queue.Queue[PodLine] = queue.Queue(_MOST_WAITING)
         self._threads: dict[str, threading.Thread] = {}
         self._last: dict[str, str] = {}
         """When each pod last wrote, so that a stream that broke goes on where it was."""
@@ -167,9 +167,9 @@ class _Following:
 
     def _now(self) -> list[Live]:
         pipeline, component = split_name(self._wanted.name)
-        found = _labelled(self._cluster, pipeline, component)
-        pod = None if found or component else self._cluster.find(PODS.path(self._cluster.namespace, pipeline))
-        return [pod] if pod else found
+        pods = _labelled(self._cluster, pipeline, component)
+        pod = None if pods or component else self._cluster.find(PODS.path(self._cluster.namespace, pipeline))
+        return [pod] if pod else pods
 
     def _attend(self, pods: Iterable[Live]) -> None:
         for pod in pods:

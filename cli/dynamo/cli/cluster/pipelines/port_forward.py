@@ -17,13 +17,13 @@ from kubernetes import client
 from kubernetes.stream import portforward
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.finding import located
-from dynamo.cli.cluster.follow import interruptible
-from dynamo.cli.cluster.greeting import forward_port
-from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.operator.kinds import PODS
-from dynamo.operator.observe import is_ready
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.pipelines.find_url import located
+from dynamo.cli.cluster.pipelines.follow import interruptible
+from dynamo.cli.cluster.pipelines.next_steps import forward_port
+from dynamo.operator.cluster.observe import is_ready
+from dynamo.operator.kube.resources import PODS
+from dynamo.operator.manifests import naming
 
 LOOPBACK: Final = "127.0.0.1"
 _MOST_CONNECTIONS: Final = 256
@@ -35,7 +35,7 @@ def forward_until_interrupted(cluster: Cluster, name: str, port: int | None) -> 
     location = located(cluster, name)
     door = Door(cluster, name, forward_port(location) if port is None else port)
     click.echo(door.url)
-    click.echo(f"leads to {cluster.namespace}/{name} until Ctrl-C", err=True)
+    click.echo(f"Forwarding to {cluster.namespace}/{name}. Press Ctrl-C to stop.", err=True)
     sys.stdout.flush()
     with interruptible(), contextlib.closing(door):
         door.serve()

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dynamo.operator.conditions import Type
-from dynamo.operator.observe import label, why
-from dynamo.operator.resources import naming
+from dynamo.operator.api.conditions import Type
+from dynamo.operator.cluster.observe import label, why
+from dynamo.operator.manifests import naming
 
 Live = Mapping[str, Any]
 
 
-class Phase(StrEnum):
+class PipelinePhase(StrEnum):
     """What a user wants to know first."""
 
     UNSEEN = "unseen"
@@ -37,12 +37,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Progress:
+class PipelineProgress:
     """One pipeline at one moment."""
 
     name: str
     namespace: str
-    phase: Phase
+    phase: PipelinePhase
     reason: str = ""
     message: str = ""
     parts: tuple[Part, ...] = ()
@@ -52,36 +52,36 @@ class Progress:
     """Routable and wanted."""
 
 
-def progress(pipeline: Live, pods: Iterable[Live] = ()) -> Progress:
+def progress(pipeline: Live, pods: Iterable[Live] = ()) -> PipelineProgress:
     """From the live object, and its pods where they may be seen."""
     status = pipeline.get("status") or {}
     phase, ready = phase_of(pipeline), condition(pipeline, Type.READY)
     components = status.get("components") or []
     metadata = pipeline["metadata"]
     waiting = waiting_by_component(pods)
-    return Progress(
+    return PipelineProgress(
         name=metadata["name"],
         namespace=metadata.get("namespace", ""),
         phase=phase,
-        reason=str(ready.get("reason", "")) if phase is not Phase.UNSEEN else "",
-        message=str(ready.get("message", "")) if phase is not Phase.UNSEEN else "",
-        parts=tuple(_parts(pipeline, waiting)) if phase is not Phase.UNSEEN else (),
+        reason=str(ready.get("reason", "")) if phase is not PipelinePhase.UNSEEN else "",
+        message=str(ready.get("message", "")) if phase is not PipelinePhase.UNSEEN else "",
+        parts=tuple(_parts(pipeline, waiting)) if phase is not PipelinePhase.UNSEEN else (),
         model=status.get("model") or "",
         url=status.get("url") or "",
-        workers=(sum(c.get("routable", 0) for c in components), sum(c.get("desired", 0) for c in components)),
+        workers=(sum(c.get("availableReplicas", 0) for c in components), sum(c.get("replicas", 0) for c in components)),
     )
 
 
-def phase_of(pipeline: Live) -> Phase:
+def phase_of(pipeline: Live) -> PipelinePhase:
     """Conditions of an older generation say nothing about this one."""
     if pipeline["metadata"].get("deletionTimestamp"):
-        return Phase.DELETED
+        return PipelinePhase.DELETED
     ready = condition(pipeline, Type.READY)
     if not ready:
-        return Phase.UNSEEN
+        return PipelinePhase.UNSEEN
     if condition(pipeline, Type.STALLED).get("status") == "True":
-        return Phase.STALLED
-    return Phase.READY if ready.get("status") == "True" else Phase.WAITING
+        return PipelinePhase.STALLED
+    return PipelinePhase.READY if ready.get("status") == "True" else PipelinePhase.WAITING
 
 
 def condition(pipeline: Live, kind: Type) -> Live:
@@ -90,20 +90,20 @@ def condition(pipeline: Live, kind: Type) -> Live:
     status = pipeline.get("status") or {}
     if status.get("observedGeneration", 0) < generation:
         return {}
-    for found in status.get("conditions") or []:
-        if found.get("type") == kind and found.get("observedGeneration", generation) >= generation:
-            return dict(found)
+    for entry in status.get("conditions") or []:
+        if entry.get("type") == kind and entry.get("observedGeneration", generation) >= generation:
+            return dict(entry)
     return {}
 
 
 def waiting_by_component(pods: Iterable[Live]) -> dict[str, str]:
     """The first pod of each component that doesn't serve, with Kubernetes' reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
         text = waiting_text(pod)
         if text:
-            found.setdefault(label(pod, naming.COMPONENT), text)
-    return found
+            reasons.setdefault(label(pod, naming.COMPONENT), text)
+    return reasons
 
 
 def waiting_text(pod: Live) -> str:
@@ -126,8 +126,8 @@ def _parts(pipeline: Live, waiting: Mapping[str, str]) -> Iterable[Part]:
 
 
 def _worker_part(component: Live, waiting: Mapping[str, str]) -> Part:
-    name, wanted = str(component.get("name", "")), component.get("desired", 0)
-    routable, updated = component.get("routable", 0), component.get("updated", 0)
+    name, wanted = str(component.get("name", "")), component.get("replicas", 0)
+    routable, updated = component.get("availableReplicas", 0), component.get("updatedReplicas", 0)
     done = routable >= wanted and updated >= wanted
     text = f"{routable} of {wanted} ready"
     if routable >= wanted > updated:
@@ -137,15 +137,15 @@ def _worker_part(component: Live, waiting: Mapping[str, str]) -> Part:
     return Part(name, done, text)
 
 
-def failure(found: Progress, seconds: float) -> str:
+def failure(found: PipelineProgress, seconds: float) -> str:
     """Why a wait ended without success."""
     where = f"{found.namespace}/{found.name}"
     match found.phase:
-        case Phase.STALLED:
+        case PipelinePhase.STALLED:
             return f"{where} will not become ready: {found.reason}: {found.message}"
-        case Phase.DELETED:
+        case PipelinePhase.DELETED:
             return f"{where} was deleted while this waited"
-        case Phase.UNSEEN:
+        case PipelinePhase.UNSEEN:
             return (
                 f"{where}: no operator has looked at it for {seconds:.0f} s: is the platform installed and running? "
                 "`dynamo install` installs it, or repairs it"

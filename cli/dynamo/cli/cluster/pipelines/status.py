@@ -16,14 +16,14 @@ from rich.live import Live as Screen
 from rich.text import Text
 
 from dynamo.cli.cluster.client import Cluster, Live
-from dynamo.cli.cluster.follow import interruptible
-from dynamo.cli.cluster.listing import Row, bare, detail, rows
-from dynamo.cli.cluster.progress import Phase, phase_of, progress
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError, no_namespace, no_pipeline
-from dynamo.cli.cluster.waiting import last_events
-from dynamo.cli.ps import table
-from dynamo.operator.kinds import PIPELINES, PODS
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.errors import ClusterError, RefusedError, no_namespace, no_pipeline
+from dynamo.cli.cluster.pipelines.follow import interruptible
+from dynamo.cli.cluster.pipelines.progress import PipelinePhase, phase_of, progress
+from dynamo.cli.cluster.pipelines.tables import Row, bare, detail, rows
+from dynamo.cli.cluster.pipelines.wait import last_events
+from dynamo.cli.tables import table
+from dynamo.operator.kube.resources import PIPELINES, PODS
+from dynamo.operator.manifests import naming
 
 _LOOK_EVERY: Final = 1.0
 _LAST_EVENTS: Final = 8
@@ -50,36 +50,36 @@ class Look(NamedTuple):
 
 def look(cluster: Cluster, wanted: Look) -> int:
     """Prints once; the exit code."""
-    found = fetch(cluster, wanted)
+    pipelines = fetch(cluster, wanted)
     if wanted.structured:
-        click.echo(_structured(found, wanted))
+        click.echo(_structured(pipelines, wanted))
     elif wanted.name:
-        click.echo(_one(cluster, found[0], wanted))
-    elif found:
-        click.echo(_many(found, wanted))
+        click.echo(_one(cluster, pipelines[0], wanted))
+    elif pipelines:
+        click.echo(_many(pipelines, wanted))
     else:
         where = "in any namespace" if wanted.everywhere else f"in namespace {cluster.namespace}"
         click.echo(f"no pipelines {where}: dynamo apply FILE makes one", err=True)
-    return 1 if wanted.name and phase_of(found[0]) is not Phase.READY else 0
+    return 1 if wanted.name and phase_of(pipelines[0]) is not PipelinePhase.READY else 0
 
 
 def fetch(cluster: Cluster, wanted: Look) -> list[Live]:
     """The pipelines; raises for a name that isn't there."""
     if not wanted.name:
-        found = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
-        if not found and not wanted.everywhere:
+        pipelines = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
+        if not pipelines and not wanted.everywhere:
             _must_exist(cluster, cluster.namespace)
-        return sorted(found, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
+        return sorted(pipelines, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
     return [one(cluster, cluster.namespace, wanted.name)]
 
 
 def _must_exist(cluster: Cluster, namespace: str) -> None:
     """An empty list may mean a slip of the pen; who may not see namespaces isn't told."""
     try:
-        found = cluster.find(f"/api/v1/namespaces/{namespace}")
+        live = cluster.find(f"/api/v1/namespaces/{namespace}")
     except RefusedError:
         return
-    if found is None:
+    if live is None:
         raise ClusterError(no_namespace(namespace))
 
 
@@ -130,8 +130,8 @@ def _picture(cluster: Cluster, wanted: Look) -> NoReturn:
     with Screen(console=Console(highlight=False), auto_refresh=False) as screen:
         while True:
             try:
-                found = fetch(cluster, wanted)
-                text = _one(cluster, found[0], wanted) if wanted.name else _many(found, wanted)
+                pipelines = fetch(cluster, wanted)
+                text = _one(cluster, pipelines[0], wanted) if wanted.name else _many(pipelines, wanted)
             except ClusterError as error:
                 text = error.message
             screen.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from dynamo.cli.cluster.progress import Phase, Progress, condition, phase_of
-from dynamo.cli.ps import age
-from dynamo.operator.conditions import Reason, Type
+from dynamo.cli.cluster.pipelines.progress import PipelinePhase, PipelineProgress, condition, phase_of
+from dynamo.cli.tables import age
+from dynamo.operator.api.conditions import Reason, Type
 
 Live = Mapping[str, Any]
 COLUMNS: Final = ("NAME", "READY", "REASON", "MODEL", "ENGINE", "WORKERS", "URL", "AGE")
@@ -21,12 +21,12 @@ Row = tuple[str, ...]
 def rows(pipelines: Iterable[Live], now: datetime, *, wide: bool, namespaces: bool) -> list[Row]:
     """The head, then a row for each."""
     first = ("NAMESPACE",) if namespaces else ()
-    found: list[Row] = [(*first, *COLUMNS, *(WIDE if wide else ()))]
+    table: list[Row] = [(*first, *COLUMNS, *(WIDE if wide else ()))]
     for pipeline in pipelines:
         metadata = pipeline["metadata"]
         place = (str(metadata.get("namespace", "")),) if namespaces else ()
-        found.append((*place, *_row(pipeline, now), *(_more(pipeline) if wide else ())))
-    return found
+        table.append((*place, *_row(pipeline, now), *(_more(pipeline) if wide else ())))
+    return table
 
 
 def _row(pipeline: Live, now: datetime) -> Row:
@@ -47,18 +47,18 @@ def _row(pipeline: Live, now: datetime) -> Row:
 def readiness(pipeline: Live) -> tuple[str, str]:
     """READY and REASON; what was said of an older generation isn't repeated."""
     match phase_of(pipeline):
-        case Phase.DELETED:
+        case PipelinePhase.DELETED:
             return "False", "Deleting"
-        case Phase.UNSEEN:
-            return "Unknown", str(Reason.OBSERVING)
+        case PipelinePhase.UNSEEN:
+            return "Unknown", str(Reason.PENDING)
     ready = condition(pipeline, Type.READY)
     return str(ready.get("status", "Unknown")), str(ready.get("reason", "-"))
 
 
 def engines(pipeline: Live) -> list[str]:
     """Of all components, each once."""
-    found = (str(c.get("engine", "")) for c in pipeline.get("spec", {}).get("components") or [])
-    return list(dict.fromkeys(filter(None, found)))
+    names = (str(c.get("engine", "")) for c in pipeline.get("spec", {}).get("components") or [])
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _more(pipeline: Live) -> Row:
@@ -75,29 +75,29 @@ def since(text: str | None, now: datetime) -> str:
     return age((now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds())
 
 
-def component_rows(pipeline: Live, found: Progress) -> list[Row]:
+def component_rows(pipeline: Live, progress: PipelineProgress) -> list[Row]:
     """The parts of one pipeline; empty where no operator has looked yet."""
-    if not found.parts:
+    if not progress.parts:
         return []
     counts = {c["name"]: c for c in (pipeline.get("status") or {}).get("components") or []}
     result: list[Row] = [("COMPONENT", "STATE", "REVISION", "")]
-    for part in found.parts:
+    for part in progress.parts:
         revision = str(counts.get(part.name, {}).get("revision") or "-")
         result.append((part.name, "ready" if part.done else "waits", revision, part.text))
     return result
 
 
-def detail(pipeline: Live, found: Progress, now: datetime, *, wide: bool) -> Iterator[Sequence[Row] | str]:
+def detail(pipeline: Live, progress: PipelineProgress, now: datetime, *, wide: bool) -> Iterator[Sequence[Row] | str]:
     """One pipeline: its row, its parts, and what it says of itself."""
     yield rows([pipeline], now, wide=wide, namespaces=True)
-    parts = component_rows(pipeline, found)
+    parts = component_rows(pipeline, progress)
     if parts:
         yield ""
         yield parts
-    if found.message and found.phase is not Phase.READY:
+    if progress.message and progress.phase is not PipelinePhase.READY:
         yield ""
-        yield f"{found.reason}: {found.message}"
-    elif found.phase is Phase.UNSEEN:
+        yield f"{progress.reason}: {progress.message}"
+    elif progress.phase is PipelinePhase.UNSEEN:
         yield ""
         yield "No operator has looked at this generation yet."
 

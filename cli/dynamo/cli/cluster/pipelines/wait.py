@@ -9,16 +9,16 @@ from typing import Any, Final
 import click
 
 from dynamo.cli.cluster.client import Cluster, Target
-from dynamo.cli.cluster.events import event_lines
-from dynamo.cli.cluster.follow import Wanted, follow, interruptible, look_at
-from dynamo.cli.cluster.greeting import lines
-from dynamo.cli.cluster.locate import SERVICES, locate
-from dynamo.cli.cluster.progress import Phase, Progress, failure
-from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.cli.local.greeting import Served, as_served
-from dynamo.cli.local.show import make_display
-from dynamo.operator.kinds import PODS, Resource
-from dynamo.operator.resources import naming
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.pipelines.events import event_lines
+from dynamo.cli.cluster.pipelines.follow import Wanted, follow, interruptible, look_at
+from dynamo.cli.cluster.pipelines.locate import SERVICES, locate
+from dynamo.cli.cluster.pipelines.next_steps import lines
+from dynamo.cli.cluster.pipelines.progress import PipelinePhase, PipelineProgress, failure
+from dynamo.cli.local.display import make_display
+from dynamo.cli.local.next_steps import Served, as_served
+from dynamo.operator.kube.resources import PODS, Resource
+from dynamo.operator.manifests import naming
 
 EVENTS: Final = Resource("v1", "Event", "events")
 DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
@@ -31,18 +31,18 @@ def wait_and_greet(cluster: Cluster, wanted: Sequence[Wanted], seconds: float, t
     display = make_display(sys.stdout)
     with interruptible():
         try:
-            found = follow(lambda: [look_at(cluster, each) for each in wanted], display, seconds)
+            progresses = follow(lambda: [look_at(cluster, each) for each in wanted], display, seconds)
         finally:
             display.close()
-    for each in found:
-        if each.phase is Phase.READY:
+    for each in progresses:
+        if each.phase is PipelinePhase.READY:
             _greet(cluster, each, target)
         else:
             _explain(cluster, each, seconds)
-    return 0 if all(each.phase is Phase.READY for each in found) else 1
+    return 0 if all(each.phase is PipelinePhase.READY for each in progresses) else 1
 
 
-def _greet(cluster: Cluster, found: Progress, target: Target) -> None:
+def _greet(cluster: Cluster, found: PipelineProgress, target: Target) -> None:
     location = locate(cluster, found.name, found.namespace, found.url)
     if location is None:  # a pipeline of another operator: its status alone speaks
         click.echo(f"{found.namespace}/{found.name} is ready")
@@ -51,7 +51,7 @@ def _greet(cluster: Cluster, found: Progress, target: Target) -> None:
         click.echo(line)
 
 
-def served(cluster: Cluster, found: Progress) -> Served:
+def served(cluster: Cluster, found: PipelineProgress) -> Served:
     """The model as the frontend itself lists it, through the API server; else what the status says."""
     service = naming.part_name(found.name, naming.FRONTEND)
     path = f"{SERVICES.path(found.namespace, f'http:{service}:http', 'proxy')}/v1/models"
@@ -64,12 +64,12 @@ def served(cluster: Cluster, found: Progress) -> Served:
     return Served(found.model) if listed is None else as_served(listed)
 
 
-def _explain(cluster: Cluster, found: Progress, seconds: float) -> None:
+def _explain(cluster: Cluster, progress: PipelineProgress, seconds: float) -> None:
     """The sentence, then what the cluster last said of it."""
-    click.echo(f"Error: {failure(found, seconds)}", err=True)
-    for line in last_events(cluster, found.namespace, found.name, _LAST_EVENTS):
+    click.echo(f"Error: {failure(progress, seconds)}", err=True)
+    for line in last_events(cluster, progress.namespace, progress.name, _LAST_EVENTS):
         click.echo(f"  {line}", err=True)
-    if found.phase is Phase.UNSEEN:
+    if progress.phase is PipelinePhase.UNSEEN:
         for line in _operators(cluster):
             click.echo(f"  {line}", err=True)
 
@@ -82,11 +82,11 @@ def last_events(cluster: Cluster, namespace: str, name: str, count: int) -> list
 
 
 def _operators(cluster: Cluster) -> list[str]:
-    found = cluster.visible(
+    deployments = cluster.visible(
         DEPLOYMENTS, None, labelSelector="app.kubernetes.io/part-of=dynamo,app.kubernetes.io/component=operator"
     )
     return [
         f"operator {d['metadata']['namespace']}/{d['metadata']['name']}: "
         f"{d.get('status', {}).get('readyReplicas', 0)} of {d.get('spec', {}).get('replicas', 1)} ready"
-        for d in found
+        for d in deployments
     ]

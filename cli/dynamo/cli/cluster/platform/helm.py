@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyhelm3
@@ -15,7 +16,7 @@ import semver
 from pyhelm3.command import Command
 
 from dynamo.cli.cluster.client import Live, Target
-from dynamo.cli.cluster.trouble import ClusterError
+from dynamo.cli.cluster.errors import ClusterError
 
 Answer = TypeVar("Answer")
 Values = dict[str, Any]
@@ -34,6 +35,8 @@ class Release(NamedTuple):
     chart: str
     values: Values
     notes: str
+    computed: Mapping[str, Any] = MappingProxyType({})
+    """The values with its chart's defaults, as they hold; empty where nobody asked."""
 
     @property
     def is_stuck(self) -> bool:
@@ -89,13 +92,14 @@ class Helm:
 
         async def ask() -> Release | None:
             try:
-                found = await self._client.get_current_revision(self._release, namespace=self._namespace)
+                revision = await self._client.get_current_revision(self._release, namespace=self._namespace)
             except pyhelm3.ReleaseNotFoundError:
                 return None
-            values = await found.values()
-            metadata = await found.chart_metadata()
-            status = str(found.status.value)
-            return Release(found.revision, status, f"{metadata.name} {metadata.version}", values, found.notes or "")
+            values, computed = await revision.values(), await revision.values(computed=True)
+            metadata = await revision.chart_metadata()
+            status = str(revision.status.value)
+            chart = f"{metadata.name} {metadata.version}"
+            return Release(revision.revision, status, chart, values, revision.notes or "", computed)
 
         return self._run(ask())
 
@@ -156,7 +160,7 @@ def chart_folder(chosen: str | None) -> Path:
     """The platform's chart: the one named, else the package's own, else the source tree's."""
     name = "dynamo-platform"
     here = Path(__file__).resolve()
-    places = [Path(chosen)] if chosen else [here.parent / "charts" / name, here.parents[4] / "charts" / name]
+    places = [Path(chosen)] if chosen else [here.parents[1] / "charts" / name, here.parents[5] / "charts" / name]
     for place in places:
         if (place / "Chart.yaml").is_file() or (chosen and place.is_file()):
             return place.resolve()

@@ -9,18 +9,22 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from dynamo.cli.cluster import rights
 from dynamo.cli.cluster.client import Cluster, Live, Target, connect
 from dynamo.cli.cluster.discovery import Discovery
-from dynamo.cli.cluster.events import event_lines
-from dynamo.cli.cluster.follow import follow, interruptible
-from dynamo.cli.cluster.greeting import target_flags
-from dynamo.cli.cluster.helm import Helm, Release, chart_folder
-from dynamo.cli.cluster.platform import (
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.pipelines.events import event_lines
+from dynamo.cli.cluster.pipelines.follow import follow, interruptible
+from dynamo.cli.cluster.pipelines.next_steps import target_flags
+from dynamo.cli.cluster.pipelines.progress import PipelinePhase, PipelineProgress
+from dynamo.cli.cluster.pipelines.wait import EVENTS
+from dynamo.cli.cluster.platform import permissions
+from dynamo.cli.cluster.platform.helm import Helm, Release, chart_folder
+from dynamo.cli.cluster.platform.state import (
     CRD,
     WORKLOADS,
-    Place,
+    ReleaseName,
     adoption,
+    new_sign_in,
     next_command,
     owner,
     platform_progress,
@@ -29,12 +33,9 @@ from dynamo.cli.cluster.platform import (
     warnings,
     workload_part,
 )
-from dynamo.cli.cluster.progress import Phase, Progress
-from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.cli.cluster.values import merge, read_files, set_all
-from dynamo.cli.cluster.waiting import EVENTS
-from dynamo.cli.local.show import make_display
-from dynamo.operator.kinds import PODS, Resource, resource_of
+from dynamo.cli.cluster.platform.values import merge, read_files, set_all
+from dynamo.cli.local.display import make_display
+from dynamo.operator.kube.resources import PODS, Resource, resource_of
 
 CRDS: Final = Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -45,7 +46,7 @@ class Wish(NamedTuple):
     """What the command line said."""
 
     target: Target
-    place: Place
+    place: ReleaseName
     files: tuple[Path, ...]
     settings: tuple[tuple[str, bool], ...]
     reset_values: bool
@@ -85,7 +86,7 @@ def install_or_upgrade(wish: Wish) -> int:
         found = _follow(ready, wish) if wish.wait else None
     for text in warnings(done.notes):
         click.echo(f"\n{text}", err=True)
-    if found is not None and found.phase is not Phase.READY:
+    if found is not None and found.phase is not PipelinePhase.READY:
         _explain(ready, found, wish)
         return 1
     watched = ((ready.values.get("operator") or {}).get("watchNamespaces") or [None])[0]
@@ -100,9 +101,9 @@ def _prepare(wish: Wish) -> Ready:
     chart = chart_folder(wish.chart)
     version = _check_version(cluster, chart)
     helm = Helm(wish.target, wish.place.namespace, wish.place.release, wish.seconds, version)
-    administrator = _allowed(cluster, rights.EVERYTHING)
+    administrator = _allowed(cluster, permissions.EVERYTHING)
     if not administrator:
-        _require(cluster, rights.for_helm(wish.place.namespace))
+        _require(cluster, permissions.for_helm(wish.place.namespace))
     before = _before(helm, wish)
     kept = before.values if before and not wish.reset_values else {}
     values = set_all(merge(kept, read_files(wish.files)), wish.settings)
@@ -110,6 +111,8 @@ def _prepare(wish: Wish) -> Ready:
         click.echo(
             f"+ keeps the values of revision {before.revision if before else 0}: {', '.join(sorted(kept))}", err=True
         )
+    if before and (sentence := new_sign_in(before.computed, values, _defaults(chart))):
+        raise ClusterError(sentence)
     manifests = helm.render(chart, values)
     needed = _needed(cluster, manifests, wish.place.namespace)
     if not administrator:
@@ -118,7 +121,7 @@ def _prepare(wish: Wish) -> Ready:
     return Ready(cluster, helm, chart, before, values, manifests)
 
 
-def _doing(ready: Ready, place: Place) -> str:
+def _doing(ready: Ready, place: ReleaseName) -> str:
     what = f"release {place.release} in namespace {place.namespace}"
     return f"upgrades {what} (revision {ready.before.revision})" if ready.before else f"installs {what}"
 
@@ -137,10 +140,18 @@ def _check_version(cluster: Cluster, chart: Path) -> str:
 
 def _kube_version(chart: Path) -> str:
     """Of a folder; an archive is helm's to judge."""
+    return str(_read(chart / "Chart.yaml").get("kubeVersion", ""))
+
+
+def _defaults(chart: Path) -> dict[str, Any]:
+    """Values that hold where nobody says otherwise; of an archive they aren't known."""
+    return _read(chart / "values.yaml")
+
+
+def _read(file: Path) -> dict[str, Any]:
     import yaml
 
-    file = chart / "Chart.yaml"
-    return str((yaml.safe_load(file.read_text()) or {}).get("kubeVersion", "")) if file.is_file() else ""
+    return dict(yaml.safe_load(file.read_text()) or {}) if file.is_file() else {}
 
 
 def _before(helm: Helm, wish: Wish) -> Release | None:
@@ -156,7 +167,7 @@ def _before(helm: Helm, wish: Wish) -> Release | None:
     return helm.current()
 
 
-def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list[rights.Access]:
+def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list[permissions.Access]:
     """What an installation takes; raises for a kind that the server doesn't know."""
     discovery = Discovery(cluster)
 
@@ -169,21 +180,21 @@ def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list
             )
         return known.resource, known.namespaced
 
-    return [*rights.for_objects(manifests, address, namespace), *rights.for_roles(manifests, namespace)]
+    return [*permissions.for_objects(manifests, address, namespace), *permissions.for_roles(manifests, namespace)]
 
 
-def _require(cluster: Cluster, needed: Sequence[rights.Access]) -> None:
+def _require(cluster: Cluster, needed: Sequence[permissions.Access]) -> None:
     """Asks about each, and names all that are refused."""
     missing = [access for access in dict.fromkeys(needed) if not _allowed(cluster, access)]
     if missing:
-        raise ClusterError(rights.missing_sentence(missing, cluster.label))
+        raise ClusterError(permissions.missing_sentence(missing, cluster.label))
 
 
-def _allowed(cluster: Cluster, access: rights.Access) -> bool:
+def _allowed(cluster: Cluster, access: permissions.Access) -> bool:
     return bool((cluster.create(_REVIEWS, access.review()).get("status") or {}).get("allowed"))
 
 
-def _adopt_crd(ready: Ready, place: Place) -> None:
+def _adopt_crd(ready: Ready, place: ReleaseName) -> None:
     """A CRD that no living release owns becomes ours; helm would refuse it otherwise."""
     if not any(m.get("kind") == CRDS.kind for m in ready.manifests):
         return
@@ -201,19 +212,19 @@ def _adopt_crd(ready: Ready, place: Place) -> None:
     click.echo(f"+ takes over {CRD}, which {'a release that is gone' if other else 'another tool'} left", err=True)
 
 
-def _is_there(ready: Ready, place: Place) -> bool:
+def _is_there(ready: Ready, place: ReleaseName) -> bool:
     """Helm keeps a Secret for each revision."""
     labels = f"owner=helm,name={place.release}"
     secrets = Resource("v1", "Secret", "secrets")
     return bool(ready.cluster.items(secrets, place.namespace, labelSelector=labels))
 
 
-def _follow(ready: Ready, wish: Wish) -> Progress:
+def _follow(ready: Ready, wish: Wish) -> PipelineProgress:
     """Until every Deployment and StatefulSet of the release runs, or the time is up."""
     workloads = [m for m in ready.manifests if m["kind"] in WORKLOADS]
     namespace = wish.place.namespace
 
-    def look() -> list[Progress]:
+    def look() -> list[PipelineProgress]:
         parts = []
         for wanted in workloads:
             live = ready.cluster.find(resource_of(wanted["kind"]).path(namespace, wanted["metadata"]["name"]))
@@ -228,7 +239,7 @@ def _follow(ready: Ready, wish: Wish) -> Progress:
         display.close()
 
 
-def _explain(ready: Ready, found: Progress, wish: Wish) -> None:
+def _explain(ready: Ready, found: PipelineProgress, wish: Wish) -> None:
     click.echo(f"Error: the platform doesn't run after {wish.seconds:.0f} s: {found.message}", err=True)
     namespace = wish.place.namespace
     names = {pod["metadata"]["name"] for pod in ready.cluster.visible(PODS, namespace)}

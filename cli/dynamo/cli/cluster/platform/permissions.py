@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dynamo.operator.kinds import Resource
+from dynamo.operator.kube.resources import Resource
 
 Live = Mapping[str, Any]
 _OF_HELM: Final = ("get", "create", "patch")
@@ -52,18 +52,18 @@ def for_objects(
     manifests: Iterable[Live], resource_of: Callable[[Live], tuple[Resource, bool]], namespace: str
 ) -> list[Access]:
     """To get, create and patch each kind where it goes."""
-    found: list[Access] = []
+    accesses: list[Access] = []
     for manifest in manifests:
         resource, namespaced = resource_of(manifest)
         place = str(manifest["metadata"].get("namespace") or namespace) if namespaced else ""
-        found += [Access(verb, resource.group, resource.plural, place) for verb in _OF_HELM]
-    return list(dict.fromkeys(found))
+        accesses += [Access(verb, resource.group, resource.plural, place) for verb in _OF_HELM]
+    return list(dict.fromkeys(accesses))
 
 
 def for_roles(manifests: Iterable[Live], namespace: str) -> list[Access]:
     """What is granted must be held: otherwise the API server refuses the role."""
-    found = [access for m in manifests if m.get("kind") in _ROLES for access in _granted(m, namespace)]
-    return list(dict.fromkeys(found))
+    accesses = [access for m in manifests if m.get("kind") in _ROLES for access in _granted(m, namespace)]
+    return list(dict.fromkeys(accesses))
 
 
 def _granted(role: Live, namespace: str) -> Iterator[Access]:

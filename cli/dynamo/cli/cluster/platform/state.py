@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dynamo.cli.cluster.progress import Part, Phase, Progress, waiting_text
-from dynamo.operator.observe import deployment_facts
+from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase, PipelineProgress, waiting_text
+from dynamo.operator.cluster.observe import deployment_facts
 
 Live = Mapping[str, Any]
 CRD: Final = "dynamopipelines.dynamo.dev"
@@ -17,24 +17,24 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 
 
-class Place(NamedTuple):
+class ReleaseName(NamedTuple):
     """A release's name and namespace."""
 
     release: str
     namespace: str
 
 
-def owner(crd: Live) -> Place | None:
+def owner(crd: Live) -> ReleaseName | None:
     """The release that helm takes an object for a part of; None where it was applied by other means."""
     metadata = crd["metadata"]
     annotations = metadata.get("annotations") or {}
     managed = (metadata.get("labels") or {}).get(MANAGED_BY) == "Helm"
     if not managed or RELEASE_NAME not in annotations or RELEASE_NAMESPACE not in annotations:
         return None
-    return Place(annotations[RELEASE_NAME], annotations[RELEASE_NAMESPACE])
+    return ReleaseName(annotations[RELEASE_NAME], annotations[RELEASE_NAMESPACE])
 
 
-def adoption(place: Place) -> dict[str, Any]:
+def adoption(place: ReleaseName) -> dict[str, Any]:
     """A merge patch by which helm takes an object for a part of this release."""
     annotations = {RELEASE_NAME: place.release, RELEASE_NAMESPACE: place.namespace}
     return {"metadata": {"labels": {MANAGED_BY: "Helm"}, "annotations": annotations}}
@@ -75,12 +75,12 @@ def _name(pod: Live) -> str:
     return str(pod["metadata"]["name"])
 
 
-def platform_progress(place: Place, parts: Sequence[Part]) -> Progress:
+def platform_progress(place: ReleaseName, parts: Sequence[Part]) -> PipelineProgress:
     """All workloads of the release together."""
     waiting = [part for part in parts if not part.done]
-    phase = Phase.WAITING if waiting else Phase.READY
+    phase = PipelinePhase.WAITING if waiting else PipelinePhase.READY
     message = "; ".join(f"{part.name}: {part.text}" for part in waiting)
-    return Progress(place.release, place.namespace, phase, "Starting" if waiting else "", message, tuple(parts))
+    return PipelineProgress(place.release, place.namespace, phase, "Starting" if waiting else "", message, tuple(parts))
 
 
 def warnings(notes: str) -> list[str]:
@@ -133,3 +133,30 @@ def what_stays(kept_crd: bool, pipelines: Sequence[Live], claims: Sequence[Live]
 def count(number: int, what: str) -> str:
     """`1 pipeline`, `2 pipelines`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def new_sign_in(before: Mapping[str, Any], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Why an upgrade waits for the user's word: it would turn sign-in on, unasked. Empty where it wouldn't."""
+    servers = [
+        server
+        for server in ("etcd", "nats")
+        if _signs_in(before, server) is False
+        and _signs_in(values, server) is None
+        and _signs_in(defaults, server) is True
+    ]
+    if not servers:
+        return ""
+    choice = " ".join(f"--set {server}.auth.enabled=true" for server in servers)
+    return (
+        f"{' and '.join(servers)} of this installation ask for no sign-in, so every pod that reaches them can read and "
+        "answer all requests; this version asks for it by default. Turning it on replaces the pods of all pipelines, "
+        f"and requests fail for a minute or two. Say {choice} when that suits you, or =false to leave it as it is"
+    )
+
+
+def _signs_in(values: Mapping[str, Any], server: str) -> bool | None:
+    """None where the values don't say."""
+    setting: Any = values
+    for key in (server, "auth", "enabled"):
+        setting = setting.get(key) if isinstance(setting, Mapping) else None
+    return setting if isinstance(setting, bool) else None

@@ -10,17 +10,17 @@ from typing import Final
 import click
 
 from dynamo.cli.cluster.client import Cluster, Live, Target, connect
-from dynamo.cli.cluster.follow import interruptible
-from dynamo.cli.cluster.helm import Helm
-from dynamo.cli.cluster.installing import CRDS
-from dynamo.cli.cluster.platform import CRD, Place, count, owner, what_stays
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.operator.kinds import PIPELINES, resource_of
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.pipelines.follow import interruptible
+from dynamo.cli.cluster.platform.helm import Helm
+from dynamo.cli.cluster.platform.install import CRDS
+from dynamo.cli.cluster.platform.state import CRD, ReleaseName, count, owner, what_stays
+from dynamo.operator.kube.resources import PIPELINES, resource_of
 
 _LOOK_EVERY: Final = 0.5
 
 
-def remove(target: Target, place: Place, seconds: float, *, crds: bool, yes: bool) -> None:
+def remove(target: Target, place: ReleaseName, seconds: float, *, crds: bool, yes: bool) -> None:
     """Raises where it can't be done, or isn't confirmed."""
     cluster = connect(target)
     helm = Helm(target, place.namespace, place.release, seconds)
@@ -43,7 +43,7 @@ def remove(target: Target, place: Place, seconds: float, *, crds: bool, yes: boo
     _say_what_stays(cluster, place, [] if crds else pipelines)
 
 
-def _elsewhere(crd: Live | None, place: Place) -> str:
+def _elsewhere(crd: Live | None, place: ReleaseName) -> str:
     """Where else it may be, or what is left of it."""
     other = owner(crd) if crd else None
     if other == place:
@@ -81,7 +81,7 @@ def _wait_for_crd(cluster: Cluster, seconds: float) -> None:
         time.sleep(_LOOK_EVERY)
 
 
-def _say_what_stays(cluster: Cluster, place: Place, pipelines: Sequence[Live]) -> None:
+def _say_what_stays(cluster: Cluster, place: ReleaseName, pipelines: Sequence[Live]) -> None:
     kept = cluster.find(CRDS.path(name=CRD)) is not None
     labels = f"app.kubernetes.io/instance={place.release},app.kubernetes.io/component=etcd"
     claims = cluster.visible(resource_of("PersistentVolumeClaim"), place.namespace, labelSelector=labels)

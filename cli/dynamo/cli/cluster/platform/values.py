@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli.cluster.trouble import ClusterError
+from dynamo.cli.cluster.errors import ClusterError
 
 Values = dict[str, Any]
 _INDEX: Final = re.compile(r"\[(\d{1,4})\]")
@@ -38,12 +38,12 @@ def read_files(files: Iterable[Path]) -> Values:
     for file in files:
         try:
             text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-            found = yaml.safe_load(text)
+            values = yaml.safe_load(text)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ClusterError(f"{file} can't be read as values: {' '.join(str(error).split())}") from None
-        if found is not None and not isinstance(found, dict):
+        if values is not None and not isinstance(values, dict):
             raise ClusterError(f"{file} holds no values: a map like `operator: {{replicaCount: 2}}` is wanted")
-        result = merge(result, found or {})
+        result = merge(result, values or {})
     return result
 
 

@@ -1,0 +1,1 @@
+"""Pipelines on a cluster: applied, waited for, shown, followed and deleted."""

@@ -1,0 +1,1 @@
+"""The platform on a cluster: installed, checked and uninstalled, by helm."""

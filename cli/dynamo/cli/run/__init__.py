@@ -1,0 +1,1 @@
+"""`dynamo-run`: its grammar, settings, and what it does with an engine."""
