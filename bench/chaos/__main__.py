@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: traffic against real processes while a seeded schedule kills, pauses, slows and cuts them.
+"""`python -m bench.chaos`: traffic against real processes while a seeded schedule kills, pauses, slows and cuts them.
 
-`make chaos` runs it; docs/design/chaos.md says how its report is read. Exit code 1: something was violated.
+`make chaos` runs it; docs/design/testing/chaos.md says how its report is read. Exit code 1: something was violated.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from tests.chaos import network
-from tests.chaos.report import Outcome, listing, report
-from tests.chaos.run import CALM, Options, run
+from bench.chaos import network
+from bench.chaos.report import Outcome, listing, report
+from bench.chaos.run import CALM, Options, run
 
 
 @click.command(help="Break things under traffic, and check that every request ends once and right.")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import h11
-from tests.chaos.asks import Ask
-from tests.chaos.oracle import Record
+from bench.chaos.asks import Ask
+from bench.chaos.oracle import Record
 
 BEYOND: Final = 45.0
 """Seconds after its time limit when a request is given up as one that hangs."""

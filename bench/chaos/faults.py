@@ -10,10 +10,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from tests.chaos import network
-from tests.chaos.oracle import Violation, Window
-from tests.chaos.processes import GRACE, Part, Site, until
-from tests.chaos.schedule import Fault
+from bench.chaos import network
+from bench.chaos.oracle import Violation, Window
+from bench.chaos.processes import GRACE, Part, Site, until
+from bench.chaos.schedule import Fault
 
 BACK: Final = 90.0
 """Seconds that a process may take to serve again, on a busy machine."""

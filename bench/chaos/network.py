@@ -33,7 +33,7 @@ def enter(arguments: Sequence[str]) -> str:
         except (OSError, subprocess.TimeoutExpired):
             break
         if tried.returncode == 0:
-            inner = ["sh", "-c", 'ip link set lo up; exec "$@"', "sh", sys.executable, "-m", "tests.chaos", *arguments]
+            inner = ["sh", "-c", 'ip link set lo up; exec "$@"', "sh", sys.executable, "-m", "bench.chaos", *arguments]
             os.execvpe(command[0], [*command, *inner], {**env, APART: ""})
         reason = tried.stderr.decode(errors="replace").strip()[-200:] or reason
     return reason

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.chaos.asks import Ask
-from tests.chaos.schedule import sort_of
+from bench.chaos.asks import Ask
+from bench.chaos.schedule import sort_of
 
 SLACK: Final = 2.0
 """Seconds that an end may come after its time limit: two processes and a network have to say it."""

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos.network import addresses
-from tests.chaos.oracle import MIGRATIONS
-from tests.chaos.schedule import sort_of
+from bench.chaos.network import addresses
+from bench.chaos.oracle import MIGRATIONS
+from bench.chaos.schedule import sort_of
 from tests.fixtures_etcd import free_ports
 from tests.system.conftest import binary
 

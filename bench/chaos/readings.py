@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from bench.chaos.leaks import Held, Servers
+from bench.chaos.processes import Part, Site
 from prometheus_client.parser import text_string_to_metric_families
-from tests.chaos.leaks import Held, Servers
-from tests.chaos.processes import Part, Site
 
 _FIGURES: Final = {
     "vllm:num_requests_running": "running",

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.leaks import Held
-from tests.chaos.oracle import PLENTY, Facts, Record, Violation, beside, ending
-from tests.chaos.schedule import Fault, sort_of
+from bench.chaos.leaks import Held
+from bench.chaos.oracle import PLENTY, Facts, Record, Violation, beside, ending
+from bench.chaos.schedule import Fault, sort_of
 
 SHOWN = 30
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos import readings
-from tests.chaos.asks import CHAT, make
-from tests.chaos.client import Client
-from tests.chaos.faults import BACK, Faults
-from tests.chaos.leaks import Held, Servers, changed, left_over
-from tests.chaos.oracle import RECOVERY, Facts, Violation, judge
-from tests.chaos.processes import Site, until
-from tests.chaos.report import Outcome
-from tests.chaos.schedule import APART, Fault, schedule
-from tests.chaos.traffic import Traffic
+from bench.chaos import readings
+from bench.chaos.asks import CHAT, make
+from bench.chaos.client import Client
+from bench.chaos.faults import BACK, Faults
+from bench.chaos.leaks import Held, Servers, changed, left_over
+from bench.chaos.oracle import RECOVERY, Facts, Violation, judge
+from bench.chaos.processes import Site, until
+from bench.chaos.report import Outcome
+from bench.chaos.schedule import APART, Fault, schedule
+from bench.chaos.traffic import Traffic
 
 SETTLE: Final = 60.0
 """Seconds within which everything is as it was: the longest time that something is kept for somebody who died."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from tests.chaos.asks import CHAT, TEXTS, Ask, draw, make
-from tests.chaos.client import Client
-from tests.chaos.oracle import Record, Window
-from tests.chaos.processes import Part
+from bench.chaos.asks import CHAT, TEXTS, Ask, draw, make
+from bench.chaos.client import Client
+from bench.chaos.oracle import Record, Window
+from bench.chaos.processes import Part
 
 MOST: Final = 64
 """Requests that are open at the same time."""

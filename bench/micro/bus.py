@@ -1,6 +1,6 @@
 """Measures the request plane alone: what one message, one item and one request cost.
 
-Run: python bench/micro_bus.py            (needs nats-server on PATH; two minutes on two cores)
+Run: python bench/micro/bus.py            (needs nats-server on PATH; two minutes on two cores)
 Prints one line per figure. Client and server are processes of their own, both on uvloop, with the
 real `nats-server` between; CPU is user plus system time of the process named. Runs are interleaved
 and the median of five is shown.
@@ -22,13 +22,13 @@ from typing import Any
 import uvloop
 from nats.aio.client import Client as NatsPy
 
-from dynamo.runtime._memory_bus import MemoryNetwork
-from dynamo.runtime._nats import NatsBus
-from dynamo.runtime.calling import Caller
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.serving import Incoming, RequestServer
+from dynamo.runtime.request_plane.caller import Caller
+from dynamo.runtime.request_plane.server import Incoming, RequestServer
+from dynamo.runtime.transport.memory import MemoryNetwork
+from dynamo.runtime.transport.nats import NatsBus
 
 RUNS = 5
 PATH = EndpointPath("bench", "backend", "generate")

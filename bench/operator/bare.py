@@ -8,12 +8,12 @@ from bench.operator.client import PIPELINES, Client, Object
 from bench.operator.subject import IMAGE
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.kinds import resource_of
-from dynamo.operator.plan import Environment, plan
-from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Site
+from dynamo.operator.kube.resources import resource_of
+from dynamo.operator.manifests.context import ClusterSettings
+from dynamo.operator.manifests.render import manifests, with_images
+from dynamo.operator.plan.plan import Environment, plan
 
-SITE = Site(IMAGE, {"default": IMAGE})
+SITE = ClusterSettings(IMAGE, {"default": IMAGE})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 

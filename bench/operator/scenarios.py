@@ -104,7 +104,7 @@ async def _restarted(plane: Plane, client: Client, operator: subject.Operator, n
     await asyncio.to_thread(plane.servers.stop, operator.role)
     since = time.time()
     again = subject.start(plane, "operator-again")
-    took = await subject.until_looked(again, number, 180)
+    took = await subject.until_reconciled(again, number, 180)
     await asyncio.sleep(SETTLE_SECONDS)
     restart = [
         Figure("cold restart until all are observed", took, "s", 30),
@@ -116,21 +116,21 @@ async def _restarted(plane: Plane, client: Client, operator: subject.Operator, n
 
 
 async def _touched(plane: Plane, client: Client, operator: subject.Operator, number: int) -> list[Figure]:
-    """A look that finds everything as it should be, as a resync is: an annotation makes one come for each pipeline."""
-    since, before = time.time(), subject.looks(await operator.metrics())
+    """A reconcile that finds everything as it should be, as a resync does: annotations cause it for each pipeline."""
+    since, before = time.time(), subject.reconciles(await operator.metrics())
     used = cpu_seconds(plane.servers.pids(operator.role))
     for n in range(number):
         namespace, body = mocker(n)
         path = f"/apis/dynamo.dev/v1alpha1/namespaces/{namespace}/dynamopipelines/{body['metadata']['name']}"
         touch = {"metadata": {"annotations": {"bench": str(since)}}}
         await client.send("PATCH", path, touch, "application/merge-patch+json")
-    await subject.until_looked(operator, before + number, 120)
+    await subject.until_reconciled(operator, before + number, 120)
     await asyncio.sleep(SETTLE_SECONDS)
     spent = cpu_seconds(plane.servers.pids(operator.role)) - used
     return [
         Figure("mutating requests in a resync of all", _written(plane, since), "writes", 0),
         Figure("reads of the resync", sum(reads(requests(plane.audit, since), OPERATOR).values()), "requests"),
-        Figure("CPU of the resync", 1000 * spent / number, "ms/look"),
+        Figure("CPU of the resync", 1000 * spent / number, "ms/reconcile"),
     ]
 
 
@@ -193,7 +193,7 @@ async def _started(plane: Plane, *, elected: bool = False) -> subject.Operator:
     """The namespaces and a replica that has looked around."""
     plane.namespaces(NAMESPACES)
     operator = subject.start(plane, elected=elected)
-    await subject.until_looked(operator, 0, 60)
+    await subject.until_reconciled(operator, 0, 60)
     await asyncio.sleep(2)
     operator.start_cpu = cpu_seconds(plane.servers.pids(operator.role))
     return operator
@@ -213,7 +213,7 @@ def _delays(
 
 
 async def _costs(plane: Plane, operator: subject.Operator, number: int, memory: float | None = None) -> list[Figure]:
-    """Writes, reads and looks per pipeline; CPU and memory of the operator."""
+    """Writes, reads and reconciles per pipeline; CPU and memory of the operator."""
     asked = requests(plane.audit)
     written, metrics = writes(asked, OPERATOR), await operator.metrics()
     used = cpu_seconds(plane.servers.pids(operator.role)) - operator.start_cpu
@@ -223,7 +223,7 @@ async def _costs(plane: Plane, operator: subject.Operator, number: int, memory: 
         Figure("events per pipeline", written["events"] / number, "writes"),
         Figure("refused writes", written["refused"], "writes"),
         Figure("reads per pipeline", sum(reads(asked, OPERATOR).values()) / number, "requests"),
-        Figure("looks per pipeline", subject.looks(metrics) / number, "looks"),
+        Figure("reconciles per pipeline", subject.reconciles(metrics) / number, "reconciles"),
         Figure("CPU per pipeline", 1000 * used / number, "ms"),
     ]
     return [

@@ -66,19 +66,19 @@ def start(plane: Plane, role: str = "operator", *, elected: bool = False) -> Ope
     return Operator(role, port, time.time(), output)
 
 
-def looks(metrics: dict[str, float]) -> int:
-    """How many looks have ended."""
+def reconciles(metrics: dict[str, float]) -> int:
+    """How many reconciles have ended."""
     return int(sum(v for k, v in metrics.items() if k.startswith("controller_runtime_reconcile_total")))
 
 
-async def until_looked(operator: Operator, number: int, seconds: float) -> float:
-    """Waits until so many looks have ended and none is due; the seconds since the process began."""
+async def until_reconciled(operator: Operator, number: int, seconds: float) -> float:
+    """Waits until so many reconciles have ended and none is due; the seconds since the process began."""
     end = time.time() + seconds
     while True:
         found = await operator.metrics()
         idle = found.get('workqueue_depth{name="dynamopipeline"}', 1.0) == 0.0
-        if idle and looks(found) >= number:
+        if idle and reconciles(found) >= number:
             return time.time() - operator.begun
         if time.time() > end:
-            raise BenchError(f"only {looks(found)} looks after {seconds:.0f} s; see {operator.output}")
+            raise BenchError(f"only {reconciles(found)} reconciles after {seconds:.0f} s; see {operator.output}")
         await asyncio.sleep(0.1)

@@ -1,6 +1,6 @@
 """What a decision, an event and a block cost the frontend, by workers: CPU of one thread, memory traced.
 
-The measuring itself is `bench/micro_kv.py`'s; what is told here has bars.
+The measuring itself is `bench/micro/kv.py`'s; what is told here has bars.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.micro_kv import PROMPT_TOKENS, bytes_per_block, cpu, heard, name, router
+from bench.micro.kv import PROMPT_TOKENS, bytes_per_block, cpu, heard, name, router
 from bench.peer import peer_environment, peer_python
 from bench.processes import BenchError
 
-from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv.scheduler import KvScheduler
 
 _DECISION_US = 150.0
 _EVENTS = 100_000.0
@@ -74,18 +74,18 @@ def costs(peer: Mapping[str, float]) -> Iterator[Figure]:
         yield Figure(f"index of a million blocks, {workers} workers", held, "bytes/block", _said(held, most))
 
 
-def filled(tokens: list[int], workers: int) -> tuple[KvRouter, list[Rank]]:
+def filled(tokens: list[int], workers: int) -> tuple[KvScheduler, list[Rank]]:
     """A router whose workers hold all of a prompt or half of it in turn, and run a request each."""
     made, ranks = router(), [Rank(number) for number in range(workers)]
     names = name(tokens)
     for rank in ranks:
         made.follow(rank.instance)
-        made.told(rank.instance, KvStep(names[: len(names) // (1 + rank.instance % 2)]))
+        made.apply(rank.instance, KvStep(names[: len(names) // (1 + rank.instance % 2)]))
         made.place(f"running {rank.instance}", made.prompt(tokens[rank.instance :][:640]), [rank], 0.0)
     return made, ranks
 
 
-def _life(made: KvRouter, tokens: list[int], ranks: list[Rank]) -> None:
+def _life(made: KvScheduler, tokens: list[int], ranks: list[Rank]) -> None:
     made.place("x", made.prompt(tokens), ranks, 0.0)
     made.prefilled("x")
     made.ended("x")

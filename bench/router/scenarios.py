@@ -66,8 +66,8 @@ class Scenario:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("e4", "workload e, 4 workers", sides=SIDES, bars=(_HITS, _MANY_HITS, *_QUICK)),
-    Scenario("e8", "workload e, 8 workers", workers=8, sides=SIDES, bars=(_HITS, _MANY_HITS, *_QUICK)),
+    Scenario("e4", "workload shared-prefix, 4 workers", sides=SIDES, bars=(_HITS, _MANY_HITS, *_QUICK)),
+    Scenario("e8", "workload shared-prefix, 8 workers", workers=8, sides=SIDES, bars=(_HITS, _MANY_HITS, *_QUICK)),
     Scenario("evict", "caches of 600 blocks, where the prompts need 1,280", blocks=600, at_once=8),
     Scenario("two", "two frontends, turns of a conversation on either", frontends=2),
     Scenario("restart", "the frontend is killed and started again", restart=True, bars=(_HITS, _AS_BEFORE)),
