@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e import arrival, distribution, dump, installation
-from e2e.cluster import Cluster
-from e2e.installation import Platform
-from e2e.namespace import RUN_LABEL, Namespace
+from e2e import arrival, distribution
+from e2e.cluster import dump, installation
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.installation import Platform
+from e2e.namespace.namespace import RUN_LABEL, Namespace
 
 HERE = Path(__file__).parent
+SCENARIOS = HERE / "scenarios"
 TIMEOUT_SECONDS = 600
 NAMESPACES = pytest.StashKey[list[Namespace]]()
 
@@ -50,7 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _group(item: pytest.Item) -> str:
     if _alone(item):
         return "alone"
-    return item.path.stem if _needs_cluster(item) or item.path.parent == HERE else item.path.parent.name
+    if _needs_cluster(item) or item.path.is_relative_to(SCENARIOS):
+        return item.path.stem
+    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else item.path.parent.name
 
 
 def _needs_cluster(item: pytest.Item) -> bool:

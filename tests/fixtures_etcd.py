@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from dynamo.runtime.config import EtcdConfig
 
@@ -32,8 +33,13 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+CHOSEN: Final = "DYNAMO_TEST_ETCD"
+"""Names another etcd than the Python environment's: `make e2e` has the one of the chart, which keeps users apart."""
+
+
 def _binary() -> str:
-    found = shutil.which("etcd", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    found = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
     assert found, "etcd is not installed; it comes with the development requirements"
     return found
 
@@ -54,6 +60,17 @@ class EtcdServer:
     @property
     def url(self) -> str:
         return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def health_url(self) -> str:
+        """Where it says how it is, to whoever asks."""
+        return f"http://127.0.0.1:{self._health_port}"
+
+    def memory_mb(self) -> int:
+        """What the kernel can't take back from it: without its file, which is mapped."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) // 1024
 
     def config(self, **more: object) -> EtcdConfig:
         return EtcdConfig(**{"endpoints": (self.url,), "lease_ttl": 2.0, "start_limit": 15.0, **more})  # type: ignore[arg-type]

@@ -30,6 +30,13 @@ class NatsServer:
     def port(self) -> int:
         return self._port
 
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
     def start(self) -> None:
         config = self._folder / "nats.conf"
         config.write_text(f'host: 127.0.0.1\nport: {self._port}\nports_file_dir: "{self._folder}"\n{self._config}\n')

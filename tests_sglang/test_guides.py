@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from docs.generate.compatibility.printed_row import Row
 from tests.pages.arguments import TOLD, lines_for, told
 
-from dynamo.cli.compat.printed.row import Row
-from dynamo.worker.engines.sglang import read_arguments
-from dynamo.worker.engines.sglang_arguments import argv
+from dynamo.worker.engines.sglang.arguments import argv
+from dynamo.worker.engines.sglang.engine import read_arguments
 
 
 @pytest.mark.parametrize("row", lines_for("sglang"), ids=lambda row: row.name)

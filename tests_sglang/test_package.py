@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worker import played_sglang
+from tests.worker.engines.sglang import played_sglang
 
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.sglang import read_arguments
-from dynamo.worker.engines.sglang_arguments import FIXED, arguments, argv, kv_events
-from dynamo.worker.engines.sglang_requests import Phase, generate
+from dynamo.worker.engines.sglang.arguments import FIXED, arguments, argv, kv_events
+from dynamo.worker.engines.sglang.engine import read_arguments
+from dynamo.worker.engines.sglang.requests import GenerationPhase, generate
 from dynamo.worker.settings import WorkerSettings
 
 NODES: dict[str, Any] = {
@@ -105,7 +105,7 @@ def test_requests_are_in_its_words() -> None:
         },
         PreprocessedRequest,
     )  # fmt: skip
-    made = generate(request, [1], Phase(8, False), "r")
+    made = generate(request, [1], GenerationPhase(8, False), "r")
     SamplingParams(**made["sampling_params"]).verify(100)
     calls = [
         node for node in ast.walk(source("sglang.srt.entrypoints.engine"))
@@ -152,7 +152,8 @@ async def said(**asked: Any) -> list[dict[str, Any]]:
 
 
 def test_the_engine_that_is_played_speaks_as_it_does() -> None:
-    """`tests/worker/test_sglang.py` runs the adapter over it: names of calls, of outputs, and each way to end."""
+    """`tests/worker/engines/sglang/test_engine.py` runs the adapter over it: names of calls, of outputs, and each way
+    to end."""
     from sglang.srt.managers import schedule_batch
 
     played = inspect.signature(played_sglang.Manager.abort_request).parameters

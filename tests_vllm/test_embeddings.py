@@ -13,8 +13,8 @@ from tests.worker.test_embedding_engines import Recorder
 from tests_vllm.tiny_model import WIDTH
 
 from dynamo.llm import open_model
-from dynamo.llm.embeddings import EmbeddingRequest, dimensions_of, numbers_of
-from dynamo.llm.files import FileCache
+from dynamo.llm.models.file_cache import FileCache
+from dynamo.llm.processing.embeddings import EmbeddingRequest, dimensions_of, numbers_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import Embedding
 from dynamo.worker.engines import create_engine

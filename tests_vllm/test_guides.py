@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from docs.generate.compatibility.printed_row import Row
 from tests.pages.arguments import TOLD, lines_for, told
 from tests.worker.chain_model import write_checkout
 
-from dynamo.cli.compat.printed.row import Row
-from dynamo.worker.engines.vllm_arguments import parsed
+from dynamo.worker.engines.vllm.arguments import parsed
 
 
 @pytest.mark.parametrize("row", lines_for("vllm"), ids=lambda row: row.name)

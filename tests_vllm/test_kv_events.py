@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.frontend.kv_reader import Site
+from tests.frontend.routing.kv_reader import Site
 from tests.waiting import until
 from tests.worker.engine_rigs import PROMPT, Recorder, Rig
 
-from dynamo.frontend.kv import KvOptions, KvRouting
-from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvRouting
+from dynamo.llm.kv.block_hash import compute_block_hash_for_seq, sequence_hashes
 
 pytestmark = pytest.mark.servers
 

@@ -8,8 +8,8 @@ import pytest
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from dynamo.worker.engines.vllm_arguments import parsed
-from dynamo.worker.engines.vllm_nodes import Group, plan_node
+from dynamo.worker.engines.vllm.arguments import parsed
+from dynamo.worker.engines.vllm.node_plan import Group, plan_node
 
 MODEL = {"model": "/m", "served_model_name": ["m"], "tensor_parallel_size": 4, "enforce_eager": True}
 
@@ -26,7 +26,7 @@ MODEL = {"model": "/m", "served_model_name": ["m"], "tensor_parallel_size": 4, "
     ],
 )  # fmt: skip
 def test_vllm_understands_what_followers_run(arguments: dict[str, Any], told: dict[str, Any]) -> None:
-    words = plan_node(Group(2, 1, "10.0.0.1", 29501), arguments).beside
+    words = plan_node(Group(2, 1, "10.0.0.1", 29501), arguments).sidecar
     assert words[:2] == ("vllm", "serve")
     found = vars(make_arg_parser(FlexibleArgumentParser()).parse_args(list(words[2:])))
     expected = {"model_tag": "/m", "headless": True, "tensor_parallel_size": 4, "enforce_eager": True, **told}

@@ -17,7 +17,7 @@ from dynamo.llm.protocols import (
     StopConditions,
 )
 from dynamo.runtime.errors import EngineError, EngineShutdown
-from dynamo.worker.engines.vllm_requests import OutputReader, Piece
+from dynamo.worker.engines.vllm.requests import OutputReader, VllmOutput
 
 
 def asked(logprobs: int | None = None) -> PreprocessedRequest:
@@ -35,8 +35,8 @@ def output(ids: list[int], reason: str | None = None, stop: Any = None, **more: 
 
 def test_only_the_first_says_what_was_cached() -> None:
     reader = OutputReader(asked())
-    assert reader.read(output([3], num_cached_tokens=1)) == Piece([3], {"cached_tokens": 1}, None, None, None)
-    assert reader.read(output([4, 5], num_cached_tokens=1)) == Piece([4, 5], None, None, None, None)
+    assert reader.read(output([3], num_cached_tokens=1)) == VllmOutput([3], {"cached_tokens": 1}, None, None, None)
+    assert reader.read(output([4, 5], num_cached_tokens=1)) == VllmOutput([4, 5], None, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_only_the_first_says_what_was_cached() -> None:
     ],
 )
 def test_ends(reason: str, stop: Any, finish: str, ending: dict[str, Any] | None) -> None:
-    assert OutputReader(asked()).read(output([3], reason, stop)) == Piece([3], None, finish, ending, None)
+    assert OutputReader(asked()).read(output([3], reason, stop)) == VllmOutput([3], None, finish, ending, None)
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("abort", EngineShutdown), ("error", EngineError)])

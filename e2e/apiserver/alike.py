@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dynamo.operator.diff import differences
-from dynamo.operator.kinds import PIPELINES, PODS
-from dynamo.operator.observe import is_ready, label
-from dynamo.operator.resources import naming
+from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.observe import is_ready, label
+from dynamo.operator.kube.resources import PIPELINES, PODS
+from dynamo.operator.manifests import naming
 
 Object = Mapping[str, Any]
 _DRAWN = (

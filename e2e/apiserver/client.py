@@ -11,8 +11,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dynamo.operator.kinds import PODS, Resource
-from dynamo.operator.kube import encoded
+from dynamo.operator.kube.client import encoded
+from dynamo.operator.kube.resources import PODS, Resource
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Client:
     def __init__(self, server: str, token: str) -> None:
         self.server, self.token = server, token
         # The server signs its own certificate.
-        self._context = ssl._create_unverified_context()
+        self.context = ssl._create_unverified_context()
 
     def ask(self, method: str, path: str, body: Object | None = None, content: str = PLAIN) -> Object:
         """The answer; raises `RefusedError`, or `OSError` where nobody answers."""
@@ -43,7 +43,7 @@ class Client:
         data = None if body is None else encoded(body)
         request = urllib.request.Request(self.server + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self._context) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=self.context) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, _json(error.read())) from None

@@ -62,5 +62,5 @@ def whole(plane: Plane, shared_proxy: Proxy) -> Story:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Watches need minutes to notice some things."""
     for item in items:
-        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(400))

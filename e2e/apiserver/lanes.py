@@ -15,9 +15,8 @@ from e2e.apiserver.faults import Faults, Script
 from e2e.apiserver.operators import NAMESPACES
 from e2e.apiserver.world import World
 
-from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, Resource
-from dynamo.operator.resources import naming
+from dynamo.operator.kube.resources import CHILDREN, PIPELINES, PODS, Key, Resource
+from dynamo.operator.manifests import naming
 
 FIRST: Object = {
     "namespace": "llama",

@@ -18,19 +18,19 @@ from e2e.apiserver.client import Object, holding
 from e2e.apiserver.lanes import Lane, Lanes
 from e2e.apiserver.operators import CONFIG, HOME, Operator, Operators
 
-from dynamo.operator.budget import Budget
-from dynamo.operator.kube import Api
-from dynamo.operator.latest import Latest
+from dynamo.operator.cluster.informer import Informer
+from dynamo.operator.cluster.object_store import ObjectStore
+from dynamo.operator.cluster.pipeline_cache import PipelineCache
+from dynamo.operator.controller import Controller
+from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.namespace_turns import Budget
 from dynamo.operator.metrics import Metrics
-from dynamo.operator.mirror import Mirror
-from dynamo.operator.mirroring import Mirroring
-from dynamo.operator.reconcile import Reconciler
+from dynamo.operator.reconcile.reconciler import Reconciler
 from dynamo.operator.settings import Settings
-from dynamo.operator.work import Work
 
 END_SECONDS = 30.0
 NUDGE_SECONDS = 0.5
-"""In place of kopf: each pipeline is looked at so often."""
+"""In place of kopf: each pipeline is reconciled so often."""
 OFTEN: Object = {"intervals": {"sweepSeconds": 2, "resyncSeconds": 4}}
 """For whom nobody tells."""
 
@@ -41,7 +41,7 @@ class Lives:
     def __init__(self) -> None:
         self.crashes: Counter[str] = Counter()
         """By namespace."""
-        self.looks: Counter[str] = Counter()
+        self.reconciles: Counter[str] = Counter()
         self.stays_down = False
         """After a crash nobody follows, as long as this holds."""
 
@@ -133,14 +133,15 @@ async def _life(lane: Lane, lives: Lives, url: str, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         api = Api(session, url, budget=Budget(), credentials=lambda refused=False: headers)
-        mirror = Mirror()
-        work = Work(Reconciler(api, settings, mirror=mirror, latest=Latest()), Metrics())
-        mirroring = Mirroring(api, mirror, work.mark, (lane.namespace,))
+        store = ObjectStore()
+        reconciler = Reconciler(api, settings, store=store, cache=PipelineCache())
+        controller = Controller(Metrics())
+        informer = Informer(api, store, controller.mark, (lane.namespace,))
         async with asyncio.TaskGroup() as group:
-            group.create_task(mirroring.run())
-            await mirroring.settled()
-            group.create_task(work.run())
+            group.create_task(informer.run())
+            await informer.settled()
+            group.create_task(controller.run(reconciler))
             while True:
-                work.mark(lane.key, urgent=True)
+                controller.mark(lane.key, urgent=True)
                 await asyncio.sleep(NUDGE_SECONDS)
-                lives.looks[lane.namespace] += 1
+                lives.reconciles[lane.namespace] += 1

@@ -14,7 +14,7 @@ import yaml
 from e2e.apiserver.client import Object, until
 from e2e.apiserver.plane import Plane, free_ports
 
-from dynamo.operator.kinds import LEASES, Resource
+from dynamo.operator.kube.resources import LEASES, Resource
 
 HOME = "dynamo"
 ACCOUNT = "dynamo-operator"
@@ -27,6 +27,8 @@ BINDINGS = Resource("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clust
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG: Object = {
     "images": {"frontend": "dynamo/frontend:1", "workers": {"default": "dynamo/worker:1"}},
+    # Lanes in two namespaces are compared, so they are to be alike in what they make.
+    "shareDynamoNamespaces": True,
     "etcd": {"endpoints": ["http://etcd:2379"]},
     "nats": {"url": "nats://nats:4222"},
 }
@@ -68,7 +70,7 @@ class Operator:
         lines = self.probe("/metrics")[1].splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
-    def looks(self) -> float:
+    def reconciles(self) -> float:
         """How often it has looked at a pipeline."""
         return self.metric("controller_runtime_reconcile_total")
 
@@ -78,7 +80,7 @@ class Operator:
 
     def defects(self) -> list[str]:
         """What its log says of errors that nobody expected; kopf writes tracebacks of others, too."""
-        return [line for line in self.said().splitlines() if re.search("the look failed|watching .* failed", line)]
+        return [line for line in self.said().splitlines() if re.search("reconcile failed|watching .* failed", line)]
 
     def end(self, seconds: float = 20.0) -> int:
         """SIGTERM; its exit status."""

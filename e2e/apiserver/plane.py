@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.apiserver.client import Client, Object, until
 
-from dynamo.operator.kinds import Resource
+from dynamo.operator.kube.resources import Resource
 
 GO = {"GOGC": "400"}
 """Memory for time: an API server needs 2.6 s of CPU to start instead of 3.8, and a fifth less for each pipeline."""
@@ -83,6 +83,14 @@ class Plane:
         """As the administrator; its output."""
         command = [str(self._bin / "kubectl"), f"--kubeconfig={self.kubeconfig('admin', self.admin_token)}", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def run_helm(self, *arguments: str) -> str:
+        """Its output."""
+        done = subprocess.run(
+            [self.binary("helm"), *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -12,8 +12,8 @@ from e2e.apiserver.client import Object, until
 from e2e.apiserver.operators import ACCOUNT, HOME, NAMESPACES, REPOSITORY, USER, Operators
 from e2e.apiserver.plane import CRDS, Plane
 
-from dynamo.operator.kinds import CHILDREN, LEASES, PIPELINES, Resource
-from dynamo.operator.resources import naming
+from dynamo.operator.kube.resources import CHILDREN, LEASES, PIPELINES, Resource
+from dynamo.operator.manifests import naming
 
 Note = Callable[[str, object], None]
 """Keeps a figure in the test's report."""

@@ -20,7 +20,7 @@ from e2e.apiserver.client import until
 from e2e.apiserver.plane import Plane
 from e2e.kind.places import REPOSITORY, Places
 
-from dynamo.operator.kinds import PIPELINES
+from dynamo.operator.kube.resources import PIPELINES
 
 CRD = REPOSITORY / "crds" / "dynamo.dev_dynamopipelines.yaml"
 PORTIONS = ("sdk", "operator", "frontend", "worker", "cli")

@@ -55,7 +55,16 @@ def test_a_wait_ends_when_this_generation_is_ready(shell: Shell) -> None:
     shell.run("apply", "-", text=MOCKER)
     shell.kubectl("apply", "-f", "-", text=SERVICE)
     shell.write_status("mocker", "True", "Serving", "serves", model="old", workers="1/1")
-    parts = [{"name": "worker", "revision": "r1", "desired": 2, "updated": 2, "ready": 2, "routable": 2}]
+    parts = [
+        {
+            "name": "worker",
+            "revision": "r1",
+            "replicas": 2,
+            "updatedReplicas": 2,
+            "readyReplicas": 2,
+            "availableReplicas": 2,
+        }
+    ]
     process = waiting(shell, with_replicas(2))
     time.sleep(2)  # in which an older Ready would have ended it
     assert process.poll() is None
@@ -72,11 +81,11 @@ def test_a_wait_ends_when_this_generation_is_ready(shell: Shell) -> None:
 def test_a_stalled_pipeline_ends_the_wait_with_its_reason(shell: Shell) -> None:
     """Without waiting for the time to pass."""
     process = waiting(shell, MOCKER)
-    shell.write_status("mocker", "False", "NameTaken", "Service x is somebody else's", stalled=True)
+    shell.write_status("mocker", "False", "NameConflict", "Service x is somebody else's", stalled=True)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     where = f"{shell.namespace}/mocker"
-    assert f"Error: {where} will not become ready: NameTaken: Service x is somebody else's" in stderr
+    assert f"Error: {where} will not become ready: NameConflict: Service x is somebody else's" in stderr
 
 
 def test_the_end_of_the_time_says_what_was_waited_for(shell: Shell) -> None:

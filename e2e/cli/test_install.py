@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -16,10 +17,10 @@ import pytest
 import yaml
 from e2e.apiserver.plane import Plane
 from e2e.cli.shell import Shell, install_crd
-from e2e.cluster import program
+from e2e.cluster.cluster import program
 from e2e.kind.places import REPOSITORY
 
-from dynamo.cli.cluster.values import set_all
+from dynamo.cli.cluster.platform.values import set_all
 
 PIPELINE = """apiVersion: dynamo.dev/v1alpha1
 kind: DynamoPipeline
@@ -51,6 +52,28 @@ def code(tmp_path: Path) -> Path:
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "code")], check=True)
     return tmp_path / "code"
+
+
+@pytest.mark.timeout(400)
+def test_an_upgrade_asks_before_it_turns_sign_in_on(fresh: Shell, tmp_path: Path) -> None:
+    """From a chart that had it off by default, as ours was; the word that the user gives is kept."""
+    before = tmp_path / "before"
+    shutil.copytree(REPOSITORY / "charts/dynamo-platform", before)
+    values = (before / "values.yaml").read_text()
+    on = "only.{}\n    enabled: true"
+    for more in (" Needs etcd 3.6.14 or later.", ""):
+        assert on.format(more) in values
+        values = values.replace(on.format(more), "only.\n    enabled: false")
+    (before / "values.yaml").write_text(values)
+    first = fresh.run("install", "--no-wait", "--chart", str(before))
+    assert first.returncode == 0, first.stderr
+    assert "asks for no sign-in" in first.stderr
+    refused = fresh.run("install", "--no-wait")
+    assert refused.returncode == 1
+    assert "Say --set etcd.auth.enabled=true --set nats.auth.enabled=true when that suits you" in refused.stderr
+    choice = ("--set", "etcd.auth.enabled=true", "--set", "nats.auth.enabled=false")
+    assert fresh.run("install", "--no-wait", *choice).returncode == 0
+    assert fresh.run("install", "--no-wait").returncode == 0
 
 
 @pytest.mark.timeout(400)

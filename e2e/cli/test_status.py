@@ -55,13 +55,22 @@ def test_an_older_ready_is_not_shown_and_not_the_exit_code(shell: Shell) -> None
     shell.kubectl("patch", "dp", "llama", "--type=merge", "-p", '{"spec": {"replicas": 3}}')
     done = shell.run("status", "llama")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[1].split()[:4] == [shell.namespace, "llama", "Unknown", "Observing"]
+    assert done.stdout.splitlines()[1].split()[:4] == [shell.namespace, "llama", "Unknown", "Pending"]
 
 
 def test_one_pipeline_closely(shell: Shell) -> None:
     """Its parts, the pod that waits, and events."""
     made(shell)
-    parts = [{"name": "worker", "revision": "r1", "desired": 1, "updated": 0, "ready": 0, "routable": 0}]
+    parts = [
+        {
+            "name": "worker",
+            "revision": "r1",
+            "replicas": 1,
+            "updatedReplicas": 0,
+            "readyReplicas": 0,
+            "availableReplicas": 0,
+        }
+    ]
     shell.write_status(
         "llama", "False", "Unschedulable", "no node", components=parts, conditions={"FrontendReady": "True"}
     )
@@ -95,7 +104,7 @@ def test_watching_prints_what_changes(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=10)
     assert [line.split()[:3] for line in lines] == [
-        ["NAME", "READY", "REASON"], ["llama", "Unknown", "Observing"], ["llama", "True", "Serving"],
+        ["NAME", "READY", "REASON"], ["llama", "Unknown", "Pending"], ["llama", "True", "Serving"],
     ]  # fmt: skip
     assert process.returncode == 130
     assert "Traceback" not in stderr

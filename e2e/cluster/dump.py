@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from e2e.cluster import Cluster, RefusedError
-from e2e.namespace import Namespace
+from e2e.cluster.cluster import Cluster, RefusedError
+from e2e.namespace.namespace import Namespace
 
 LOG_LINES = 60
 OPERATOR_LINES = 200

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyhelm3
 import yaml
-from e2e import dump
-from e2e.cluster import Cluster, program
+from e2e.cluster import dump
+from e2e.cluster.cluster import Cluster, program
 from e2e.kind.places import REPOSITORY
 
 CHART = REPOSITORY / "charts/dynamo-platform"
@@ -89,10 +89,9 @@ def uninstall(cluster: Cluster, namespace: str = NAMESPACE, release: str = RELEA
 
 
 def values_of_run() -> dict[str, Any]:
-    """Sign-in where E2E_SIGN_IN is set; for a cluster of one's own (where its images lie, say) the file E2E_VALUES."""
-    if file := os.environ.get("E2E_VALUES"):
-        return dict(yaml.safe_load(Path(file).read_text()))
-    return {part: {"auth": {"enabled": True}} for part in ("etcd", "nats")} if os.environ.get("E2E_SIGN_IN") else {}
+    """The chart's defaults; for a cluster of one's own (where its images lie, say) what the file E2E_VALUES says."""
+    file = os.environ.get("E2E_VALUES")
+    return dict(yaml.safe_load(Path(file).read_text())) if file else {}
 
 
 def once(folder: Path, cluster: Cluster) -> Platform:

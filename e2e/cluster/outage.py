@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.namespace.namespace import Namespace
 
 STOP_SECONDS = 240
 LEAD_SECONDS = 60

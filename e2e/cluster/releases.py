@@ -6,10 +6,10 @@ import json
 import subprocess
 from pathlib import Path
 
-from e2e.cluster import RefusedError, program
-from e2e.installation import CHART, values_of_run
-from e2e.namespace import Namespace
-from e2e.pipelines import Object
+from e2e.cluster.cluster import RefusedError, program
+from e2e.cluster.installation import CHART, values_of_run
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object
 
 RELEASE = "own"
 HELM_SECONDS = 300

@@ -18,7 +18,7 @@ from e2e.apiserver.plane import Plane, free_ports
 from e2e.gitops.repository import Repository
 from e2e.kind.binaries import ARGO_CD, folder_of
 
-from dynamo.operator.kinds import Resource
+from dynamo.operator.kube.resources import Resource
 
 GITOPS = REPOSITORY / "gitops"
 HOME = "argocd"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from e2e.apiserver.client import Object
 
-from dynamo.operator.kinds import PIPELINES
+from dynamo.operator.kube.resources import PIPELINES
 
 FOLDER = "pipelines"
 

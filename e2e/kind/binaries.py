@@ -29,6 +29,9 @@ NODE_PACKAGES = (
 )
 # A build of its own: it wants github.com/Sirupsen/logrus, which clashes with the others' lower-case one.
 PROVISIONER = "github.com/rancher/local-path-provisioner"
+PLATFORM_ETCD = "platform-etcd"
+"""What we call the platform's etcd, of the version that the chart names: Kubernetes has one of its own."""
+_PRODUCTS = {("node", "server"): "etcd", ("etcd", "server"): PLATFORM_ETCD}
 # Each with the dependencies that its authors chose; {version} in the flags is the module's.
 TOOLS = (
     "helm.sh/helm/v3/cmd/helm@v3.19.2",
@@ -69,10 +72,18 @@ def build_all(places: Places, tools: Iterable[str] = TOOLS) -> None:
     """Everything that the cluster, its node image and the tests need; what is there already is left."""
     places.bin.mkdir(parents=True, exist_ok=True)
     _build_module(places, "node", (NODE_PACKAGES, (PROVISIONER,)), _kubernetes_flags())
+    build_platform_etcd(places)
     _build_module(places, "coredns", ((".",),), "-s -w")
     _build_module(places, "pause", ((".",),), "-s -w")
     for tool in tools:
         _install_tool(places, tool)
+
+
+def build_platform_etcd(places: Places) -> Path:
+    """The etcd that the chart's image holds."""
+    places.bin.mkdir(parents=True, exist_ok=True)
+    _build_module(places, "etcd", (("go.etcd.io/etcd/server/v3",),), "-s -w")
+    return places.bin / PLATFORM_ETCD
 
 
 def build_kstatus(places: Places) -> Path:
@@ -131,7 +142,7 @@ def _build_module(places: Places, name: str, builds: Iterable[tuple[str, ...]], 
         for packages in builds:
             _go(["build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{made}/", *packages], GO / name)
         for product in Path(made).iterdir():
-            product.rename(places.bin / {"server": "etcd"}.get(product.name, product.name))
+            product.rename(places.bin / _PRODUCTS.get((name, product.name), product.name))
     stamp.touch()
 
 

@@ -10,7 +10,7 @@ import pytest
 from e2e.kind.places import Places
 from e2e.manifests.server import Server, httproutes
 
-from dynamo.operator.kinds import ROUTES
+from dynamo.operator.kube.resources import ROUTES
 
 
 @pytest.fixture(scope="session")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynamo.operator.api.body import read
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND
-from dynamo.operator.bodies import parsed, problems
-from dynamo.operator.plan import Environment, plan
-from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
+from dynamo.operator.manifests.render import manifests, with_images
+from dynamo.operator.plan.plan import Environment, plan
 
-SITE = Site(
+CLUSTER_SETTINGS = ClusterSettings(
     "registry.example.org/dynamo/frontend:1.0.0",
     {"default": "registry.example.org/dynamo/worker:1.0.0"},
     etcd_sign_in=True,
     nats_sign_in=True,
 )
-PLAIN = Site("registry.example.org/dynamo/frontend:1.0.0", {"default": "registry.example.org/dynamo/worker:1.0.0"})
-OPENSHIFT = Site(PLAIN.frontend_image, PLAIN.worker_images, pull_secrets=("registry",), fs_group=None)
+PLAIN = ClusterSettings(
+    "registry.example.org/dynamo/frontend:1.0.0", {"default": "registry.example.org/dynamo/worker:1.0.0"}
+)
+OPENSHIFT = ClusterSettings(PLAIN.frontend_image, PLAIN.worker_images, pull_secrets=("registry",), fs_group=None)
 
 
 def pipeline(namespace: str, spec: dict[str, Any], name: str = "llama") -> Manifest:
@@ -25,12 +27,12 @@ def pipeline(namespace: str, spec: dict[str, Any], name: str = "llama") -> Manif
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-def rendered(live: Manifest, site: Site = SITE) -> list[Manifest]:
+def rendered(live: Manifest, cluster: ClusterSettings = CLUSTER_SETTINGS) -> list[Manifest]:
     """Out of the object as the server gives it back."""
-    found = parsed(live)
-    assert found is not None, problems(live)
+    found, problems = read(live)
+    assert found is not None, problems
     where = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace=live["metadata"]["namespace"])
-    return manifests(found, with_images(plan(found, where), found, site), site)
+    return manifests(found, with_images(plan(found, where), found, cluster), cluster)
 
 
 def templates(found: list[Manifest]) -> list[Manifest]:

@@ -17,6 +17,7 @@ Schema = dict[str, Any]
 GROUPS = (
     "api/v1", "apis/apps/v1", "apis/policy/v1", "apis/networking.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1",
     "apis/apiextensions.k8s.io/v1", "apis/gateway.networking.k8s.io/v1", "apis/dynamo.dev/v1alpha1",
+    "apis/admissionregistration.k8s.io/v1",
 )  # fmt: skip
 LOCATION = "{{.Group}}/{{.ResourceAPIVersion}}/{{.ResourceKind}}.json"
 """Where kubeconform finds a kind's schema, below the folder; it takes the version for the core kinds' group."""

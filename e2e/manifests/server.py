@@ -12,10 +12,10 @@ from e2e.apiserver.client import APPLY, until
 from e2e.apiserver.plane import CRDS, Plane
 from e2e.kind.binaries import GATEWAY_API, folder_of
 
-from dynamo.operator.crdgen import crd
-from dynamo.operator.kinds import PIPELINES, Resource, resource_of
-from dynamo.operator.kube import MANAGER
-from dynamo.operator.resources.site import Manifest
+from dynamo.operator.codegen.crd import crd
+from dynamo.operator.kube.client import MANAGER
+from dynamo.operator.kube.resources import PIPELINES, Resource, resource_of
+from dynamo.operator.manifests.context import Manifest
 
 NAMESPACES = Resource("v1", "Namespace", "namespaces")
 ENFORCED = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from e2e.apiserver.client import RefusedError
-from e2e.manifests.rendering import OPENSHIFT, PLAIN, SITE, pipeline, rendered, templates
+from e2e.manifests.rendering import CLUSTER_SETTINGS, OPENSHIFT, PLAIN, pipeline, rendered, templates
 from e2e.manifests.server import Server
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.diff import differences
-from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.cluster.diff import differences
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Spec = dict[str, Any]
@@ -51,23 +51,25 @@ def settle(server: Server, manifest: Manifest) -> None:
     assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], manifest["kind"]
 
 
-@pytest.mark.parametrize("site", [SITE, PLAIN, OPENSHIFT], ids=["signed-in", "plain", "openshift"])
+@pytest.mark.parametrize("cluster", [CLUSTER_SETTINGS, PLAIN, OPENSHIFT], ids=["signed-in", "plain", "openshift"])
 @pytest.mark.parametrize(("name", "spec"), CASES, ids=[name for name, _ in CASES])
-def test_children_are_taken_and_at_rest(server: Server, namespace: str, name: str, spec: Spec, site: Site) -> None:
+def test_children_are_taken_and_at_rest(
+    server: Server, namespace: str, name: str, spec: Spec, cluster: ClusterSettings
+) -> None:
     """No field is unknown, none comes back in another form, no second apply writes."""
     live = server.apply(pipeline(namespace, spec))
-    for manifest in rendered(live, site):
+    for manifest in rendered(live, cluster):
         settle(server, manifest)
 
 
-@pytest.mark.parametrize("site", [SITE, PLAIN, OPENSHIFT], ids=["signed-in", "plain", "openshift"])
+@pytest.mark.parametrize("cluster", [CLUSTER_SETTINGS, PLAIN, OPENSHIFT], ids=["signed-in", "plain", "openshift"])
 @pytest.mark.parametrize(("name", "spec"), CASES, ids=[name for name, _ in CASES])
 def test_pods_are_within_the_restricted_standard(
-    server: Server, namespace: str, name: str, spec: Spec, site: Site
+    server: Server, namespace: str, name: str, spec: Spec, cluster: ClusterSettings
 ) -> None:
     """GPU engines included; what the server would refuse, it refuses here."""
     live = server.apply(pipeline(namespace, without_their_pods(spec)))
-    found = rendered(live, site)
+    found = rendered(live, cluster)
     for manifest in found:
         if manifest["kind"] == "ServiceAccount":
             server.apply(manifest)

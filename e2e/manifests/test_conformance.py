@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 from e2e.manifests.rating import EXEMPTIONS, Exemption, criticals
-from e2e.manifests.rendering import PLAIN, SITE, pipeline, rendered, templates
+from e2e.manifests.rendering import CLUSTER_SETTINGS, PLAIN, pipeline, rendered, templates
 from e2e.manifests.schemas import write_schemas
 from e2e.manifests.server import Server
 from e2e.manifests.test_children import CASES, Spec
 from tests.charts.helm import Helm
 from tests.operator.pipelines import UID
 
-from dynamo.operator.resources.site import Manifest, Site
-from dynamo.operator.yamltext import to_yaml
+from dynamo.operator.codegen.yaml_text import to_yaml
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
 
 ROOT = Path(__file__).parents[2]
 PLATFORM, PIPELINES = ROOT / "charts/dynamo-platform", ROOT / "charts/dynamo-pipeline"
@@ -69,10 +69,10 @@ def helm(server: Server) -> Helm:
     return Helm(str(server.binary("helm")))
 
 
-def children(spec: Spec, site: Site = SITE) -> list[Manifest]:
+def children(spec: Spec, cluster: ClusterSettings = CLUSTER_SETTINGS) -> list[Manifest]:
     """Of a pipeline that a server might have."""
     body = pipeline("serving", spec)
-    return rendered({**body, "metadata": {**body["metadata"], "uid": UID, "generation": 1}}, site)
+    return rendered({**body, "metadata": {**body["metadata"], "uid": UID, "generation": 1}}, cluster)
 
 
 def valid(answer: tuple[int, str], number: int) -> None:

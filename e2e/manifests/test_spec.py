@@ -13,12 +13,12 @@ import yaml
 from e2e.apiserver.client import MERGE, until
 from e2e.manifests.rendering import pipeline
 from e2e.manifests.server import Server
+from tests.operator.codegen.test_crd import BAD
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST
-from tests.operator.test_crd import BAD
 
-from dynamo.operator.crdgen import FILE_NAME, FOLDERS
-from dynamo.operator.kinds import PIPELINES
-from dynamo.operator.resources import naming
+from dynamo.operator.codegen.crd import FILE_NAME, FOLDERS
+from dynamo.operator.kube.resources import PIPELINES
+from dynamo.operator.manifests import naming
 
 Spec = dict[str, Any]
 STATUS: Spec = {

@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import Cluster, program, wait_for
+from e2e.cluster.cluster import Cluster, program, wait_for
 
 PIPELINE = "dynamo.dev/v1alpha1/DynamoPipeline"
 # Every pod of ours must pass it, so every namespace asks for it.
@@ -21,6 +21,8 @@ POD_SECURITY = {"pod-security.kubernetes.io/enforce": "restricted"}
 # By which a run that is interrupted finds its namespaces.
 RUN_LABEL = "e2e.dynamo.dev/run"
 READY_SECONDS = 240
+LOAD_SECONDS = 1500
+"""For a pipeline whose model gets on loading, however slowly."""
 FORWARD_SECONDS = 60
 GONE_SECONDS = 60
 """The bar. Most of it is Kubernetes' own: it looks again after half of the longest grace of a pod."""
@@ -85,6 +87,40 @@ class Namespace:
             return self.pipeline(name) if self.condition(name).get("status") == "True" else None
 
         return wait_for(f"pipeline {self.name}/{name} is Ready", ready, seconds)
+
+    def wait_loaded(self, name: str, silence: float = READY_SECONDS, most: float = LOAD_SECONDS) -> dict[str, Any]:
+        """As `wait_ready`, where a model is loaded: as long as its pods get on, by what they are or compute.
+
+        A machine that does much else may take many times as long; one that stands still for `silence` seconds fails.
+        """
+        end, seen, since = time.monotonic() + most, "", time.monotonic()
+
+        def ready() -> dict[str, Any] | None:
+            nonlocal seen, since
+            if self.condition(name).get("status") == "True":
+                return self.pipeline(name)
+            now = time.monotonic()
+            if (state := self._progress()) != seen:
+                seen, since = state, now
+            if now - since > silence:
+                raise TimeoutError(f"pipeline {self.name}/{name}: nothing has changed for {silence:.0f} s: {seen}")
+            return None
+
+        return wait_for(f"pipeline {self.name}/{name} is Ready", ready, max(0.0, end - time.monotonic()))
+
+    def _progress(self) -> str:
+        """What its pods are, and the CPU time of those that run; other words mean that something has got on."""
+        states = []
+        for pod in self.list("v1/Pod"):
+            containers = pod.get("status", {}).get("containerStatuses", [])
+            state = [(one["name"], one["restartCount"], sorted(one.get("state", {}))) for one in containers]
+            computed = ""
+            if any("running" in one.get("state", {}) for one in containers):
+                with suppress(Exception):  # it may be ending, or have no such file: then its state tells enough
+                    words = self.kubectl("exec", pod["metadata"]["name"], "--", "cat", "/proc/1/stat", seconds=30)
+                    computed = " ".join(words.rpartition(")")[2].split()[11:13])
+            states.append(f"{pod['metadata']['name']} {pod['status'].get('phase')} {state} {computed}")
+        return "; ".join(sorted(states))
 
     @contextmanager
     def reach(self, service: str, port: int | str) -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
 from openai import OpenAI, OpenAIError
 
 API_VERSION = "dynamo.dev/v1alpha1"

@@ -1,4 +1,4 @@
-"""What a pipeline leaves behind: in its namespace, in the platform's etcd and in its NATS."""
+"""What a pipeline leaves behind: in its namespace and in the platform's etcd."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import httpx
-from e2e.installation import Platform
-from e2e.namespace import Namespace
+from e2e.cluster.installation import Platform
+from e2e.namespace.namespace import Namespace
 
 ALL_KEYS = base64.b64encode(b"\0").decode()
 MADE_BY_KUBERNETES = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
@@ -42,14 +42,6 @@ def _signed_in(platform: Platform, url: str) -> dict[str, str]:
     name, password = (base64.b64decode(secret[key]).decode() for key in ("username", "password"))
     answer = httpx.post(f"{url}/v3/auth/authenticate", json={"name": name, "password": password}, timeout=20)
     return {"Authorization": answer.raise_for_status().json()["token"]}
-
-
-def in_nats(platform: Platform, dynamo_namespace: str) -> list[str]:
-    """Subjects of a Dynamo namespace that somebody listens to."""
-    with _pod(platform, "nats", 8222) as url:
-        answer = httpx.get(f"{url}/subsz?subs=1&limit=100000", timeout=20).raise_for_status().json()
-    subjects = [entry["subject"] for entry in answer.get("subscriptions_list", [])]
-    return [subject for subject in subjects if dynamo_namespace in subject.split(".")]
 
 
 def _pod(platform: Platform, server: str, port: int) -> Any:

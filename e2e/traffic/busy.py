@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import Object, is_ready, pipeline, workers
-from e2e.traffic import RATE, Seen, traffic
-from e2e.watching import PATIENCE_SECONDS, Truth, watched
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, is_ready, pipeline, workers
+from e2e.traffic.traffic import RATE, Seen, traffic
+from e2e.traffic.watching import PATIENCE_SECONDS, Truth, watched
 
 NAME = "busy"
 ROLL_SECONDS = 300

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
 from openai import AsyncOpenAI, OpenAIError
 
 RATE = 20.0
@@ -34,6 +34,19 @@ class Seen:
     """One line each, with the seconds since the traffic began."""
     longest_gap: float = 0.0
     """Seconds between two pieces of one stream, or before its first."""
+    first: list[float] = field(default_factory=list)
+    """Seconds to the first piece, of each complete stream."""
+    seconds: list[float] = field(default_factory=list)
+    """Seconds to its end."""
+
+    def add(self, other: Seen) -> None:
+        """What another time brought, as if it were one."""
+        self.sent += other.sent
+        self.complete += other.complete
+        self.failures += other.failures
+        self.longest_gap = max(self.longest_gap, other.longest_gap)
+        self.first += other.first
+        self.seconds += other.seconds
 
     def __str__(self) -> str:
         return f"{self.complete} of {self.sent} streams complete, longest gap {self.longest_gap:.2f} s"
@@ -113,11 +126,15 @@ class _Driver:
             stream_options={"include_usage": True},
             extra_body={"ignore_eos": True},
         )
-        last, reason, counted = began, None, None
+        last, reason, counted, first = began, None, None, 0.0
         async for chunk in stream:
             now = time.monotonic()
+            first = first or now - began
             self._seen.longest_gap, last = max(self._seen.longest_gap, now - last), now
             reason = chunk.choices[0].finish_reason or reason if chunk.choices else reason
             counted = chunk.usage.completion_tokens if chunk.usage else counted
         right = (reason, counted) == ("length", self._tokens)
+        if right:
+            self._seen.first.append(first)
+            self._seen.seconds.append(time.monotonic() - began)
         return "" if right else f"ended with {reason} after {counted} of {self._tokens} tokens"

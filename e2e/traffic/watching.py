@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from e2e.namespace import PIPELINE, Namespace
-from e2e.traffic import outside
+from e2e.namespace.namespace import PIPELINE, Namespace
+from e2e.traffic.traffic import outside
 from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
@@ -83,7 +83,7 @@ class Truth:
 
 def lacking(status: Object, health: Object) -> str:
     """Which of the workers that a pipeline wants a frontend can't ask; empty where there are as many as wanted."""
-    wanted = sum(component["desired"] for component in status.get("components", []))
+    wanted = sum(component["replicas"] for component in status.get("components", []))
     # Releases before this one say neither.
     found = (one for one in health.get("instances", []) if one.get("routable", True))
     reached = {str(one.get("host") or one["instance_id"]) for one in found}

@@ -77,7 +77,7 @@ class Program:
 
 
 Start = Callable[..., Program]
-"""`start("early_server.py", *arguments, **environment)`; before the arguments comes a namespace of the test's own."""
+"""`start("dynamo_0_1/server.py", *arguments, **environment)`; before the arguments comes a namespace of its own."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Programs of three ages against `dynamo.runtime`: what each of them was written to see, it sees.
+"""Programs written for three versions of NVIDIA Dynamo against `dynamo.runtime`: each sees what it was written to see.
 
 Early is 0.1 to 0.3, mid 0.3 to 0.8, today 1.x. What the original does was seen by running its packages.
 """
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.servers, pytest.mark.processes]
 
 def test_hello_world_of_early_2025(start: Start) -> None:
     """A pydantic endpoint, found by `wait_for_endpoints`, called in every way; `create_service` says it's needless."""
-    server = start("early_server.py")
+    server = start("dynamo_0_1/server.py")
     lease = server.wait_for("lease ").split()[1]
-    assert start("early_client.py").end() == [
+    assert start("dynamo_0_1/client.py").end() == [
         f"workers {lease}",
         *["hello world"] * 3,
         "direct ! None [] None False",
@@ -35,10 +35,10 @@ def test_hello_world_of_early_2025(start: Start) -> None:
 
 def test_several_workers_share_the_requests(start: Start) -> None:
     """Two processes of one endpoint are two instances, and `round_robin` reaches both."""
-    leases = {start("early_server.py").wait_for("lease ").split()[1] for _ in range(2)}
+    leases = {start("dynamo_0_1/server.py").wait_for("lease ").split()[1] for _ in range(2)}
 
     def both() -> bool:
-        return set(start("early_client.py").end()[0].split()[1:]) == leases
+        return set(start("dynamo_0_1/client.py").end()[0].split()[1:]) == leases
 
     eventually("the client sees both", both)
 
@@ -46,7 +46,7 @@ def test_several_workers_share_the_requests(start: Start) -> None:
 def test_a_runtime_from_the_early_constructor(start: Start, namespace: str) -> None:
     """`DistributedRuntime(loop, False)` outside of a coroutine, with keys, tokens, and a shutdown nobody awaits."""
     key = f"/{namespace}/a"
-    assert start("early_process.py").end() == [
+    assert start("dynamo_0_1/process.py").end() == [
         f"refused the key {key} is there already",
         f"refused the key {key} is there already, with another value",
         "keys [('a', b'2')]",
@@ -60,12 +60,12 @@ def test_a_runtime_from_the_early_constructor(start: Start, namespace: str) -> N
 def test_a_static_worker_needs_no_etcd(start: Start) -> None:
     """It is found over NATS, by its restarted self too after `kill -9`, and leaves in order."""
     nowhere = {"ETCD_ENDPOINTS": "http://127.0.0.1:1"}
-    client = start("static_client.py", **nowhere)
-    first = start("static_server.py", **nowhere)
+    client = start("dynamo_0_3/static_client.py", **nowhere)
+    first = start("dynamo_0_3/static_server.py", **nowhere)
     one = first.wait_for("id ").split()[1]
     client.wait_for(f"answered by {one}")
     first.kill()
-    second = start("static_server.py", **nowhere)
+    second = start("dynamo_0_3/static_server.py", **nowhere)
     two = second.wait_for("id ").split()[1]
     client.wait_for(f"answered by {two}")
     assert client.leave()[:4] == ["HELLO", "STATIC", "WORLD", "DIRECT"]
@@ -74,8 +74,8 @@ def test_a_static_worker_needs_no_etcd(start: Start) -> None:
 
 def test_mid_2025_serves_several_endpoints_and_lets_streams_end(start: Start) -> None:
     """Two components and three endpoints of one process; SIGTERM ends it when what streams has ended."""
-    server = start("mid_server.py")
-    client = start("mid_client.py")
+    server = start("dynamo_0_3/server.py")
+    client = start("dynamo_0_3/client.py")
     client.wait_for("streaming")
     assert server.leave() == ["serving", "cleaned up"]
     assert client.end() == [
@@ -91,15 +91,15 @@ def test_mid_2025_serves_several_endpoints_and_lets_streams_end(start: Start) ->
 
 def test_a_killed_worker_and_its_next_life(start: Start) -> None:
     """`kill -9` ends its streams with a retryable error; started again, it is found again, and nothing old is."""
-    first = start("early_server.py")
+    first = start("dynamo_0_1/server.py")
     one = first.wait_for("lease ").split()[1]
-    assert start("early_client.py").end()[0] == f"workers {one}"
+    assert start("dynamo_0_1/client.py").end()[0] == f"workers {one}"
     first.kill()
-    two = start("early_server.py").wait_for("lease ").split()[1]
+    two = start("dynamo_0_1/server.py").wait_for("lease ").split()[1]
     # Until the lease is over a request may go to who isn't there any more, and end so.
     known = f"workers {two}"
-    eventually("the next life alone is known", lambda: start("early_client.py").ended()[:1] == [known])
-    assert start("early_client.py").end()[0] == known
+    eventually("the next life alone is known", lambda: start("dynamo_0_1/client.py").ended()[:1] == [known])
+    assert start("dynamo_0_1/client.py").end()[0] == known
 
 
 def post(url: str, body: Any) -> Any:
@@ -118,12 +118,12 @@ def health(url: str) -> int:
 
 def test_today(start: Start) -> None:
     """Paths, planes that need no saying, payloads of all kinds, unary calls; health and engine routes by a variable."""
-    server = start("today_server.py", DYN_SYSTEM_PORT="0", PYTHONWARNINGS="error")
+    server = start("dynamo_1/server.py", DYN_SYSTEM_PORT="0", PYTHONWARNINGS="error")
     url = server.wait_for("system ").split()[1]
     eventually("it is ready", lambda: health(url) == 200)
     metadata = {"tenant": "a"}
     values: list[Any] = [None, "text", 1.5, [1, "b"], {"k": [True]}, b"bytes"]
-    assert start("today_client.py", PYTHONWARNINGS="error").end() == [
+    assert start("dynamo_1/client.py", PYTHONWARNINGS="error").end() == [
         "instance True backend generate",
         *[str([{"got": value, "metadata": metadata}]) for value in values],
         "sum 6",
@@ -190,15 +190,15 @@ def test_the_typed_program_runs(start: Start) -> None:
 
 def test_the_native_module_of_2025(start: Start) -> None:
     """`from dynamo._core import …` gives the runtime, clients, streams and registration."""
-    assert start("core_early.py").end() == [
+    assert start("dynamo_0_1/core.py").end() == [
         "items ['hello', 'world'] ItemStream",
-        "names backend OverlapScores dynamo.llm.registration",
+        "names backend OverlapScores dynamo.llm.serving.registration",
     ]
 
 
 def test_the_native_module_of_2026(start: Start) -> None:
     """By name and by attribute, loading nothing heavy; names that aren't there say what to use."""
-    assert start("core_today.py").end() == [
+    assert start("dynamo_1/core.py").end() == [
         "loaded []",
         "same True True",
         "names 7 Tokens Decode 944132403",

@@ -18,12 +18,12 @@ from e2e.apiserver.alike import normal, unlike
 from e2e.apiserver.faults import REFUSALS, Fate, Faults, Request, Script, Snapshot, Told, selects
 from e2e.apiserver.proxy import serving
 from tests.operator.apiserver import ApiServer
-from tests.operator.cluster import Cluster
 from tests.operator.pipelines import SMALLEST, body, pipeline
+from tests.operator.played_cluster import Cluster
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.kinds import PIPELINES, resource_of
-from dynamo.operator.kube import MERGE, Api
+from dynamo.operator.kube.client import MERGE, Api
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.resources import PIPELINES, resource_of
 
 SERVICES = resource_of("Service")
 PATCH = Request("PATCH", "services", "serving", "llama-frontend")

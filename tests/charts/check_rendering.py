@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import os
 import re
@@ -12,19 +13,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from tests.charts.documents import CHARTS, PIPELINE, PLATFORM
 from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.crdgen import crd
+from dynamo.operator.codegen.crd import crd
 from dynamo.operator.credentials.nats_keys import SERVER_CONF
+from dynamo.operator.credentials.nats_trust import trust_of
 from dynamo.operator.credentials.platform import new_nats_keys
+from dynamo.operator.manifests import nats
 from dynamo.operator.settings import Settings, SignIn
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES = ["default", "everything", "external"]
+CASES = ["default", "everything", "external", "per-namespace"]
 STANDARD = {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component", "part-of", "managed-by", "version")}
 CRD = "CustomResourceDefinition"
 
@@ -61,11 +65,37 @@ def test_golden(case: str, helm: Helm) -> None:
         ({"nats__external__url": "nats://n:4222"}, "exclude each other: set nats.enabled=false"),
         ({"operator__replicaCount": "2", "operator__leaderElection__enabled": "false"}, "leaderElection.enabled=true"),
         ({"pipelines__images__workers__default": "null"}, "pipelines.images.workers.default is missing"),
-        ({"nats__auth__existingSecret": "a"}, "nats.auth.enabled is not: set it to true"),
-        ({"etcd__auth__existingSecret": "a"}, "etcd.auth.enabled is not: set it to true"),
         (
-            {"nats__enabled": "false", "nats__external__url": "nats://n:4222", "nats__auth__enabled": "true"},
-            "name a Secret in nats.auth.existingSecret",
+            {"nats__auth__existingSecret": "a", "nats__auth__enabled": "false"},
+            "nats.auth.enabled is not: set it to true",
+        ),
+        (
+            {"etcd__auth__existingSecret": "a", "etcd__auth__enabled": "false"},
+            "etcd.auth.enabled is not: set it to true",
+        ),
+        (
+            {"nats__enabled": "false", "nats__external__url": "nats://n:4222"},
+            "in nats.auth.existingSecret, or set nats.auth.enabled=false",
+        ),
+        (
+            {"etcd__enabled": "false", "etcd__external__endpoints": "{http://e:2379}"},
+            "in etcd.auth.existingSecret, or set etcd.auth.enabled=false",
+        ),
+        (
+            {"nats__perNamespace": "true", "nats__enabled": "false", "nats__external__url": "nats://n:4222"},
+            "nats.perNamespace and nats.external.url exclude each other: set nats.enabled=true without a url",
+        ),
+        (
+            {"nats__perNamespace": "true", "nats__auth__enabled": "false"},
+            "nats.perNamespace keeps tenants apart only where NATS asks who comes: set nats.auth.enabled=true",
+        ),
+        (
+            {"nats__perNamespace": "true", "nats__auth__existingSecret": "a"},
+            "nats.perNamespace and nats.auth.existingSecret exclude each other",
+        ),
+        (
+            {"nats__perNamespace": "true", "pipelines__shareDynamoNamespaces": "true"},
+            "nats.perNamespace and pipelines.shareDynamoNamespaces exclude each other",
         ),
         ({"operator__replicas": "2"}, "'replicas' not allowed"),
         ({"operater__replicaCount": "2"}, "'operater' not allowed"),
@@ -153,8 +183,8 @@ def test_the_global_registry_holds_for_every_image(helm: Helm) -> None:
     """A cluster without a way out needs one value."""
     manifests = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
     images = [c["image"] for _, c in containers(manifests)]
-    site = settings(manifests).site
-    images += [site.frontend_image, *site.worker_images.values()]
+    cluster = settings(manifests).cluster
+    images += [cluster.frontend_image, *cluster.worker_images.values()]
     assert len(images) == 7
     assert [image for image in images if not image.startswith("registry.example/")] == []
 
@@ -177,7 +207,7 @@ def settings(manifests: list[Manifest]) -> Settings:
 def test_the_operator_understands_what_the_chart_says(rendered: list[Manifest]) -> None:
     """Its settings accept the file, and it may write the Lease that the file names."""
     found = settings(rendered)
-    assert found.site.worker_images["default"].endswith("worker:0.1.0")
+    assert found.cluster.worker_images["default"].endswith("worker:0.1.0")
     rules = [rule for role in of_kind(rendered, "Role").values() for rule in role["rules"]]
     assert [found.lease] in [rule.get("resourceNames") for rule in rules]
 
@@ -185,25 +215,32 @@ def test_the_operator_understands_what_the_chart_says(rendered: list[Manifest]) 
 def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
     """Namespaces, pull secrets, credentials and the missing group arrive as they are meant."""
     many = settings(helm.render(PLATFORM, GOLDEN / "everything.values.yaml"))
-    assert (many.namespaces, many.site.pull_secrets, many.site.fs_group) == (("serving", "research"), ("pull",), None)
+    assert (many.namespaces, many.cluster.pull_secrets, many.cluster.fs_group) == (
+        ("serving", "research"),
+        ("pull",),
+        None,
+    )
     assert many.etcd_sign_in == SignIn(secret="etcd-login", tls_secret="etcd-tls", own_server=True)
     assert many.nats_sign_in == SignIn(secret="nats-login", tls_secret="nats-tls", own_server=True)
-    made = settings(helm.render(PLATFORM, None, etcd__auth__enabled="true", nats__auth__enabled="true"))
+    assert (many.share_namespaces, many.cluster.etcd_sign_in) == (False, True)
+    made = settings(helm.render(PLATFORM))
     assert made.etcd_sign_in == SignIn(secret="demo-dynamo-platform-etcd-auth", make_secret=True, own_server=True)
-    assert made.nats_sign_in == SignIn(secret="demo-dynamo-platform-nats-auth", make_secret=True, own_server=True)
-    assert (made.site.etcd_sign_in, made.site.nats_sign_in) == (True, True)
+    assert (made.nats_sign_in, made.cluster.etcd_sign_in, made.cluster.nats_sign_in) == (SignIn(), True, True)
+    shared = settings(helm.render(PLATFORM, None, nats__perNamespace="false"))
+    assert shared.nats_sign_in == SignIn(secret="demo-dynamo-platform-nats-auth", make_secret=True, own_server=True)
     assert (many.etcd[0][:8], many.nats[:6]) == ("https://", "tls://")
     outside = settings(helm.render(PLATFORM, GOLDEN / "external.values.yaml"))
     assert outside.etcd == ("https://etcd-0.example:2379", "https://etcd-1.example:2379")
     assert outside.namespaces == ("dynamo",)
     assert (outside.etcd_sign_in, bool(outside.nats_sign_in)) == (SignIn(tls_secret="etcd-client"), False)
-    assert settings(helm.render(PLATFORM, None, pipelines__fsGroup="1000680000")).site.fs_group == 1000680000
+    assert settings(helm.render(PLATFORM, None, pipelines__shareDynamoNamespaces="true")).share_namespaces
+    assert settings(helm.render(PLATFORM, None, pipelines__fsGroup="1000680000")).cluster.fs_group == 1000680000
 
 
 @pytest.mark.parametrize("sign_in", [False, True])
 def test_nats_reads_its_configuration(sign_in: bool, helm: Helm, tmp_path: Path) -> None:
     """The real server accepts the file, without sign-in and with; of the Secret it gets nothing that is secret."""
-    manifests = helm.render(PLATFORM, None, **({"nats__auth__enabled": "true"} if sign_in else {}))
+    manifests = helm.render(PLATFORM, None, nats__auth__enabled=str(sign_in).lower(), nats__perNamespace="false")
     file = tmp_path / "nats.conf"
     file.write_text(of_kind(manifests, "ConfigMap")["demo-dynamo-platform-nats"]["data"]["nats.conf"])
     pod = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
@@ -217,6 +254,97 @@ def test_nats_reads_its_configuration(sign_in: bool, helm: Helm, tmp_path: Path)
     answer = subprocess.run(["nats-server", "-t", "-c", str(file)], capture_output=True, text=True, timeout=20)
     assert answer.returncode == 0, answer.stderr
     assert (tmp_path / "auth").exists() == sign_in
+
+
+def namespaces_nats(manifests: list[Manifest], namespace: str = "serving") -> dict[str, Manifest]:
+    """What the operator makes of what the chart tells it, by kind."""
+    server = settings(manifests).nats_server
+    assert server is not None
+    trust = trust_of({}, server.config, lambda: bytes(range(32)), 1)
+    return {one["kind"]: one for one in nats.manifests(server, namespace, trust.data)}
+
+
+def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
+    """The same pod, but for where it reads its configuration and whom it trusts; none for all is left."""
+    one = helm.render(PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high")
+    each = helm.render(
+        PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high", nats__perNamespace="true"
+    )
+    shared = of_kind(one, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
+    apart = namespaces_nats(each)["Deployment"]["spec"]["template"]["spec"]
+    assert {**shared, "volumes": []} == {**apart, "volumes": []}
+    assert [v["name"] for v in shared["volumes"]] == [v["name"] for v in apart["volumes"]]
+    secrets = [v["secret"] for v in apart["volumes"] if "secret" in v]
+    assert {s["secretName"] for s in secrets} == {nats.NAME, "nats-tls"}
+    read = [item["key"] for s in secrets for item in s.get("items", [])]
+    assert read == [nats.CONFIG, SERVER_CONF]
+    assert [m["metadata"]["name"] for m in each if "nats" in m["metadata"]["name"]] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "apart"),
+    [
+        ({}, True),
+        ({"nats__perNamespace": "false"}, False),
+        ({"nats__auth__enabled": "false"}, False),
+        ({"nats__auth__existingSecret": "mine"}, False),
+        ({"nats__tls__existingSecret": "mine"}, False),
+        ({"pipelines__shareDynamoNamespaces": "true"}, False),
+        ({"nats__perNamespace": "true", "nats__tls__existingSecret": "mine"}, True),
+        ({"nats__enabled": "false", "nats__external__url": "nats://n:4222", "nats__auth__enabled": "false"}, False),
+    ],
+)
+def test_each_namespace_has_its_nats_unless_one_is_asked_for(values: dict[str, str], apart: bool, helm: Helm) -> None:
+    """Whatever needs one for all is as good as saying so: exactly one of the two is rendered, or an external one."""
+    rendered = helm.render(PLATFORM, None, **values)
+    found = settings(rendered)
+    assert (found.nats_server is not None) == apart
+    shared = [m for m in rendered if m["kind"] == "StatefulSet" and "nats" in m["metadata"]["name"]]
+    assert bool(shared) == (not apart and "nats__enabled" not in values)
+    assert bool(found.nats_sign_in) == (bool(shared) and values.get("nats__auth__enabled") != "false")
+
+
+def test_each_namespaces_nats_is_where_its_pipelines_look(helm: Helm) -> None:
+    """With a certificate or without; what would be the platform's own is neither read nor made."""
+    found = settings(helm.render(PLATFORM, None, nats__perNamespace="true"))
+    assert found.environment("serving").nats == "nats://dynamo-nats.serving.svc:4222"
+    assert (bool(found.nats_sign_in), found.cluster.nats_sign_in) == (False, True)
+    assert "nats://dynamo-nats:4222" in found.cluster.connections
+    secure = settings(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml"))
+    assert secure.environment("research").nats == "tls://dynamo-nats.research.svc:4222"
+    pod = namespaces_nats(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml"))["Deployment"]["spec"]["template"]
+    assert {"team": "serving", "g": "h"}.items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["annotations"]["e"] == "f"
+    open_ = settings(helm.render(PLATFORM, None, nats__perNamespace="true", networkPolicy__enabled="false"))
+    assert open_.nats_server is not None
+    assert not open_.nats_server.network_policy
+    assert settings(helm.render(PLATFORM)).nats_server == found.nats_server
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.34"])
+def test_each_namespaces_nats_is_what_kubernetes_reads(version: str, helm: Helm) -> None:
+    """No field that the API server doesn't know."""
+    for manifest in namespaces_nats(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml")).values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_each_namespaces_nats_reads_its_configuration(helm: Helm, tmp_path: Path) -> None:
+    """The real server, with its Secret as it is mounted."""
+    found = namespaces_nats(helm.render(PLATFORM, None, nats__perNamespace="true"))
+    data, pod = found["Secret"]["data"], found["Deployment"]["spec"]["template"]["spec"]
+    sources = {v["name"]: v["secret"]["items"][0] for v in pod["volumes"] if "secret" in v}
+    for mount in pod["containers"][0]["volumeMounts"]:
+        if mount["name"] in sources:
+            item = sources[mount["name"]]
+            path = (
+                mount["mountPath"] if mount.get("subPath") == item["path"] else f"{mount['mountPath']}/{item['path']}"
+            )
+            file = tmp_path / os.path.relpath(path, "/etc/nats")
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(base64.b64decode(data[item["key"]]))
+    command = [*pod["containers"][0]["command"][:-1], str(tmp_path / "nats.conf"), "-t"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_etcd_knows_its_flags(helm: Helm) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.charts.check_rendering import namespaces_nats
 from tests.charts.documents import PLATFORM
 from tests.charts.helm import Helm, Manifest, containers, of_kind, pods
 
-from dynamo.operator.kinds import CHILDREN, ROUTES
+from dynamo.operator.kube.resources import CHILDREN, ROUTES
+from dynamo.operator.manifests import nats
 
 GOLDEN = Path(__file__).parent / "golden"
 READ = {"get", "list", "watch"}
 
 
-@pytest.fixture(params=["default", "everything", "external"])
+@pytest.fixture(params=["default", "everything", "external", "per-namespace"])
 def rendered(request: pytest.FixtureRequest, helm: Helm) -> list[Manifest]:
     """The platform with each set of values."""
     return helm.render(PLATFORM, GOLDEN / f"{request.param}.values.yaml")
@@ -43,6 +45,36 @@ def test_pods_pass_the_restricted_standard(rendered: list[Manifest]) -> None:
         assert context["capabilities"] == {"drop": ["ALL"]}, name
         assert context["readOnlyRootFilesystem"] is True, name
         assert context["runAsNonRoot"] is True, name
+
+
+def test_the_nats_of_a_namespace_is_as_locked_down(helm: Helm) -> None:
+    """What the operator makes of it; its pod has no token either."""
+    made = list(namespaces_nats(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml")).values())
+    test_pods_pass_the_restricted_standard(made)
+    test_containers_ask_for_resources(made)
+    assert [spec["automountServiceAccountToken"] for _, _, spec in pods(made)] == [False]
+
+
+def test_a_nats_per_namespace_needs_hardly_a_new_right(helm: Helm) -> None:
+    """The operator makes its objects with the rights that it has for pipelines; at home it has fewer.
+
+    Where owners are guarded, who adds one to the Secret must have the right to delete it: to that one name.
+    """
+    one, each = (helm.render(PLATFORM, None, nats__perNamespace=value) for value in ("false", "true"))
+    roles = [of_kind(found, "ClusterRole")["dynamo-demo-dynamo-platform-operator"]["rules"] for found in (one, each)]
+    added = [rule for rule in roles[1] if rule not in roles[0]]
+    named = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [nats.NAME], "verbs": ["delete"]}
+    assert added == [named]
+    assert [rule for rule in roles[0] if rule not in roles[1]] == []
+    home = [of_kind(found, "Role")["demo-dynamo-platform-operator"]["rules"] for found in (one, each)]
+    assert [r.get("resourceNames") for r in home[1] if "secrets" in r["resources"]] == [
+        ["demo-dynamo-platform-etcd-auth"],
+        None,
+    ]
+    alone = helm.render(PLATFORM, None, nats__perNamespace="true", etcd__auth__enabled="false")
+    (cluster,) = [m for m in alone if m["kind"] == "ClusterRole" and "user-roles" not in str(m["metadata"])]
+    assert rights(cluster)["", "secrets"] == {"get", "create", "patch", "delete"}
+    assert ("", "secrets") not in rights(of_kind(alone, "Role")["demo-dynamo-platform-operator"])
 
 
 def test_containers_ask_for_resources(rendered: list[Manifest]) -> None:
@@ -75,6 +107,7 @@ def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm) -> None:
     wanted |= {
         ("", "pods"): READ,
         ("", "events"): {"create", "patch"},
+        ("", "secrets"): {"get", "create", "patch", "delete"},  # what its pipelines sign in with; delete: of one name
         ("coordination.k8s.io", "leases"): {"get"},
         ("dynamo.dev", "dynamopipelines"): READ,
         ("dynamo.dev", "dynamopipelines/status"): {"patch"},
@@ -89,13 +122,16 @@ def test_the_release_namespace_holds_the_lease(helm: Helm) -> None:
     assert rights(role) == {
         ("coordination.k8s.io", "leases"): {"create", "get", "update"},
         ("", "events"): {"create", "patch"},
+        ("", "secrets"): {"get", "create"},
     }
-    assert [r.get("resourceNames") for r in role["rules"]] == [None, ["demo-dynamo-platform-operator"], None]
+    leases = [r.get("resourceNames") for r in role["rules"] if "leases" in r["resources"]]
+    assert leases == [None, ["demo-dynamo-platform-operator"]]
 
 
 def test_secrets_are_touched_only_with_sign_in(helm: Helm) -> None:
     """Without credentials there is no right to Secrets; with them, nowhere one to list them."""
-    plain = [r for m in helm.render(PLATFORM) if m["kind"] in ("Role", "ClusterRole") for r in m["rules"]]
+    bare = helm.render(PLATFORM, None, etcd__auth__enabled="false", nats__auth__enabled="false")
+    plain = [r for m in bare if m["kind"] in ("Role", "ClusterRole") for r in m["rules"]]
     assert [rule for rule in plain if "secrets" in rule["resources"]] == []
     secured = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
     found = [r for m in secured if m["kind"] == "Role" for r in m["rules"] if "secrets" in r["resources"]]
@@ -104,11 +140,13 @@ def test_secrets_are_touched_only_with_sign_in(helm: Helm) -> None:
         (["get", "create", "patch"], None),
         (["get"], ["etcd-login", "etcd-tls", "nats-login", "nats-tls"]),
     ]
-    made = of_kind(helm.render(PLATFORM, None, nats__auth__enabled="true"), "Role")["demo-dynamo-platform-operator"]
-    assert [(r["verbs"], r.get("resourceNames")) for r in made["rules"] if "secrets" in r["resources"]] == [
-        (["get"], ["demo-dynamo-platform-nats-auth"]),
-        (["create"], None),
-    ]
+    for one_for_all, nats_too in ((None, []), ("false", ["demo-dynamo-platform-nats-auth"])):
+        values = {} if one_for_all is None else {"nats__perNamespace": one_for_all}
+        made = of_kind(helm.render(PLATFORM, None, **values), "Role")["demo-dynamo-platform-operator"]
+        assert [(r["verbs"], r.get("resourceNames")) for r in made["rules"] if "secrets" in r["resources"]] == [
+            (["get"], ["demo-dynamo-platform-etcd-auth", *nats_too]),
+            (["create"], None),
+        ]
 
 
 def test_a_namespaced_operator_needs_no_cluster_rights(helm: Helm) -> None:
@@ -141,7 +179,8 @@ def test_users_get_pipelines_with_the_roles_they_have(helm: Helm) -> None:
 
 def test_the_servers_are_closed_to_others(helm: Helm) -> None:
     """Clients' ports of etcd and NATS are open to pods of the platform and of pipelines only."""
-    policies = of_kind(helm.render(PLATFORM), "NetworkPolicy")
+    assert len(of_kind(helm.render(PLATFORM), "NetworkPolicy")) == 2
+    policies = of_kind(helm.render(PLATFORM, None, nats__perNamespace="false"), "NetworkPolicy")
     assert len(policies) == 3
     for server in ("etcd", "nats"):
         rules = policies[f"demo-dynamo-platform-{server}"]["spec"]["ingress"]

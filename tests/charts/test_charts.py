@@ -30,8 +30,8 @@ from tests.operator.pipelines import FULL, SMALLEST, body
 
 from dynamo.frontend import metrics
 from dynamo.operator.api.v1alpha1 import Engine
-from dynamo.operator.chart_schema import schema_text
-from dynamo.operator.crdgen import FILE_NAME, crd_text
+from dynamo.operator.codegen.chart_schema import schema_text
+from dynamo.operator.codegen.crd import FILE_NAME, crd_text
 
 CHANGES = re.compile(r"\b(rand\w+|genCA|genSelfSignedCert|genSignedCert|uuidv4|lookup|now|shuffle)\b")
 
@@ -47,7 +47,7 @@ def templates(path: Path) -> list[Path]:
 def test_the_crd_is_the_generated_one() -> None:
     """The chart carries the very bytes that `make generate` writes into crds/."""
     copy = (PLATFORM / "files/crds" / FILE_NAME).read_text()
-    assert copy == crd_text(), "run `python -m dynamo.operator.crdgen charts/dynamo-platform/files/crds`"
+    assert copy == crd_text(), "run `python -m dynamo.operator.codegen.crd charts/dynamo-platform/files/crds`"
 
 
 def test_the_crd_takes_labels_and_annotations() -> None:
@@ -194,7 +194,7 @@ def test_every_value_is_used() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
-@pytest.mark.parametrize("case", ["default", "everything", "external"])
+@pytest.mark.parametrize("case", ["default", "everything", "external", "per-namespace"])
 def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None:
     """What helm makes (`check_rendering.py` holds the files to it) has no field that the API server does not know."""
     for manifest in yaml.safe_load_all((Path(__file__).parent / f"golden/{case}.yaml").read_text()):

@@ -127,6 +127,15 @@ def test_an_image_says_what_it_is(name: str) -> None:
     assert ("ARG", f"VERSION={PROJECT['version']}") in last_stage(name)
 
 
+def test_a_model_brings_its_licence() -> None:
+    """A worker's image with more packages can say theirs; the one with Gemma does."""
+    worker = last_stage("Dockerfile.worker")
+    assert ("ARG", 'LICENSES="Apache-2.0"') in worker
+    assert any('licenses="${LICENSES}"' in rest for word, rest in worker if word == "LABEL")
+    gemma = (ROOT / "e2e/images/Dockerfile.gemma").read_text()
+    assert 'licenses="Apache-2.0 AND LicenseRef-Gemma"' in gemma
+
+
 def test_the_recipes_differ_in_what_they_must_only() -> None:
     """Three files, one way: the stages that are the same stay the same, and share their layers."""
     kept = {name: [stage for stage in stages(name) if stage[0][1].partition(" AS ")[2] in SHARED] for name in RECIPES}

@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dynamo.worker.engines.mock.arguments import read_arguments
+from dynamo.worker.engines.mocker.arguments import read_arguments
+from dynamo.worker.programs.engine_flags import divide, engine_arguments
 from dynamo.worker.programs.entry import FORMER, make_command
-from dynamo.worker.programs.passing import divide, engine_arguments
 from dynamo.worker.settings import WorkerSettings
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from docs.generate.compatibility.core_names import names, state
 
 import dynamo._core
-from dynamo._core.instead import INSTEAD, sentence
-from dynamo.cli.compat.core_names import names, state
+from dynamo._core.unsupported import INSTEAD, sentence
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.flags import REFUSED
-from dynamo.runtime.left_out import LEFT_OUT
+from dynamo.runtime.process.legacy_flags import REFUSED
+from dynamo.runtime.unsupported import LEFT_OUT
 
 ALL = [name for name, _ in names()]
 
@@ -48,5 +48,5 @@ def test_everything_public_is_there() -> None:
     import dynamo.llm
     import dynamo.runtime
 
-    assert {*dynamo.llm.__all__, *dynamo.runtime.__all__} <= set(dynamo._core.__all__)
+    assert {*vars(dynamo.llm)["__all__"], *vars(dynamo.runtime)["__all__"]} <= set(vars(dynamo._core)["__all__"])
     assert dynamo._core.RouterMode is dynamo.llm.RouterMode

@@ -6,11 +6,11 @@ import importlib
 from typing import Any
 
 import pytest
+from docs.generate.compatibility.runtime_names import CHANGES_NOTHING, name_state, names
 
-from dynamo.cli.compat.runtime_names import CHANGES_NOTHING, name_state, names
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.flags import NEEDLESS, REFUSED
-from dynamo.runtime.left_out import LEFT_OUT
+from dynamo.runtime.process.legacy_flags import NEEDLESS, REFUSED
+from dynamo.runtime.unsupported import LEFT_OUT
 
 ALL = [name for name, _ in names()]
 

@@ -9,8 +9,8 @@ import pytest
 from tests.docs.pages import RUN, SERVE, STOP, steps
 from tests.docs.session import ROOT, Session, session
 
-from dynamo.llm.files import FileCache
-from dynamo.llm.packages import assemble
+from dynamo.llm.models.file_cache import FileCache
+from dynamo.llm.models.python_package import assemble
 
 PAGES = [ROOT / "docs/getting-started.md", ROOT / "docs/kserve.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 

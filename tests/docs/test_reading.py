@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 import pytest
+from docs.generate import commands_page, help_text
+from docs.generate.help_text import Block
 from tests.docs.pages import FILE, READ, RUN, steps
 from tests.docs.session import ROOT
 from tests.docs.test_pages import PAGES, title
 from tests.docs.understood import Reader
-
-from dynamo.cli import commands_page, help_text
-from dynamo.cli.help_text import Block
 
 
 @pytest.fixture

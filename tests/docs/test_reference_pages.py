@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 import pytest
+from docs.generate import commands_page, help_text, python_source
+from docs.generate.help_text import Block, Prose, example
 
 import dynamo.runtime
-from dynamo.cli import commands_page, help_text, python_source
-from dynamo.cli.help_text import Block, Prose, example
-from dynamo.runtime.flags import FlagCommand
+from dynamo.runtime.process.legacy_flags import FlagCommand
 
 
 def test_a_help_text_is_prose_and_blocks() -> None:

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import click
 import pytest
+from docs.generate import commands_page
 
-from dynamo.cli import commands_page, run
+from dynamo.cli.run import main as run
 from dynamo.operator.api.load import load_pipelines
 
 ROOT: Final = Path(__file__).parents[2]

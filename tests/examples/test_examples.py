@@ -22,7 +22,7 @@ import openai
 import pytest
 
 from dynamo.operator.api.load import load_pipelines
-from dynamo.operator.plan import Environment, plan
+from dynamo.operator.plan.plan import Environment, plan
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -166,21 +166,28 @@ def test_migration_survives_a_kill(served: Served, tmp_path: Path) -> None:
         body = {"model": model, "prompt": "go", "max_tokens": 600, "ignore_eos": True, "seed": 7 * seed}
         return post(f"{url}/completions", body)
 
-    def told() -> str:
+    def metric(name: str) -> float:
         with urllib.request.urlopen(f"{url.removesuffix('/v1')}/metrics", timeout=10) as page:
-            return str(page.read(), "utf-8")
+            lines = str(page.read(), "utf-8").splitlines()
+        return sum(float(line.split()[-1]) for line in lines if name in line and not line.startswith("#"))
+
+    def migrated() -> bool:
+        return metric('migration_type="ongoing_request"') > 0
 
     with ThreadPoolExecutor(8) as pool:
         expected = [one["choices"][0] for one in pool.map(answer, range(8))]
+        begun = metric("time_to_first_token_seconds_count")
         answers = pool.map(answer, range(8))
         pids = [pid for pid, command in processes(tmp_path).items() if "dynamo.worker" in command]
         assert len(pids) == 4
         deadline = time.monotonic() + DEADLINE
-        while 'migration_type="ongoing_request"' not in told():
-            assert time.monotonic() < deadline, "no kill met an answer"
-            if pids:  # the first one mostly does
-                os.kill(pids.pop(), signal.SIGKILL)
-            time.sleep(0.5)
+        while metric("time_to_first_token_seconds_count") < begun + 8:
+            assert time.monotonic() < deadline, "not all answers have begun"
+            time.sleep(0.05)
+        os.kill(pids[0], signal.SIGKILL)
+        while not migrated():
+            assert time.monotonic() < deadline, "the kill met no answer"
+            time.sleep(0.1)
         assert [one["choices"][0] for one in answers] == expected
     assert served.stop() == 130
 

@@ -9,7 +9,7 @@ import pytest
 from tests.examples.test_examples import LOCAL, Served, paste, post
 
 from dynamo.operator.api.load import load_pipelines
-from dynamo.operator.plan import plan
+from dynamo.operator.plan.plan import plan
 
 FOLDER = Path(__file__).parents[2] / "examples" / "engines"
 

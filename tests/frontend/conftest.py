@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -16,26 +14,19 @@ import openai
 import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
+from tests.waiting import eventually
 
 from dynamo.frontend.server import serve_http
 from dynamo.frontend.settings import FrontendSettings
-from dynamo.llm.card import ModelCard
+from dynamo.llm.model_card import ModelCard
 from dynamo.llm.protocols import delta
 from dynamo.runtime import DistributedRuntime, MemoryWorld
-from dynamo.runtime.leaving import Leaving
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.process.settings import changed
+from dynamo.runtime.process.shutdown import ShutdownSignal
+from dynamo.runtime.request_plane.server import Incoming
 
 T = TypeVar("T")
 QUICK = FrontendSettings(http_host="127.0.0.1", http_port=0, drain_seconds=0.0, grace_seconds=2.0)
-
-
-def eventually(what: str, check: Callable[[], Any], within: float = 10.0) -> Any:
-    """Poll `check` until it is true; fail with `what` at the deadline."""
-    end = time.monotonic() + within
-    while not (found := check()):
-        assert time.monotonic() < end, f"not within {within} s: {what}"
-        time.sleep(0.01)
-    return found
 
 
 class Echo:
@@ -117,7 +108,7 @@ class Site:
                 self._ready.set()
 
     async def _main(self) -> None:
-        self.leaving = Leaving()
+        self.leaving = ShutdownSignal()
         self.runtime = await DistributedRuntime.in_memory(self.world)
         try:
             await serve_http(
@@ -157,7 +148,7 @@ class Site:
 
         runtime = self.run(start())
         if wait:
-            eventually("the frontend routes to the worker", lambda: runtime.id in self.instances())
+            eventually("the frontend routes to the worker", lambda: runtime.id in self.instances(), 10)
         return runtime
 
     def instances(self) -> list[int]:
@@ -204,7 +195,7 @@ def make_site() -> Iterator[Callable[..., Site]]:
     made: list[Site] = []
 
     def make(**settings: Any) -> Site:
-        made.append(Site(replace(QUICK, **settings)))
+        made.append(Site(changed(QUICK, **settings)))
         return made[-1]
 
     yield make
@@ -239,5 +230,9 @@ def engines() -> type[Echo]:
 
 @pytest.fixture
 def within() -> Callable[..., Any]:
-    """`eventually`, for tests."""
-    return eventually
+    """`eventually`, for tests, with less patience."""
+
+    def soon(what: str, check: Callable[[], Any], seconds: float = 10.0) -> Any:
+        return eventually(what, check, seconds)
+
+    return soon

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend import models
-from dynamo.frontend.affinity import Sessions
-from dynamo.frontend.answers import StreamAnswer
-from dynamo.frontend.door import Visit
-from dynamo.frontend.generation import Choice
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.stream import Output
+from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.limits.concurrency_limits import Slot
+from dynamo.frontend.responses.response import SseResponse
+from dynamo.frontend.responses.stream import ResponseStream
+from dynamo.frontend.routing import model_watcher
+from dynamo.frontend.routing.model_set import ModelSet
+from dynamo.frontend.routing.session_affinity import Sessions
 from dynamo.llm.protocols import delta
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import Disconnected, EngineError, WorkerUnavailable
+from dynamo.runtime.errors import Disconnected, EngineError, StreamIncomplete, WorkerUnavailable
 
 MODES: list[dict[str, Any]] = [{"router_mode": "power-of-two"}, {"router_mode": "kv", "use_kv_events": False}]
 REQUESTS = 120
@@ -30,11 +30,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[ModelSet]:
     made: list[ModelSet] = []
 
     class Recorded(ModelSet):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr(models, "ModelSet", Recorded)
+    monkeypatch.setattr(model_watcher, "ModelSet", Recorded)
     return made
 
 
@@ -80,7 +80,7 @@ def give_up(site: Any) -> None:
 
 def of_requests() -> dict[int, Any]:
     """What is made for a request, as far as it is there, by id."""
-    kinds = (Choice, StreamAnswer, Output, Context, Visit)
+    kinds = (Choice, SseResponse, ResponseStream, Context, Slot)
     return {id(one): one for one in gc.get_objects() if isinstance(one, kinds)}
 
 
@@ -123,7 +123,7 @@ def test_whole_given_up_refused_and_waiting_ones(
     assert gate is not None
     assert isinstance(sessions, Sessions)
     within("nobody waits", lambda: len(gate) == 0)
-    within("nothing runs", lambda: not any(seat.open_streams for seat in only.seats.values()))
+    within("nothing runs", lambda: not any(worker.open_streams for worker in only.workers.values()))
     assert [(load.prefill_tokens, load.blocks) for load in only.loads()] == [(0, 0)] * 2
     assert not any(binding.running for binding in sessions._bindings.values())
     pending = [site.metric(f"router_queue_pending_{what}", model="m") for what in ("requests", "isl_tokens")]
@@ -133,10 +133,14 @@ def test_whole_given_up_refused_and_waiting_ones(
 
 
 class Moody:
-    """A prefill worker that computes, refuses, fails, breaks off or takes its time, as the dice fall."""
+    """A prefill worker that computes, refuses, fails, breaks off or takes its time, as the dice fall.
 
-    def __init__(self, echo: Any, random: Random) -> None:
-        self._echo, self._random = echo, random
+    A prompt loses a worker that dies once at most (`died_with`): whoever dies with it twice is its fault, and it is
+    refused (`generation/test_migration.py`).
+    """
+
+    def __init__(self, echo: Any, random: Random, died_with: set[tuple[int, ...]]) -> None:
+        self._echo, self._random, self._died_with = echo, random, died_with
 
     def __call__(self, incoming: Any) -> None:
         mood = self._random.randrange(6)
@@ -145,7 +149,9 @@ class Moody:
         elif mood == 1:
             incoming.fail(EngineError("it failed"))
         elif mood == 2:
-            incoming.fail(Disconnected())
+            prompt = tuple(incoming.payload["token_ids"])
+            incoming.fail(StreamIncomplete() if prompt in self._died_with else Disconnected())
+            self._died_with.add(prompt)
         elif mood == 3:
             self._echo(incoming)  # it speaks for a while, and hands nothing out
         else:
@@ -169,8 +175,9 @@ def test_of_both_parts(
         else:
             decode(incoming)
 
+    died_with: set[tuple[int, ...]] = set()
     for _ in range(2):
-        moody = Moody(engines(delay=0.02), random)
+        moody = Moody(engines(delay=0.02), random, died_with)
         site.worker(moody, path="test.prefill.generate", role="prefill", wait=False, figures=figures)
     for engine in (decode, refuses):
         site.worker(engine, role="decode", figures={"total_kv_blocks": 2000})
@@ -178,9 +185,9 @@ def test_of_both_parts(
     assert set(found) <= {0, 200}
     assert found.count(200) > REQUESTS // 3
     assert len(sets) == 2
-    seats = [seat for one in sets for seat in one.seats.values()]
-    assert len(seats) == 4
-    within("nothing runs", lambda: not any(seat.open_streams for seat in seats))
+    workers = [worker for one in sets for worker in one.workers.values()]
+    assert len(workers) == 4
+    within("nothing runs", lambda: not any(worker.open_streams for worker in workers))
     for one in sets:
         assert {(load.prefill_tokens, load.blocks) for load in one.loads()} == {(0, 0)}
     counted = {name: site.metric(f"model_{name}_total", model="m") for name in ("remote_prefills", "prefill_fallbacks")}

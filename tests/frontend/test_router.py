@@ -1,4 +1,4 @@
-"""`python -m dynamo.router`: flags, and endpoints over memory. `tests/system/test_router.py` has the process."""
+"""`python -m dynamo.router`: flags, and endpoints over memory. tests/system/routing/test_router.py has the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dynamo.router.main import ENDPOINTS, make_command, serving
 from dynamo.router.settings import RouterSettings
 from dynamo.runtime import Context, DistributedRuntime, InvalidArgument, MemoryWorld
 from dynamo.runtime.client import Client
-from dynamo.runtime.settings import parse
+from dynamo.runtime.process.settings import parse
 
 BLOCK = 4
 WORKERS = "ns.backend.generate"

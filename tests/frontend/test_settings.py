@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,15 +10,16 @@ from click.testing import CliRunner
 
 from dynamo.frontend.process import make_command
 from dynamo.frontend.settings import FrontendSettings, problem, to_argv
-from dynamo.runtime.settings import parse
+from dynamo.runtime.process.settings import build, parse
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         FrontendSettings(),
-        FrontendSettings(http_port=0, cors_origin=["https://a", "b"], strict_fields=True, use_kv_events=False),
-        FrontendSettings(
+        build(FrontendSettings, http_port=0, cors_origin=["https://a", "b"], strict_fields=True, use_kv_events=False),
+        build(
+            FrontendSettings,
             max_requests_per_model=7,
             first_token_timeout_secs=0.5,
             namespace="x",
@@ -71,7 +71,11 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = parse(FrontendSettings, argv)
-    assert (found.active_decode_blocks_threshold, found.overlap_score_weight, found.use_kv_events) == (0.8, 2.0, False)
+    assert (
+        found.thresholds.active_decode_blocks_threshold,
+        found.kv.overlap_score_weight,
+        found.kv.follow_events,
+    ) == (0.8, 2.0, False)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
 )
 def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:
     """Settings that can't be served are refused by flag name."""
-    assert words in (problem(replace(FrontendSettings(), **changes)) or "")
+    assert words in (problem(build(FrontendSettings, **changes)) or "")
 
 
 def test_usage_errors_have_exit_code_2() -> None:

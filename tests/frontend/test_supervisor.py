@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamo.frontend.merging import merge_health, merge_metrics
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.supervisor import merge_health, merge_metrics
 
 
 def process(requests: int, seconds: float) -> str:

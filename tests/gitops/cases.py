@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from tests.operator.cluster import Cluster, planned
 from tests.operator.pipelines import body
+from tests.operator.played_cluster import Cluster, planned
 
+from dynamo.operator.api.conditions import Reason, Trouble, Type
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.conditions import Reason, Type
-from dynamo.operator.observe import Observed
-from dynamo.operator.status import Trouble, failed_status, first_status, status
+from dynamo.operator.cluster.observe import Observed
+from dynamo.operator.reconcile.status import failed_status, first_status, status
 
 FOLDER = Path(__file__).parents[2] / "gitops/argocd/resource_customizations/dynamo.dev/DynamoPipeline"
 NOW = "2026-11-21T10:00:00Z"
@@ -39,16 +40,16 @@ class Health(StrEnum):
 HEALTH: Mapping[Reason, Health | None] = {
     Reason.SERVING: Health.HEALTHY,
     Reason.SCALED_TO_ZERO: Health.HEALTHY,
-    Reason.OBSERVING: Health.PROGRESSING,
+    Reason.PENDING: Health.PROGRESSING,
     Reason.STARTING: Health.PROGRESSING,
     Reason.LOADING_MODEL: Health.PROGRESSING,
     Reason.ROLLING_OUT: Health.PROGRESSING,
     Reason.SCALING: Health.PROGRESSING,
     Reason.UNSCHEDULABLE: Health.PROGRESSING,
-    Reason.IMAGE_PULL_FAILED: Health.PROGRESSING,
-    Reason.CRASH_LOOPING: Health.PROGRESSING,
-    Reason.OUT_OF_MEMORY: Health.PROGRESSING,
-    Reason.CONFIG_MISSING: Health.PROGRESSING,
+    Reason.IMAGE_PULL_BACK_OFF: Health.PROGRESSING,
+    Reason.CRASH_LOOP_BACK_OFF: Health.PROGRESSING,
+    Reason.OOM_KILLED: Health.PROGRESSING,
+    Reason.CREATE_CONTAINER_CONFIG_ERROR: Health.PROGRESSING,
     Reason.EVICTED: Health.PROGRESSING,
     Reason.NODE_LOST: Health.PROGRESSING,
     Reason.UNREACHABLE: Health.PROGRESSING,
@@ -56,8 +57,8 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.FORBIDDEN: Health.PROGRESSING,
     Reason.API_SERVER_FAILING: Health.PROGRESSING,
     Reason.INVALID_SPEC: Health.DEGRADED,
-    Reason.REFUSED: Health.DEGRADED,
-    Reason.NAME_TAKEN: Health.DEGRADED,
+    Reason.ADMISSION_REJECTED: Health.DEGRADED,
+    Reason.NAME_CONFLICT: Health.DEGRADED,
     # Of other conditions than Ready: they say nothing of the whole.
     Reason.AVAILABLE: None,
     Reason.ALL_READY: None,
@@ -71,13 +72,13 @@ failed for it would have to be started again by hand once a node or a quota is t
 PODS: Mapping[Reason, Object] = {
     Reason.UNSCHEDULABLE: {"conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes are available"}]},
-    Reason.IMAGE_PULL_FAILED: {"containerStatuses": [
+    Reason.IMAGE_PULL_BACK_OFF: {"containerStatuses": [
         {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]},
-    Reason.CRASH_LOOPING: {"containerStatuses": [
+    Reason.CRASH_LOOP_BACK_OFF: {"containerStatuses": [
         {"state": {"waiting": {"reason": "CrashLoopBackOff"}},
          "lastState": {"terminated": {"exitCode": 2, "message": "no such model"}}}]},
-    Reason.OUT_OF_MEMORY: {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
-    Reason.CONFIG_MISSING: {"containerStatuses": [
+    Reason.OOM_KILLED: {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+    Reason.CREATE_CONTAINER_CONFIG_ERROR: {"containerStatuses": [
         {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hf" not found'}}}]},
     Reason.LOADING_MODEL: {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}]},
     Reason.EVICTED: {"phase": "Failed", "reason": "Evicted", "message": "disk pressure"},
@@ -86,8 +87,10 @@ PODS: Mapping[Reason, Object] = {
 
 TROUBLES: Mapping[Reason, Trouble] = {
     Reason.INVALID_SPEC: Trouble(Reason.INVALID_SPEC, "spec.components[0].engineArgs: no such flag", final=True),
-    Reason.REFUSED: Trouble(Reason.REFUSED, "StatefulSet llama-worker: spec.template is invalid", final=True),
-    Reason.NAME_TAKEN: Trouble(Reason.NAME_TAKEN, "Service llama-frontend belongs to somebody else", final=True),
+    Reason.ADMISSION_REJECTED: Trouble(
+        Reason.ADMISSION_REJECTED, "StatefulSet llama-worker: spec.template is invalid", final=True
+    ),
+    Reason.NAME_CONFLICT: Trouble(Reason.NAME_CONFLICT, "Service llama-frontend belongs to somebody else", final=True),
     Reason.QUOTA_EXCEEDED: Trouble(Reason.QUOTA_EXCEEDED, "exceeded quota: small", final=False),
     Reason.FORBIDDEN: Trouble(Reason.FORBIDDEN, "services is forbidden", final=False),
     Reason.API_SERVER_FAILING: Trouble(
@@ -119,9 +122,9 @@ def cases() -> Iterator[Case]:
     edited["metadata"]["generation"] += 1
     waits = "no operator has looked at its last change yet"
     yield Case("edited-while-serving", edited, Health.PROGRESSING, waits)
-    edited = _pipeline(statuses()[Reason.REFUSED])
+    edited = _pipeline(statuses()[Reason.ADMISSION_REJECTED])
     edited["metadata"]["generation"] += 1
-    yield Case("edited-while-refused", edited, Health.PROGRESSING, waits)
+    yield Case("edited-while-rejected", edited, Health.PROGRESSING, waits)
     leaving = _pipeline(serving)
     leaving["metadata"]["deletionTimestamp"] = NOW
     yield Case("being-deleted", leaving, Health.PROGRESSING, "being deleted")
@@ -135,7 +138,7 @@ def statuses() -> dict[Reason, Object]:
     edited = _typed(replicas=2, kvCacheBlockSize=32)
     rolling.reconcile(edited)
     found = {
-        Reason.OBSERVING: first_status(two, {}, NOW),
+        Reason.PENDING: first_status(two, {}, NOW),
         Reason.STARTING: _told(two, started.observed()),
         Reason.SERVING: _told(two, settled.observed()),
         Reason.SCALED_TO_ZERO: _told(none, _settled(none).observed()),
@@ -207,7 +210,7 @@ def _said(told: Object) -> str:
 
 
 def _kebab(reason: Reason) -> str:
-    return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-")
+    return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", reason).lower()
 
 
 if __name__ == "__main__":

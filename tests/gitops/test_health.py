@@ -11,8 +11,8 @@ from tests.gitops.cases import FOLDER, HEALTH, Case, Health, cases, files, statu
 from tests.gitops.kstatus import CURRENT, FAILED, IN_PROGRESS, TERMINATING, compute
 from tests.operator.pipelines import body
 
+from dynamo.operator.api.conditions import Fact, Reason, Type, conditions
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.conditions import Fact, Reason, Type, conditions
 
 CASES = list(cases())
 KSTATUS = {Health.HEALTHY: CURRENT, Health.PROGRESSING: IN_PROGRESS, Health.DEGRADED: FAILED}

@@ -15,10 +15,11 @@ from typing import Any
 from cel_expr_python import cel  # type: ignore[import-untyped]
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from dynamo.operator.crd_rules import cel_name
-from dynamo.operator.crdgen import crd
+from dynamo.operator.codegen.cel_rules import cel_name
+from dynamo.operator.codegen.crd import crd
 
 Schema = dict[str, Any]
+_SUM = cel.FunctionDecl("sum", [cel.Overload("sum", cel.Type.INT, [cel.Type.LIST], is_member=True)])
 
 
 @functools.cache
@@ -119,7 +120,12 @@ def _evaluate(expression: str, value: Any, old: Any = None) -> Any:
 @functools.cache
 def _compiled(expression: str) -> Any:
     variables = {"self": cel.Type.DYN, "oldSelf": cel.Type.DYN}
-    return cel.NewEnv(variables=variables).compile(expression)
+    return cel.NewEnv(variables=variables, functions=[_SUM], function_impls={"sum": _sum}).compile(expression)
+
+
+def _sum(numbers: Any) -> int:
+    """Of Kubernetes' own list functions."""
+    return sum(int(number) for number in numbers)
 
 
 def _escaped(value: Any) -> Any:

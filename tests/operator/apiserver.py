@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamo.operator.kinds import CHILDREN, EVENTS, LEASES, PIPELINES, PODS, ROUTES, SECRETS, Resource
+from dynamo.operator.kube.resources import CHILDREN, EVENTS, LEASES, PIPELINES, PODS, ROUTES, SECRETS, Resource
 
 Object = dict[str, Any]
 Fault = Callable[[str, str], web.Response | None]
@@ -36,6 +36,8 @@ class ApiServer:
     def __init__(self, page: int = 500) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[tuple[str, str]] = []
+        self.authors: list[str] = []
+        """Whose write each is: the token."""
         self.requests: list[tuple[str, str]] = []
         self.events: list[Object] = []
         """Events apart from the objects: they stay when their pipeline has gone."""
@@ -180,8 +182,12 @@ class ApiServer:
         if request.method == "DELETE":
             if not found:
                 return _missing(key)
+            if (body or {}).get("preconditions", {}).get("resourceVersion", found["metadata"]["resourceVersion"]) != (
+                found["metadata"]["resourceVersion"]
+            ):
+                return refusal(409, "the resourceVersion in the precondition differs", "Conflict")
             self.remove(key[0], key[2], key[1])
-            self.writes.append(("DELETE", request.path))
+            self._note(request)
             return web.json_response({"kind": "Status"})
         if request.method == "POST" and found:
             return refusal(409, "already exists", "AlreadyExists")
@@ -208,14 +214,18 @@ class ApiServer:
         metadata["resourceVersion"] = str(next(self._numbers))
         if key[0] == EVENTS.kind:
             self.events.append(new)
-            self.writes.append((request.method, request.path))
+            self._note(request)
             return web.json_response(new)
         if key[0] == "Deployment":
             metadata["generation"] = before.get("generation", 0) + (new["spec"] != (found or {}).get("spec"))
         self.objects[key] = new
         self.tell(key[0], "MODIFIED" if found else "ADDED", new)
-        self.writes.append((request.method, request.path))
+        self._note(request)
         return web.json_response(new)
+
+    def _note(self, request: web.Request) -> None:
+        self.writes.append((request.method, request.path))
+        self.authors.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
 
     def play(self) -> None:
         """Kubernetes' controllers: pods for StatefulSets, ready Deployments, garbage collection."""

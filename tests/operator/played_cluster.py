@@ -9,21 +9,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.changes import Apply, Change, Delete, Resize, changes, with_live_replicas
-from dynamo.operator.observe import Observed, observe
-from dynamo.operator.plan import Environment, plan
-from dynamo.operator.resources.render import with_images
-from dynamo.operator.resources.site import Manifest, Site
-from dynamo.operator.workload import Plan
+from dynamo.operator.cluster.changes import changes, with_live_replicas
+from dynamo.operator.cluster.observe import Observed, observe
+from dynamo.operator.cluster.writes import Apply, Change, Delete, Resize
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
+from dynamo.operator.manifests.render import with_images
+from dynamo.operator.plan.plan import Environment, plan
+from dynamo.operator.plan.workload import Plan
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
-SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
 
 
-def planned(pipeline: DynamoPipeline, site: Site = SITE) -> Plan:
+def planned(pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> Plan:
     """What the reconciler would carry out."""
-    return with_images(plan(pipeline, CLUSTER), pipeline, site)
+    return with_images(plan(pipeline, CLUSTER), pipeline, cluster)
 
 
 class Cluster:
@@ -42,27 +43,29 @@ class Cluster:
     def observed(self, lost: Collection[str] = ()) -> Observed:
         return observe(self.live(), NOW, lost)
 
-    def followed(self, pipeline: DynamoPipeline, site: Site = SITE) -> Plan:
-        return with_live_replicas(planned(pipeline, site), self.observed().sets, self.desired)
+    def followed(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> Plan:
+        return with_live_replicas(planned(pipeline, cluster), self.observed().sets, self.desired)
 
-    def wanted_changes(self, pipeline: DynamoPipeline, site: Site = SITE) -> list[Change]:
-        found = self.followed(pipeline, site)
+    def wanted_changes(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> list[Change]:
+        found = self.followed(pipeline, cluster)
         self.desired = {w.component: w.replicas for w in found.workers}
-        return changes(pipeline, found, site, self.live(), self.observed().sets)
+        return changes(pipeline, found, cluster, self.live(), self.observed().sets)
 
-    def reconcile(self, pipeline: DynamoPipeline, site: Site = SITE, stop_after: int | None = None) -> int:
+    def reconcile(
+        self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, stop_after: int | None = None
+    ) -> int:
         """One pass, killed after some writes if told so; how many there were."""
-        found = self.wanted_changes(pipeline, site)[:stop_after]
+        found = self.wanted_changes(pipeline, cluster)[:stop_after]
         for change in found:
             self.write(change)
         return len(found)
 
-    def settle(self, pipeline: DynamoPipeline, site: Site = SITE, passes: int = 60) -> None:
+    def settle(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, passes: int = 60) -> None:
         """Reconcile and let the controllers work until nothing is written any more."""
         for _ in range(passes):
-            if not self.reconcile(pipeline, site) and not self.step():
+            if not self.reconcile(pipeline, cluster) and not self.step():
                 return
-        raise AssertionError(f"no rest: {self.wanted_changes(pipeline, site)}")
+        raise AssertionError(f"no rest: {self.wanted_changes(pipeline, cluster)}")
 
     def write(self, change: Change) -> None:
         self.writes += 1

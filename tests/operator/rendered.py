@@ -8,13 +8,13 @@ from typing import Any
 from tests.operator.pipelines import Spec, pipeline
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.plan import Environment, plan
-from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
+from dynamo.operator.manifests.render import manifests, with_images
+from dynamo.operator.plan.plan import Environment, plan
 
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving", grace_seconds=600)
-SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1", "vllm": "dynamo/worker-vllm:1"})
-SECURED = Site(
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1", "vllm": "dynamo/worker-vllm:1"})
+SECURED = ClusterSettings(
     "dynamo/frontend:1",
     {"default": "dynamo/worker:1"},
     pull_secrets=("registry",),
@@ -25,8 +25,10 @@ SECURED = Site(
 )
 
 
-def render(found: DynamoPipeline, site: Site = SITE, replicas: dict[str, int] | None = None) -> list[Manifest]:
-    return manifests(found, with_images(plan(found, CLUSTER), found, site), site, replicas)
+def render(
+    found: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, replicas: dict[str, int] | None = None
+) -> list[Manifest]:
+    return manifests(found, with_images(plan(found, CLUSTER), found, cluster), cluster, replicas)
 
 
 def of_kind(found: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -46,6 +48,6 @@ def env_of(container: Manifest) -> dict[str, Any]:
     return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
 
 
-def worker(spec: Spec | None = None, site: Site = SITE, **component: Any) -> Manifest:
+def worker(spec: Spec | None = None, cluster: ClusterSettings = CLUSTER_SETTINGS, **component: Any) -> Manifest:
     found = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
-    return main_container(of_kind(render(found, site), "StatefulSet"))
+    return main_container(of_kind(render(found, cluster), "StatefulSet"))

@@ -10,26 +10,27 @@ import pytest
 from aiohttp import web
 from tests.operator.apiserver import refusal
 from tests.operator.pipelines import SMALLEST
-from tests.operator.test_reconcile import KEY, Bench, on, run
-from tests.operator.test_run import FIRST, until
+from tests.operator.reconcile.test_reconciler import KEY, Bench, on, run
+from tests.operator.test_leadership import FIRST, until
 
-from dynamo.operator.answers import TRIES, ApiError, about, failing
-from dynamo.operator.conditions import Reason
-from dynamo.operator.dirty import Dirty, Key, Pace, Turn
+from dynamo.operator.api.conditions import Reason
+from dynamo.operator.controller import Controller
+from dynamo.operator.kube.errors import TRIES, ApiError, about, failing
+from dynamo.operator.kube.resources import Key
 from dynamo.operator.metrics import Metrics
-from dynamo.operator.reconcile import Outcome
-from dynamo.operator.work import Work
+from dynamo.operator.reconcile.reconciler import Outcome
+from dynamo.operator.workqueue import Attempt, Backoff, WorkQueue
 
 FULL = "Internal error occurred: failed to allocate a serviceIP: range is full"
 EDITED: dict[str, Any] = {**SMALLEST, "frontend": {"port": 8080}}
 
 
 async def tried(bench: Bench, times: int) -> list[Outcome | ApiError]:
-    """So many looks in a row, as the loop makes them."""
+    """So many reconciles in a row, as the loop makes them."""
     found: list[Outcome | ApiError] = []
     for failures in range(times):
         try:
-            found.append(await bench.looks.reconcile(KEY, Turn(failures)))
+            found.append(await bench.reconciler.reconcile(KEY, Attempt(failures)))
         except ApiError as error:
             found.append(error)
     return found
@@ -54,9 +55,9 @@ def test_a_write_that_fails_for_good_is_told() -> None:
             assert found["message"] == f"Service llama-frontend: {FULL} (HTTP 500)"
         assert bench.server.names("Deployment") == ["llama-frontend"]
         bench.server.play()
-        await bench.looks.reconcile(KEY, Turn(TRIES))
+        await bench.reconciler.reconcile(KEY, Attempt(TRIES))
         written = len(bench.server.writes)
-        outcome = await bench.looks.reconcile(KEY, Turn(TRIES))
+        outcome = await bench.reconciler.reconcile(KEY, Attempt(TRIES))
         assert (outcome.failed, outcome.writes, len(bench.server.writes)) == (True, 0, written)
         bench.server.fault = lambda method, path: None
         await bench.settle()
@@ -142,12 +143,12 @@ def test_an_edit_is_observed_though_the_api_server_fails() -> None:
 
 
 def test_an_edited_frontend_is_not_ready_by_its_counts_of_before() -> None:
-    """The look that writes the new template has seen the old one's pods; only the Deployment's own answer counts."""
+    """The reconcile that writes a new template has seen the old one's pods; only the Deployment's own answer counts."""
 
     async def case(bench: Bench) -> None:
         await bench.settle()
         bench.ask(EDITED)
-        await bench.look()
+        await bench.reconcile()
         ready = bench.condition("Ready")
         assert ready is not None
         assert (ready["observedGeneration"], ready["status"], ready["reason"]) == (2, "False", "RollingOut")
@@ -181,13 +182,13 @@ def test_a_namespace_that_is_being_deleted_is_no_trouble() -> None:
 
 
 class _Failing:
-    """Looks that fail in turn with these."""
+    """Reconciles that fail in turn with these."""
 
     def __init__(self, *messages: str) -> None:
         self.messages, self.seen = list(messages), list[int]()
 
-    async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
-        self.seen.append(turn.failures)
+    async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
+        self.seen.append(attempt.failures)
         if not self.messages:
             return Outcome()
         raise ApiError(403, self.messages.pop(0))
@@ -196,27 +197,27 @@ class _Failing:
 def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each try in a namespace that is being deleted may name another object; what is another error is said."""
     ends = [f'"{name}" is forbidden: namespace x is being terminated' for name in "abc"]
-    looks = _Failing(*ends, "other", "other")
+    reconciler = _Failing(*ends, "other", "other")
 
     async def main() -> None:
-        work = Work(looks, Metrics(), queue=Dirty(Pace(first_retry=0.001, last_retry=0.001, spacing=0.0)))
+        controller = Controller(Metrics(), queue=WorkQueue(Backoff(first_retry=0.001, last_retry=0.001, spacing=0.0)))
         # What the server asks for would make this a test of minutes.
-        work.queue.failed = _soon(work.queue)  # type: ignore[method-assign]
-        task = asyncio.create_task(work.run())
-        work.mark(Key("x", "llama"))
-        await until(lambda: len(looks.seen) > 5)
+        controller.queue.failed = _soon(controller.queue)  # type: ignore[method-assign]
+        task = asyncio.create_task(controller.run(reconciler))
+        controller.mark(Key("x", "llama"))
+        await until(lambda: len(reconciler.seen) > 5)
         task.cancel()
 
-    with caplog.at_level(logging.WARNING, "dynamo.operator.work"):
+    with caplog.at_level(logging.WARNING, "dynamo.operator.controller"):
         asyncio.run(main())
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "x/llama: the namespace x is being deleted; trying again",
         "x/llama: other; trying again",
     ]
-    assert looks.seen == [0, 1, 2, 3, 4, 5]
+    assert reconciler.seen == [0, 1, 2, 3, 4, 5]
 
 
-def _soon(queue: Dirty) -> Any:
+def _soon(queue: WorkQueue) -> Any:
     failed = queue.failed
     return lambda key, now, jitter, at_least=None: failed(key, now, jitter)

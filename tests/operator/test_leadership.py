@@ -8,29 +8,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
+from tests import waiting
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
 
-from dynamo.operator import lease, watching
-from dynamo.operator.dirty import Dirty, Key, Pace, Turn
-from dynamo.operator.election import Election
-from dynamo.operator.kube import Api
-from dynamo.operator.lag import Lag
+from dynamo.operator.cluster import pipeline_watch as watching
+from dynamo.operator.cluster.pipeline_watch import Handlers, WatchLag
+from dynamo.operator.controller import Controller, sweep
+from dynamo.operator.kube import lease
+from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.resources import Key
+from dynamo.operator.leader_election import Election
 from dynamo.operator.metrics import Metrics
 from dynamo.operator.probes import Health, Probes
-from dynamo.operator.reconcile import Outcome
-from dynamo.operator.watching import Handlers
-from dynamo.operator.work import Work, sweep
+from dynamo.operator.reconcile.reconciler import Outcome
+from dynamo.operator.workqueue import Attempt, Backoff, WorkQueue
 
-FIRST = Turn()
+FIRST = Attempt()
 
 
 async def until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    """Polls; a failure names the place."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to hold"
-        await asyncio.sleep(0.02)
+    """Wait as `waiting.until`; a failure's traceback names the place."""
+    await waiting.until("what is awaited here", holds, seconds)
 
 
 def run(case: Callable[[ApiServer], Awaitable[None]]) -> None:
@@ -60,44 +59,44 @@ def test_a_kind_that_is_missing_at_start_is_waited_for() -> None:
 
 def test_looks_come_again_at_the_pace_that_is_asked_for() -> None:
     """Also of a queue that is still empty, which is false."""
-    looked: list[Key] = []
+    reconciled: list[Key] = []
 
-    class Looks:
-        async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
-            looked.append(key)
+    class RecordingReconciler:
+        async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
+            reconciled.append(key)
             return Outcome()
 
     async def main() -> None:
-        work = Work(Looks(), Metrics(), queue=Dirty(Pace(resync=0.01, spacing=0.0)))
-        task = asyncio.create_task(work.run())
-        work.mark(Key("serving", "llama"))
-        await until(lambda: len(looked) > 3)
+        controller = Controller(Metrics(), queue=WorkQueue(Backoff(resync=0.01, spacing=0.0)))
+        task = asyncio.create_task(controller.run(RecordingReconciler()))
+        controller.mark(Key("serving", "llama"))
+        await until(lambda: len(reconciled) > 3)
         task.cancel()
 
     asyncio.run(main())
 
 
 def test_the_sweep_finds_what_no_event_told() -> None:
-    """A pipeline that nobody announced is looked at; one that went unnoticed is forgotten."""
+    """A pipeline that nobody announced is reconciled; one that went unnoticed is forgotten."""
 
     async def case(server: ApiServer) -> None:
-        looked: list[Key] = []
+        reconciled: list[Key] = []
 
-        class Looks:
-            async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
-                looked.append(key)
+        class RecordingReconciler:
+            async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
+                reconciled.append(key)
                 return Outcome(gone=key.name == "ghost")
 
         metrics = Metrics()
-        work = Work(Looks(), metrics)
+        controller = Controller(metrics)
         server.put(body(SMALLEST))
         async with api_of(server) as api:
-            task = asyncio.create_task(work.run())
-            work.mark(Key("serving", "ghost"))
-            await until(lambda: looked)
-            work.queue.mark(Key("serving", "ghost"), time.monotonic() + 1000)
-            await sweep(api, (), work, metrics)
-            await until(lambda: work.queue.known == {Key("serving", "llama")})
+            task = asyncio.create_task(controller.run(RecordingReconciler()))
+            controller.mark(Key("serving", "ghost"))
+            await until(lambda: reconciled)
+            controller.queue.mark(Key("serving", "ghost"), time.monotonic() + 1000)
+            await sweep(api, (), controller, metrics)
+            await until(lambda: controller.queue.known == {Key("serving", "llama")})
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -111,12 +110,12 @@ def test_our_own_status_is_not_urgent() -> None:
     found = body(SMALLEST)
     found["metadata"]["resourceVersion"] = "7"
     handlers.pipeline(found, False)
-    assert handlers.heard() == {Key("serving", "llama"): 7}
+    assert handlers.delivered() == {Key("serving", "llama"): 7}
     handlers.pipeline({**found, "status": {"x": 1}}, False)
     handlers.pipeline({**found, "metadata": {**found["metadata"], "generation": 2}}, False)
     handlers.pipeline(found, True)
     assert [urgent for _, urgent in marks] == [True, False, True, True]
-    assert handlers.heard() == {}
+    assert handlers.delivered() == {}
 
 
 def test_one_of_two_leads_and_the_other_follows() -> None:
@@ -165,9 +164,9 @@ def test_probes_tell_dead_watches() -> None:
             assert (await healthz())[0] == 503
             health.read()
             health.oldest = lambda: 301.0
-            assert await healthz() == (503, "a pipeline has been waiting for 301 s")
+            assert await healthz() == (503, "a pipeline has been waiting to be reconciled for 301 s")
             health.oldest, health.silent = lambda: 0.0, lambda: 181.0
-            assert await healthz() == (503, "a watch of children is dead: not heard of for 181 s")
+            assert await healthz() == (503, "a watch of children is dead: silent for 181 s")
             health.silent, health.late = lambda: 0.0, lambda: 151.0
             assert (await healthz())[0] == 503
             health.late = lambda: 149.0
@@ -179,7 +178,7 @@ def test_probes_tell_dead_watches() -> None:
 
 def test_what_is_listed_must_be_heard_of() -> None:
     """The first listed version counts, however often the object changes; what is heard of or gone doesn't."""
-    a, b, lag = Key("x", "a"), Key("x", "b"), Lag()
+    a, b, lag = Key("x", "a"), Key("x", "b"), WatchLag()
     lag.listed({a: 5, b: 6}, {a: 5}, 0.0)
     assert lag.late({a: 5}, 10.0) == {b: 10.0}
     assert lag.late({a: 5, b: 7}, 10.0) == {}
@@ -197,24 +196,24 @@ def test_a_defect_in_one_look_ends_nothing() -> None:
     """Other pipelines go on, and the one is tried again."""
 
     async def main() -> None:
-        looked: list[Key] = []
+        reconciled: list[Key] = []
 
-        class Looks:
-            async def reconcile(self, key: Key, turn: Turn = FIRST) -> Outcome:
-                looked.append(key)
+        class RecordingReconciler:
+            async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
+                reconciled.append(key)
                 if key.name == "bad":
                     raise ZeroDivisionError
                 return Outcome()
 
-        work = Work(Looks(), Metrics(), limit=1, draw=lambda: 0.0)
-        task = asyncio.create_task(work.run())
-        work.mark(Key("a", "bad"))
-        work.mark(Key("a", "good"))
-        await until(lambda: len(looked) >= 3)
+        controller = Controller(Metrics(), limit=1, draw=lambda: 0.0)
+        task = asyncio.create_task(controller.run(RecordingReconciler()))
+        controller.mark(Key("a", "bad"))
+        controller.mark(Key("a", "good"))
+        await until(lambda: len(reconciled) >= 3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert looked[:2] == [Key("a", "bad"), Key("a", "good")]
-        assert looked[2].name == "bad"
+        assert reconciled[:2] == [Key("a", "bad"), Key("a", "good")]
+        assert reconciled[2].name == "bad"
 
     asyncio.run(main())
 

@@ -20,15 +20,16 @@ import kopf
 import pytest
 from tests.operator.apiserver import ApiServer, Object
 from tests.operator.pipelines import SMALLEST, body
-from tests.operator.test_reconcile import SETTINGS
-from tests.operator.test_run import run, until
+from tests.operator.reconcile.test_reconciler import SETTINGS
+from tests.operator.test_leadership import run, until
 
-from dynamo.operator import probes, watching
-from dynamo.operator import run as run_module
+from dynamo.operator import leadership as run_module
+from dynamo.operator import probes
+from dynamo.operator.cluster import pipeline_watch as watching
 from dynamo.operator.intervals import Intervals
-from dynamo.operator.kinds import PIPELINES
-from dynamo.operator.login import Find, Login
-from dynamo.operator.run import operate
+from dynamo.operator.kube.login import Find, Login
+from dynamo.operator.kube.resources import PIPELINES
+from dynamo.operator.leadership import operate
 from dynamo.operator.settings import Settings
 
 HANG = 60.0
@@ -168,7 +169,7 @@ def test_a_broken_watch_loses_nothing(how: str) -> None:
 
 
 def test_a_watch_that_tells_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the sweep lists and nobody tells is looked at all the same, and new watches come."""
+    """What the sweep lists and nobody tells is reconciled all the same, and new watches come."""
     monkeypatch.setattr(run_module, "PATIENCE_SECONDS", 0.4)
 
     async def case(server: ApiServer) -> None:
@@ -190,7 +191,7 @@ def test_a_watch_that_tells_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch)
 def test_a_dead_watch_is_sick(monkeypatch: pytest.MonkeyPatch) -> None:
     """kopf hangs, also when it is started anew: the sweep finds the pipeline, but the probe fails."""
     monkeypatch.setattr(probes, "LATE_SECONDS", 1.0)
-    monkeypatch.setattr(watching, "live", lambda registry, settings, namespaces, enough: enough.wait())
+    monkeypatch.setattr(watching, "run_kopf", lambda registry, settings, namespaces, enough: enough.wait())
 
     async def case(server: ApiServer) -> None:
         server.put(body(SMALLEST))
@@ -270,10 +271,10 @@ def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "environment", "words"),
     [
-        (None, {}, "give it with --config"),
+        (None, {}, "give the file that the dynamo-platform chart writes with --config"),
         ("images: {}", {}, "images.frontend"),
         (CONFIG, {"DYN_LOG": "loud"}, "DYN_LOG=loud: choose one of"),
-        (CONFIG, {"KUBECONFIG": "/does/not/exist", "HOME": "/does/not/exist"}, "point KUBECONFIG to a file"),
+        (CONFIG, {"KUBECONFIG": "/does/not/exist", "HOME": "/does/not/exist"}, "set KUBECONFIG to a file"),
     ],
 )
 def test_what_the_command_cannot_use_it_says(

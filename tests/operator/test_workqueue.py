@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.operator import lease
-from dynamo.operator.answers import Gone, Refused, Retry, error_of, verdict
-from dynamo.operator.budget import Budget
-from dynamo.operator.conditions import Reason
-from dynamo.operator.dirty import Dirty, Key, Pace, Turn
+from dynamo.operator.api.conditions import Reason
 from dynamo.operator.intervals import Intervals
+from dynamo.operator.kube import lease
+from dynamo.operator.kube.errors import Gone, Refused, Retry, error_of, verdict
+from dynamo.operator.kube.namespace_turns import Budget
+from dynamo.operator.kube.resources import Key
 from dynamo.operator.settings import Settings, SettingsError
+from dynamo.operator.workqueue import Attempt, Backoff, WorkQueue
 
 A, B = Key("serving", "a"), Key("serving", "b")
 WALL = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def test_marks_coalesce() -> None:
-    """Any number of events while it waits are one look; one that comes meanwhile is one more, a little later."""
-    queue = Dirty(Pace(spacing=0.25))
+    """Any number of events while it waits are one reconcile; one that comes meanwhile is one more, a little later."""
+    queue = WorkQueue(Backoff(spacing=0.25))
     for _ in range(5):
         queue.mark(A, 1.0)
     assert queue.take(1.0) == A
@@ -38,7 +39,7 @@ def test_marks_coalesce() -> None:
 
 def test_pods_that_start_are_not_looked_at_one_by_one() -> None:
     """While a pipeline is on its way its news come together for longer; a new spec doesn't wait for them."""
-    queue = Dirty(Pace(spacing=0.25, underway=0.6))
+    queue = WorkQueue(Backoff(spacing=0.25, underway=0.6))
     queue.mark(A, 0.0)
     queue.take(0.0)
     queue.succeeded(A, 1.0, 0.5, underway=True)
@@ -60,7 +61,7 @@ def test_pods_that_start_are_not_looked_at_one_by_one() -> None:
 
 def test_a_backoff_is_no_waiting() -> None:
     """Whoever asks how long work waits doesn't count the time that it is meant to wait."""
-    queue = Dirty(Pace(first_retry=100, last_retry=100))
+    queue = WorkQueue(Backoff(first_retry=100, last_retry=100))
     queue.mark(A, 0.0)
     assert queue.oldest(3.0) == 3.0
     queue.take(3.0)
@@ -72,7 +73,7 @@ def test_a_backoff_is_no_waiting() -> None:
 
 def test_a_thousand_marks_leave_no_trace() -> None:
     """The order of the dues is kept, whatever was due before, and what no longer holds is thrown away."""
-    queue = Dirty(Pace(spacing=0.0, resync=600))
+    queue = WorkQueue(Backoff(spacing=0.0, resync=600))
     for step in range(1000):
         queue.mark(A, float(step))
         queue.mark(B, float(step))
@@ -86,7 +87,7 @@ def test_a_thousand_marks_leave_no_trace() -> None:
 
 def test_the_resync_comes_by_itself() -> None:
     """Give or take a tenth."""
-    queue = Dirty(Pace(resync=100))
+    queue = WorkQueue(Backoff(resync=100))
     queue.mark(A, 0.0)
     queue.take(0.0)
     queue.succeeded(A, 0.0, 0.0)
@@ -96,7 +97,7 @@ def test_the_resync_comes_by_itself() -> None:
 
 def test_failures_wait_longer_and_noise_does_not_shorten_it() -> None:
     """Pods that restart don't hurry a pipeline that can't succeed; a new spec does."""
-    queue = Dirty(Pace(first_retry=1, last_retry=8))
+    queue = WorkQueue(Backoff(first_retry=1, last_retry=8))
     queue.mark(A, 0.0)
     waits, now = [], 0.0
     for _ in range(6):
@@ -112,29 +113,29 @@ def test_failures_wait_longer_and_noise_does_not_shorten_it() -> None:
     queue.take(now)
     queue.failed(A, now, 1.0)
     queue.mark(A, now, urgent=True)
-    assert queue.take(now + queue.pace.spacing) == A
+    assert queue.take(now + queue.backoff.spacing) == A
 
 
 def test_a_look_knows_how_it_comes_about() -> None:
     """How many before it failed, and whether it comes by itself after a while without news."""
-    queue = Dirty(Pace(first_retry=1, last_retry=1, quiet=20))
+    queue = WorkQueue(Backoff(first_retry=1, last_retry=1, quiet=20))
     queue.mark(A, 0.0)
-    assert (queue.take(0.0), queue.turn(A)) == (A, Turn())
+    assert (queue.take(0.0), queue.attempt(A)) == (A, Attempt())
     queue.failed(A, 0.0, 1.0)
-    assert (queue.take(1.0), queue.turn(A)) == (A, Turn(failures=1))
+    assert (queue.take(1.0), queue.attempt(A)) == (A, Attempt(failures=1))
     queue.succeeded(A, 1.0, 0.5, 5.0)
-    assert (queue.take(6.0), queue.turn(A)) == (A, Turn())
+    assert (queue.take(6.0), queue.attempt(A)) == (A, Attempt())
     queue.succeeded(A, 6.0, 0.5, 30.0)
-    assert (queue.take(36.0), queue.turn(A)) == (A, Turn(is_quiet=True))
+    assert (queue.take(36.0), queue.attempt(A)) == (A, Attempt(is_quiet=True))
     queue.succeeded(A, 36.0, 0.5, 30.0)
     queue.mark(A, 60.0)
-    assert (queue.take(66.0), queue.turn(A)) == (A, Turn())
-    assert queue.turn(B) == Turn()
+    assert (queue.take(66.0), queue.attempt(A)) == (A, Attempt())
+    assert queue.attempt(B) == Attempt()
 
 
 def test_the_server_may_ask_for_more() -> None:
     """Retry-After counts as at least that."""
-    queue = Dirty()
+    queue = WorkQueue()
     queue.mark(A, 0.0)
     queue.take(0.0)
     queue.failed(A, 0.0, 0.0, at_least=42)
@@ -142,8 +143,8 @@ def test_the_server_may_ask_for_more() -> None:
 
 
 def test_gone_is_forgotten_unless_made_anew() -> None:
-    """A pipeline that was marked while its absence was noticed is looked at once more."""
-    queue = Dirty()
+    """A pipeline that was marked while its absence was noticed is reconciled once more."""
+    queue = WorkQueue()
     queue.mark(A, 0.0)
     queue.take(0.0)
     queue.forget(A, 0.0)
@@ -161,7 +162,7 @@ _STEPS = st.lists(st.tuples(st.sampled_from(["mark", "urgent", "take", "ok", "fa
 @given(_STEPS)
 def test_no_mark_is_ever_lost(steps: list[tuple[str, Key]]) -> None:
     """Whatever happens, one pipeline is never taken twice at once, and a marked one is taken in the end."""
-    queue, running, now = Dirty(Pace(last_retry=10, resync=50)), set[Key](), 0.0
+    queue, running, now = WorkQueue(Backoff(last_retry=10, resync=50)), set[Key](), 0.0
     marked: set[Key] = set()
     for what, key in steps:
         now += 0.1
@@ -223,9 +224,17 @@ def test_what_passes_is_no_trouble(code: int, message: str, kind: type) -> None:
 @pytest.mark.parametrize(
     ("code", "message", "reason", "final"),
     [
-        (422, "immutable", Reason.REFUSED, True),
-        (400, "bad", Reason.REFUSED, True),
-        (500, "failed to create typed patch object (x)", Reason.REFUSED, True),
+        (422, "immutable", Reason.ADMISSION_REJECTED, True),
+        (400, "bad", Reason.ADMISSION_REJECTED, True),
+        (500, "failed to create typed patch object (x)", Reason.ADMISSION_REJECTED, True),
+        (
+            500,
+            "failed to convert new object (a/b; apps/v1, Kind=X) to proper version: cannot",
+            Reason.ADMISSION_REJECTED,
+            True,
+        ),
+        (500, "etcdserver: request is too large", Reason.ADMISSION_REJECTED, True),
+        (413, "Request entity too large: limit is 3145728", Reason.ADMISSION_REJECTED, True),
         (403, "pods is forbidden: exceeded quota: q", Reason.QUOTA_EXCEEDED, False),
         (403, "is forbidden", Reason.FORBIDDEN, False),
     ],
@@ -246,21 +255,21 @@ def test_any_answer_is_understood(code: int, body: str, after: str) -> None:
 def test_a_lease_is_judged_by_our_own_clock() -> None:
     """A holder that stops renewing is replaced after fifteen seconds of seeing so, whatever its clock says."""
     held = lease.claimed(None, "other", WALL, "ns", "l")
-    sight = lease.seen(held, lease.Sight(), 100.0)
-    assert not lease.may_write(held, sight, "me", 114.9)
-    assert lease.may_write(held, lease.seen(held, sight, 115.0), "me", 115.0)
+    observation = lease.observed(held, lease.LeaseObservation(), 100.0)
+    assert not lease.may_write(held, observation, "me", 114.9)
+    assert lease.may_write(held, lease.observed(held, observation, 115.0), "me", 115.0)
     renewed = lease.claimed(held, "other", WALL.replace(second=2), "ns", "l")
-    assert not lease.may_write(renewed, lease.seen(renewed, sight, 115.0), "me", 116.0)
+    assert not lease.may_write(renewed, lease.observed(renewed, observation, 115.0), "me", 116.0)
 
 
 def test_a_lease_is_ours_free_or_missing() -> None:
     """Then it may be written at once; a change of hands is counted."""
-    assert lease.may_write(None, lease.Sight(), "me", 0.0)
+    assert lease.may_write(None, lease.LeaseObservation(), "me", 0.0)
     mine = lease.claimed(None, "me", WALL, "ns", "l")
     assert mine["spec"]["leaseTransitions"] == 0
-    assert lease.may_write(mine, lease.Sight(), "me", 0.0)
+    assert lease.may_write(mine, lease.LeaseObservation(), "me", 0.0)
     free = lease.released(mine)
-    assert lease.may_write(free, lease.Sight(), "other", 0.0)
+    assert lease.may_write(free, lease.LeaseObservation(), "other", 0.0)
     assert lease.claimed(free, "other", WALL, "ns", "l")["spec"]["leaseTransitions"] == 1
 
 
@@ -268,9 +277,9 @@ def test_a_lease_is_ours_free_or_missing() -> None:
 def test_nobody_follows_a_leader_that_still_leads(renewed: float, gap: float) -> None:
     """At the moment when a follower may take the lease, the leader has stopped: its deadline is shorter."""
     held = lease.claimed(None, "leader", WALL, "ns", "l")
-    sight = lease.seen(held, lease.Sight(), renewed)
+    observation = lease.observed(held, lease.LeaseObservation(), renewed)
     now = renewed + gap
-    assert not (lease.may_write(held, sight, "follower", now) and lease.is_leading(renewed, now))
+    assert not (lease.may_write(held, observation, "follower", now) and lease.is_leading(renewed, now))
 
 
 FILE: dict[str, Any] = {
@@ -291,7 +300,7 @@ FILE: dict[str, Any] = {
 def test_the_charts_file_is_read() -> None:
     """Every field that the chart writes."""
     found = Settings.of(json.dumps(FILE), {"POD_NAME": "op-1", "POD_NAMESPACE": "dynamo"})
-    assert (found.site.pull_secrets, found.site.fs_group, found.site.network_policies) == (("p",), None, False)
+    assert (found.cluster.pull_secrets, found.cluster.fs_group, found.cluster.network_policies) == (("p",), None, False)
     assert (found.lease, found.identity, found.own_namespace) == ("release-operator", "op-1", "dynamo")
     assert found.environment("x").grace_seconds == 60
     assert found.intervals == Intervals()

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli.compat.printed import ROWS
-from dynamo.cli.compat.printed.row import Row
-from dynamo.cli.grammar import DEFAULTS
-from dynamo.cli.run import read
-from dynamo.cli.run_settings import worker_settings
+from docs.generate.compatibility.printed import ROWS
+from docs.generate.compatibility.printed_row import Row
+
+from dynamo.cli.run.grammar import DEFAULTS
+from dynamo.cli.run.main import read
+from dynamo.cli.run.settings import worker_settings
 from dynamo.llm import open_model
-from dynamo.worker.engines import sglang_arguments, trtllm_requests, vllm_arguments
+from dynamo.worker.engines.sglang import arguments as sglang_arguments
+from dynamo.worker.engines.trtllm import requests as trtllm_requests
+from dynamo.worker.engines.vllm import arguments as vllm_arguments
 
 TOLD: Final[dict[str, dict[str, Any]]] = {
     "two instances": {"tp_size": 2, "base_gpu_id": 2},

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import environment, free_ports, running
+from tests.cli.run.test_run_processes import environment, free_ports, running
 from tests.fixtures_etcd import EtcdServer
 from tests.pages.printed import Rows
 from tests.waiting import eventually

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 _PROGRAM = """
 import json, os, signal, sys, tempfile
-import dynamo.cli.session
-from dynamo.cli.run import main
+import dynamo.cli.run.session
+from dynamo.cli.run.main import main
 answers = []
 for words, typed in json.load(sys.stdin):
     said = [tempfile.TemporaryFile() for _ in range(3)]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import openai
-from tests.cli.test_run_processes import PROGRAM, Process, running
+from docs.generate.compatibility.printed import ROWS
+from docs.generate.compatibility.printed_row import Row
+from tests.cli.run.test_run_processes import PROGRAM, Process, running
 
-from dynamo.cli.compat.printed import ROWS
-from dynamo.cli.compat.printed.row import Row
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import environment
+from tests.cli.run.test_run_processes import environment
 from tests.pages.printed import Rows, command, piped
 
 pytestmark = pytest.mark.processes

@@ -11,7 +11,7 @@ from typing import Any
 
 import openai
 import pytest
-from tests.cli.test_run_processes import PROGRAM, Process, running
+from tests.cli.run.test_run_processes import PROGRAM, Process, running
 from tests.pages.printed import Rows, answers, chat, command, serving
 from tests.waiting import eventually
 

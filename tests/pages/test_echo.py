@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import environment
+from tests.cli.run.test_run_processes import environment
 from tests.pages.printed import Rows, chat, command, serving
 
 pytestmark = pytest.mark.processes

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import PROGRAM, environment
+from tests.cli.run.test_run_processes import PROGRAM, environment
 from tests.llm.stand_in_hub import Hub
 from tests.pages.forked import run_all
 from tests.pages.printed import Rows, chat, command, piped, serving
 from tests.waiting import eventually
 from tests.worker import fetching
 
-from dynamo.cli.grammar import DEFAULTS
-from dynamo.cli.run import read
+from dynamo.cli.run.grammar import DEFAULTS
+from dynamo.cli.run.main import read
 
 USAGE = (
     "in=http out=dyn --http-port 8080 --router-mode kv --kv-overlap-score-weight=1.0 --router-temperature=0.0 "

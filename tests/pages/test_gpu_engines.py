@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docs.generate.compatibility.page import line_state
+from docs.generate.compatibility.printed_row import TO_THE_ENGINE
 from tests.llm.stand_in_hub import Hub
 from tests.pages.arguments import TOLD, told
 from tests.pages.forked import run_all
 from tests.pages.printed import Rows
 from tests.worker import fetching
 
-from dynamo.cli.compat.page import line_state
-from dynamo.cli.compat.printed.row import TO_THE_ENGINE
-from dynamo.runtime.flags import REFUSED
+from dynamo.runtime.process.legacy_flags import REFUSED
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(200)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.test_run_processes import environment
+from tests.cli.run.test_run_processes import environment
 from tests.pages.printed import Rows, piped
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import PROGRAM, Process, free_ports, running
+from tests.cli.run.test_run_processes import PROGRAM, Process, free_ports, running
 from tests.pages.arguments import told
 from tests.pages.printed import Rows, chat, command, serving
 
-from dynamo.worker.engines.sglang_arguments import argv
+from dynamo.worker.engines.sglang.arguments import argv
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(200)]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.test_run_processes import environment, running
+from tests.cli.run.test_run_processes import environment, running
 from tests.pages.forked import run_all
 from tests.pages.printed import Rows, answers, chat, command, serving
 

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import waiting
 from tests.fixtures_nats import NatsServer
 
-from dynamo.runtime._memory_bus import MemoryBus, MemoryNetwork
-from dynamo.runtime._nats import NatsBus
-from dynamo.runtime.calling import Caller
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.serving import RequestServer
+from dynamo.runtime.request_plane.caller import Caller
+from dynamo.runtime.request_plane.server import RequestServer
+from dynamo.runtime.transport.memory import MemoryBus, MemoryNetwork
+from dynamo.runtime.transport.nats import NatsBus
 
 
 @pytest.fixture
@@ -123,14 +124,7 @@ def reader() -> type[Reader]:
     return Reader
 
 
-async def _until(what: str, check: Callable[[], Any], within: float = 10.0) -> None:
-    deadline = time.monotonic() + within
-    while not check():
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def until() -> Any:
     """`await until("what", check)`: poll with a deadline."""
-    return _until
+    return waiting.until

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dynamo.runtime._memory_store import MemoryStore, StoreWorld
+from dynamo.runtime.discovery.memory import MemoryStore, StoreWorld
+from dynamo.runtime.discovery.registry import Instance, InstanceView, Registry
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import Instance, InstanceView, Registry
+from dynamo.runtime.transport.bus import Verdict
 
 PATH = EndpointPath("ns", "backend", "generate")
 KEY = InstanceKey(PATH, 5)

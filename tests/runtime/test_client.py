@@ -19,8 +19,8 @@ from dynamo.runtime import (
     UnaryClient,
 )
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.request_plane.server import Incoming
+from dynamo.runtime.transport.bus import Verdict
 
 PATH = EndpointPath("ns", "backend", "generate")
 

@@ -21,13 +21,13 @@ from dynamo.runtime import (
     NoInstances,
     RuntimeConfig,
 )
-from dynamo.runtime._membership import Instance, encode_instance
-from dynamo.runtime.generators import Wants, wanted_context
+from dynamo.runtime.backends import asked_config
+from dynamo.runtime.decorators import wanted_port
+from dynamo.runtime.discovery.membership import Instance, encode_instance
+from dynamo.runtime.discovery.static import LOST_AFTER, _Looking
 from dynamo.runtime.names import EndpointPath, new_id
-from dynamo.runtime.parts import asked_config
-from dynamo.runtime.ports import Message
-from dynamo.runtime.program import wanted_port
-from dynamo.runtime.static import LOST_AFTER, _Looking
+from dynamo.runtime.request_plane.generator_handler import Wants, wanted_context
+from dynamo.runtime.transport.bus import Message
 
 PATH = EndpointPath("ns", "backend", "generate")
 

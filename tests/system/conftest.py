@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,13 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.fixtures_etcd import free_ports
+from tests import waiting
+from tests.fixtures_etcd import CHOSEN, free_ports
 
 
 def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any:
-    """Poll `check` until it is true; fail with `what` at the deadline."""
-    deadline = time.monotonic() + within
-    while True:
-        with contextlib.suppress(httpx.HTTPError, OSError):
-            if found := check():
-                return found
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(0.05)
+    """Wait as `waiting.eventually`, also for a server that does not answer yet."""
+    return waiting.eventually(what, check, within, despite=(httpx.HTTPError, OSError))
 
 
 class Process:
@@ -89,7 +83,8 @@ class Process:
 
 
 def binary(name: str) -> str:
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    found = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
     assert found, f"{name} is not installed"
     return found
 

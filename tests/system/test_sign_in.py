@@ -18,9 +18,9 @@ from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.nats_keys import NatsIssuer
 from dynamo.operator.credentials.platform import new_nats_keys
-from dynamo.operator.credentials.secret import Data, Material, Place, data_of, etcd_user
+from dynamo.operator.credentials.secret import Data, Material, PipelineIdentity, data_of, etcd_user
 
-pytestmark = [pytest.mark.servers, pytest.mark.processes]
+pytestmark = [pytest.mark.servers, pytest.mark.processes, pytest.mark.usefixtures("any_etcd_version")]
 
 T = TypeVar("T")
 ADMIN = EtcdAdmin("root", "secret")
@@ -57,7 +57,7 @@ class Secured:
 
     def admit(self, namespace: str) -> Data:
         """New credentials for a Dynamo namespace, laid out as kubelet does."""
-        place = Place("p", Owner("serving", namespace), namespace, frozenset({"etcd", "nats"}))
+        place = PipelineIdentity("p", Owner("serving", namespace), namespace, frozenset({"etcd", "nats"}))
         data = data_of(Material(ADMIN, NatsIssuer.of(self.keys)), place, {}, draw, 1)
         user = etcd_user(data, place)
         assert user is not None

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from tests.cli.test_run_processes import PROGRAM, environment, eventually, running, servers
+from tests.cli.run.test_run_processes import PROGRAM, environment, eventually, running, servers
 
 __all__ = ["servers"]  # the fixture
 

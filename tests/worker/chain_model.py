@@ -15,10 +15,10 @@ from array import array
 from pathlib import Path
 from typing import Any, Final
 
-from tests.llm.gguf_writer import model_bytes
+from tests.llm.models.gguf_writer import model_bytes
 
-from dynamo.llm.gguf import Header
-from dynamo.llm.gguf_tokenizer import build_tokenizer
+from dynamo.llm.models.gguf_header import Header
+from dynamo.llm.models.gguf_tokenizer import build_tokenizer
 
 WIDTH: Final = 384
 """Of a hidden state, and of the vocabulary: one line per token."""

@@ -18,11 +18,12 @@ from typing import Any, Final, NamedTuple
 
 from tests.worker.chain_model import write_checkout, write_gguf
 
+from dynamo.engine_catalog import traits_of
 from dynamo.llm import LocalModel, Tokenizer, load_tokenizer, open_model
-from dynamo.llm.files import FileCache
+from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.protocols import PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
 from dynamo.worker.engine import EngineFacts
-from dynamo.worker.engines import TEXT_ENGINES, create_engine, takes_text
+from dynamo.worker.engines import create_engine, takes_text
 from dynamo.worker.settings import WorkerSettings
 
 PROMPT: Final = "The capital of France is Paris, the capital of Italy is Rome, and the capital of Spain is"
@@ -86,7 +87,7 @@ RIGS: Final = {
 }
 _HERE: Final = [name for name, kind in RIGS.items() if not kind.apart]
 NAMES: Final = os.environ.get("DYN_CONTRACT_ENGINES", ",".join(_HERE)).split(",")
-TOKENS: Final = [name for name in NAMES if RIGS[name].engine not in TEXT_ENGINES and RIGS[name].mode != "text"]
+TOKENS: Final = [name for name in NAMES if not traits_of(RIGS[name].engine).takes_text and RIGS[name].mode != "text"]
 LIMITED: Final = [name for name in TOKENS if not name.startswith(("echo", "py"))]
 """Engines with a context that ends."""
 REAL: Final = [name for name in NAMES if RIGS[name].real]

@@ -62,7 +62,7 @@ def said(url: str, home: Path, *sources: str, engine: str = "", **more: str) -> 
 
 _SAY = """
 import json, sys
-from dynamo.llm.hub import fetch
+from dynamo.llm.hub.fetch import fetch
 from dynamo.runtime.errors import DynamoException
 from dynamo.worker.engines import weights_of
 found = []

@@ -16,13 +16,13 @@ from tests.worker.chain_model import BOS, WIDTH, ids, write_checkout, write_gguf
 from tests.worker.engine_rigs import SGLANG
 
 from dynamo.llm import open_model
-from dynamo.llm.embeddings import EmbeddingRequest, dimensions_of, normalised, numbers_of
-from dynamo.llm.files import FileCache
+from dynamo.llm.models.file_cache import FileCache
+from dynamo.llm.processing.embeddings import EmbeddingRequest, dimensions_of, normalised, numbers_of
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
-from dynamo.worker.engines.llamacpp_embeddings import vectors
-from dynamo.worker.engines.mock.vectors import made_up
+from dynamo.worker.engines.llamacpp.embeddings import vectors
+from dynamo.worker.engines.mocker.vectors import made_up
 from dynamo.worker.settings import WorkerSettings
 
 LLAMA: Final = {"n_parallel": 4, "n_threads": 1, "embedding": True, "pooling": "mean", "is_matryoshka": True}

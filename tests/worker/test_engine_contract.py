@@ -25,7 +25,7 @@ from tests.worker.engine_rigs import (
     shared,
 )
 
-from dynamo.frontend.migrating import rest_of
+from dynamo.frontend.generation.migration import rest_of
 from dynamo.llm import LocalModel, open_model
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, STOP, TOP_LOGPROBS
 from dynamo.runtime.context import Context
@@ -33,7 +33,7 @@ from dynamo.runtime.errors import DynamoException, EngineShutdown, InvalidArgume
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 

@@ -17,7 +17,7 @@ from tests.worker.fetching import ended, fetched, said, serving, start, variable
 
 pytestmark = pytest.mark.processes
 MEGABYTES = int(os.environ.get("DYN_TEST_MODEL_MB", "8"))
-"""Size of the weights; 500 in the run that docs/design/models.md tells of."""
+"""Size of the weights; 500 in the run that docs/design/serving/models.md tells of."""
 NAME = "model.safetensors"
 
 
@@ -144,7 +144,7 @@ def test_a_password_of_a_mirror_is_told_nobody(hub: Hub, tmp_path: Path) -> None
     hub.faults.append(Fault("api", times=99, status=500))
     code, out, err = ended(start(own, tmp_path, "--model-path", "org/tiny"))
     assert code == 0, err
-    assert "the hub can't be reached (the hub answers 500)" in err
+    assert "Can't reach the Hugging Face Hub (the hub answers 500)" in err
     assert "hunter2" not in out + err
 
 

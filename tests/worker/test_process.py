@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.processes]
 MODULE = ["-m", "dynamo.worker"]
 DIES = [
     "-c",
-    "from dynamo.worker.engines.mocker_rank import MockRank\n"
+    "from dynamo.worker.engines.mocker.rank import MockRank\n"
     "def dies(self, plan): raise ZeroDivisionError('the card fell off the bus')\n"
     "MockRank._produce = dies\n"
     "from dynamo.worker.main import main\n"

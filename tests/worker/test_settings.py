@@ -10,7 +10,7 @@ import pytest
 
 from dynamo.llm import open_model
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.settings import parse
+from dynamo.runtime.process.settings import parse
 from dynamo.worker.engines import create_engine
 from dynamo.worker.main import make_command
 from dynamo.worker.settings import WorkerSettings

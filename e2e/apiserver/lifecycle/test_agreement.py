@@ -14,7 +14,7 @@ from e2e.kind.binaries import build_kstatus
 from e2e.kind.places import Places
 from tests.gitops.kstatus import CURRENT, FAILED, compute
 
-from dynamo.operator.kinds import PIPELINES, PODS, resource_of
+from dynamo.operator.kube.resources import PIPELINES, PODS, resource_of
 
 DEPLOYMENTS, SETS = resource_of("Deployment"), resource_of("StatefulSet")
 PLAY_SECONDS = 0.7
@@ -75,8 +75,8 @@ def waiting(world: World) -> subprocess.Popen[bytes]:
 
 
 def watched(world: World, spec: Object, process: subprocess.Popen[bytes]) -> int:
-    """Until `kubectl wait` has ended; how many looks that took."""
-    looks, played, generation = 0, time.monotonic(), world.live()["metadata"]["generation"]
+    """Until `kubectl wait` has ended; how many checks that took."""
+    checks, played, generation = 0, time.monotonic(), world.live()["metadata"]["generation"]
     while (ended := process.poll()) is None or compute(world.live()) != CURRENT:
         live = world.live()
         conditions: list[Object] = live.get("status", {}).get("conditions", [])
@@ -88,11 +88,11 @@ def watched(world: World, spec: Object, process: subprocess.Popen[bytes]) -> int
         if time.monotonic() - played > PLAY_SECONDS:
             world.admin.play(world.namespace)
             played = time.monotonic()
-        looks += 1
+        checks += 1
         assert ended in (None, 0)
     assert ended == 0
     assert lacking(world, spec) == []
-    return looks
+    return checks
 
 
 def lacking(world: World, spec: Object) -> list[str]:

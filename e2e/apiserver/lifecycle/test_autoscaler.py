@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from e2e.apiserver.client import Object, until
-from e2e.apiserver.test_waiting import running
+from e2e.apiserver.lifecycle.test_waiting import running
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import resource_of
+from dynamo.operator.kube.resources import resource_of
 
 STATEFUL_SETS = resource_of("StatefulSet")
 MOCKER: Object = {"engine": "mocker", "replicas": 1, "replicasOwner": "autoscaler"}

@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 from e2e.apiserver.client import Object, until
-from e2e.apiserver.test_serving import nudged
+from e2e.apiserver.lifecycle.test_serving import nudged
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import PIPELINES, PODS, Resource, resource_of
-from dynamo.operator.resources import naming
+from dynamo.operator.kube.resources import PIPELINES, PODS, Resource, resource_of
+from dynamo.operator.manifests import naming
 
 EDITS, EDIT_SECONDS = 50, 5.0
 WRITES_OF_EDITS = 200
-"""A look takes in what came since the last one; at most four looks a second, each with a few writes."""
+"""A reconcile takes in what came since the last one; at most four reconciles a second, each with a few writes."""
 OBSERVED_SECONDS = 1.0
 SETS, DEPLOYMENTS, SERVICES = (resource_of(kind) for kind in ("StatefulSet", "Deployment", "Service"))
 
@@ -90,7 +90,7 @@ def test_kubectl_replace(world: World, way: str) -> None:
 
 
 def test_what_others_add_stays_and_what_they_change_comes_back(world: World) -> None:
-    """docs/design/operator.md, Foreign additions: each line of it."""
+    """docs/design/cluster/operator.md, Foreign additions: each line of it."""
     operator = world.operators.start()
     world.pipeline()
     world.until_ready()

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from e2e.apiserver.client import until
+from e2e.apiserver.lifecycle.test_agreement import waiting
 from e2e.apiserver.operators import REPOSITORY
-from e2e.apiserver.test_agreement import waiting
 from e2e.apiserver.world import World
 
 CHART = REPOSITORY / "charts/dynamo-pipeline"

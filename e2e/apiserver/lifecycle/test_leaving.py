@@ -8,7 +8,7 @@ import pytest
 from e2e.apiserver.client import until
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import PIPELINES, resource_of
+from dynamo.operator.kube.resources import PIPELINES, resource_of
 
 FAILOVER_SECONDS = 20.0
 
@@ -49,7 +49,7 @@ def test_another_replica_follows_a_crash(world: World, note: Note) -> None:
     second = world.operators.start("second", leads=False)
     world.pipeline()
     world.until_ready()
-    assert (first.metric("leader_election_master_status"), second.looks()) == (1, 0)
+    assert (first.metric("leader_election_master_status"), second.reconciles()) == (1, 0)
     until("the other one is well", lambda: second.probe("/readyz")[0] == 200)
     begun = time.monotonic()
     first.kill()

@@ -10,7 +10,7 @@ from e2e.apiserver.client import Object, until
 from e2e.apiserver.operators import NAMESPACES
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import Resource, resource_of
+from dynamo.operator.kube.resources import Resource, resource_of
 
 LIMITS = Resource("v1", "LimitRange", "limitranges")
 SETS, CLAIMS = resource_of("StatefulSet"), resource_of("PersistentVolumeClaim")
@@ -22,7 +22,7 @@ def test_a_pod_template_that_the_server_cannot_type(world: World) -> None:
     """It answers 500 to a field that no schema has: `Stalled`, and not the server's failure that a 500 is else."""
     operator = world.operators.start()
     world.pipeline(spec={"components": [{**MOCKER, "podTemplate": {"spec": {"noSuchField": 1}}}]})
-    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "Refused")
+    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "AdmissionRejected")
     message = world.condition("Stalled")["message"]
     assert "llama-worker" in message
     assert "Kind=StatefulSet" in message
@@ -37,6 +37,44 @@ def test_a_pod_template_that_the_server_cannot_type(world: World) -> None:
     assert operator.defects() == []
 
 
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        ({"resources": {"limits": {"cpu": "many"}}}, "containers[0].resources.limits.cpu: 'many' must be a quantity"),
+        ({"resources": {"requests": {"cpu": "1e999999999"}}}, "requests.cpu: '1e999999999' must be a quantity"),
+    ],
+    ids=["no-number", "too-large"],
+)
+def test_an_unreadable_amount(world: World, container: Object, said: str) -> None:
+    """It answers 500 without field or value, or computes until its time is over: `InvalidSpec` names both instead."""
+    world.operators.start()
+    template = {"spec": {"containers": [{"name": "worker", **container}]}}
+    world.pipeline(spec={"components": [{**MOCKER, "podTemplate": template}]})
+    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "InvalidSpec")
+    assert said in world.condition("Stalled")["message"]
+    world.pipeline(spec={"components": [MOCKER]})
+    world.until_ready()
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            {"spec": {"terminationGracePeriodSeconds": 1.5}},
+            "look at spec.template.spec.terminationGracePeriodSeconds is 1.5",
+        ),
+        ({"metadata": {"creationTimestamp": "soon"}}, "look at spec.template.metadata.creationTimestamp is 'soon'"),
+    ],
+)
+def test_what_the_server_cannot_convert(world: World, template: Object, said: str) -> None:
+    """It answers 500, and no outage is told: `Refused`, with the object and the fields that it may mean."""
+    world.operators.start()
+    world.pipeline(spec={"components": [{**MOCKER, "podTemplate": template}]})
+    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "AdmissionRejected")
+    assert said in world.condition("Stalled")["message"]
+    assert "llama-worker" in world.condition("Stalled")["message"]
+
+
 def test_a_field_that_cannot_change(world: World) -> None:
     """The class of a claim: the server's sentence, `Stalled`, and what runs goes on; the old spec is the way back."""
     world.operators.start()
@@ -44,7 +82,7 @@ def test_a_field_that_cannot_change(world: World) -> None:
     world.until_ready()
     (claim,) = [one["metadata"] for one in world.items(CLAIMS)]
     world.pipeline(spec=cached("other"))
-    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "Refused")
+    until("it is stalled", lambda: world.condition("Stalled").get("reason") == "AdmissionRejected")
     assert "immutable" in world.condition("Stalled")["message"]
     assert claim["name"] in world.condition("Stalled")["message"]
     assert world.condition("Available")["status"] == "True"
@@ -69,10 +107,11 @@ def test_what_a_set_can_not_change_is_another_revision(world: World) -> None:
 
 
 def forbidden_by_standard(world: World) -> Object:
-    """A namespace that enforces `restricted`, and a pod that wants the node's network."""
+    """A namespace that enforces `restricted`, and a pod that wants what the platform's `baseline` lets pass."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     world.admin.merge(NAMESPACES, None, world.namespace, {"metadata": {"labels": labels}})
-    return {"components": [MOCKER], "frontend": {"podTemplate": {"spec": {"hostNetwork": True}}}}
+    container = {"name": "frontend", "securityContext": {"allowPrivilegeEscalation": True}}
+    return {"components": [MOCKER], "frontend": {"podTemplate": {"spec": {"containers": [container]}}}}
 
 
 def forbidden_by_limits(world: World) -> Object:
@@ -86,13 +125,16 @@ def forbidden_by_limits(world: World) -> Object:
 
 @pytest.mark.parametrize(
     ("forbid", "said"),
-    [(forbidden_by_standard, "violates PodSecurity"), (forbidden_by_limits, "memory limit of 1Mi")],
+    [
+        (forbidden_by_standard, "violates PodSecurity"),
+        (forbidden_by_limits, "maximum memory usage per Container is 1Mi"),
+    ],
 )
 def test_forbidden_pods(world: World, forbid: Callable[[World], Object], said: str) -> None:
     """By the namespace: the frontends' condition has the server's words; without what is forbidden all is well."""
     world.operators.start()
     world.pipeline(spec=forbid(world))
-    until("the frontend says so", lambda: world.condition("FrontendReady").get("reason") == "Refused")
+    until("the frontend says so", lambda: world.condition("FrontendReady").get("reason") == "AdmissionRejected")
     assert said in world.condition("FrontendReady")["message"]
     assert world.condition("Stalled") == {}, "a namespace may change"
     world.admin.code("DELETE", LIMITS.path(world.namespace, "small"))

@@ -9,7 +9,7 @@ from e2e.apiserver.world import World
 from e2e.manifests.server import httproutes
 from tests.operator.pipelines import ROUTED, SMALLEST
 
-from dynamo.operator.kinds import ROUTES
+from dynamo.operator.kube.resources import ROUTES
 
 SOON = 150.0
 """A kind that is missing is asked for again after a minute."""

@@ -9,12 +9,12 @@ from e2e.apiserver.client import until
 from e2e.apiserver.operators import Operator
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import CHILDREN, Resource, resource_of
-from dynamo.operator.kube import MANAGER
+from dynamo.operator.kube.client import MANAGER
+from dynamo.operator.kube.resources import CHILDREN, Resource, resource_of
 
 
 def test_a_pipeline_is_served_and_then_left_alone(world: World) -> None:
-    """Each child is written once; ten looks and three restarts later nothing has been written."""
+    """Each child is written once; ten reconciles and three restarts later nothing has been written."""
     begun = world.plane.mark()
     operator = world.operators.start()
     world.pipeline()
@@ -30,7 +30,7 @@ def test_a_pipeline_is_served_and_then_left_alone(world: World) -> None:
     for number in range(3):
         assert operator.end() == 0
         operator = world.operators.start(f"again-{number}")
-        looked(operator)
+        has_reconciled(operator)
         nudged(world, operator)
     assert world.writes(rest) == []
 
@@ -92,7 +92,7 @@ def workers(world: World) -> list[int]:
 def settled(world: World, replicas: int) -> bool:
     """Ready for the present generation with so many workers."""
     components = world.live().get("status", {}).get("components", [])
-    return world.ready() and [one["desired"] for one in components] == [replicas]
+    return world.ready() and [one["replicas"] for one in components] == [replicas]
 
 
 def again(world: World, resource: Resource, name: str, uid: str) -> bool:
@@ -100,16 +100,16 @@ def again(world: World, resource: Resource, name: str, uid: str) -> bool:
     return world.uid(resource, name) not in ("", uid)
 
 
-def looked(operator: Operator) -> None:
-    """Waits for its first look."""
-    until("it looked", lambda: operator.looks() >= 1)
+def has_reconciled(operator: Operator) -> None:
+    """Waits for its first reconcile."""
+    until("it looked", lambda: operator.reconciles() >= 1)
 
 
 def nudged(world: World, operator: Operator) -> None:
-    """Somebody annotates a Service of ours: the watch tells, it is looked at, and there is nothing to do."""
-    looks, services = operator.looks(), resource_of("Service")
+    """Somebody annotates a Service of ours: the watch tells, it is reconciled, and there is nothing to do."""
+    reconciles, services = operator.reconciles(), resource_of("Service")
     name = next(name for kind, name in world.children() if kind == services.kind)
     world.admin.merge(
-        services, world.namespace, name, {"metadata": {"annotations": {"nudge": f"{operator.name} {looks}"}}}
+        services, world.namespace, name, {"metadata": {"annotations": {"nudge": f"{operator.name} {reconciles}"}}}
     )
-    until("it looked", lambda: operator.looks() > looks)
+    until("it looked", lambda: operator.reconciles() > reconciles)

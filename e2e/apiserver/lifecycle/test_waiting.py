@@ -11,7 +11,7 @@ from e2e.apiserver.client import Object, until
 from e2e.apiserver.plane import Plane
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import PODS, Resource
+from dynamo.operator.kube.resources import PODS, Resource
 
 NODES = Resource("v1", "Node", "nodes")
 NODE = "only"

@@ -10,7 +10,7 @@ from e2e.apiserver.client import until
 from e2e.apiserver.operators import ACCOUNT, HOME, ROLES, SECRETS, role, rules
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import LEASES, PIPELINES, resource_of
+from dynamo.operator.kube.resources import LEASES, PIPELINES, resource_of
 
 
 def test_the_definition_comes_after_the_operator(world: World) -> None:
@@ -106,5 +106,5 @@ def test_a_revoked_token_is_replaced_at_once(world: World, note: Note) -> None:
     note("seconds from the revocation to the first 401", round(refused - begun, 1))
     note("seconds from the 401 to a served edit", round(time.monotonic() - refused, 1))
     world.until_ready()
-    assert "watches failed" not in operator.said()
+    assert "watch of pipelines failed" not in operator.said()
     assert operator.process.poll() is None

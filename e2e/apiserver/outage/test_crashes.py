@@ -42,7 +42,7 @@ def crashing(lanes: Lanes, numbers: Sequence[int]) -> Story:
 
 
 def test_a_crash_after_every_write(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
-    """Of a creation and of an edit: the same is there in the end, ten looks later too, and goes with its pipeline.
+    """Of a creation and of an edit: the same is there in the end, ten reconciles later too, and goes with its pipeline.
 
     One that is deleted with the operator still down leaves nothing either.
     """

@@ -10,14 +10,14 @@ from e2e.apiserver.faults import Refusal, Told
 from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import PODS, resource_of
+from dynamo.operator.kube.resources import PODS, resource_of
 
 FULL = Refusal(500, "InternalError", "Internal error occurred: failed to allocate a serviceIP: range is full")
 TOLD_SECONDS = 20.0
 STILL_SECONDS = 300.0
 """Longer than anything here waits."""
 SEEN_SECONDS = 60.0
-"""A look comes after 30 s, and asks; two of them, since the first may have had news."""
+"""A reconcile comes after 30 s, and asks; two of them, since the first may have had news."""
 
 
 def test_writes_that_fail_for_good(world: World, proxy: Proxy, note: Note) -> None:
@@ -52,7 +52,7 @@ def test_a_watch_that_stands_still(world: World, proxy: Proxy, note: Note) -> No
     began = time.monotonic()
     until("it is ready", lambda: world.ready(), SEEN_SECONDS)
     note("seconds until Ready with a watch of pods that stands still", round(time.monotonic() - began, 1))
-    until("the watch is begun anew", lambda: "stood still" in operator.said(), 20)
+    until("the watch is begun anew", lambda: "has stalled; restarting" in operator.said(), 20)
     (name,) = [one["metadata"]["name"] for one in world.items(resource_of("StatefulSet"))]
     world.admin.delete(PODS, world.namespace, f"{name}-0")
     until("the new watch tells", lambda: world.condition()["status"] == "False", 10)

@@ -8,9 +8,9 @@ import pytest
 from e2e.apiserver.client import until
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import PODS, resource_of
-from dynamo.operator.observe import OVERDUE_SECONDS
-from dynamo.operator.reconcile import PROGRESS_SECONDS
+from dynamo.operator.cluster.observe import OVERDUE_SECONDS
+from dynamo.operator.kube.resources import PODS, resource_of
+from dynamo.operator.reconcile.reconciler import PROGRESS_SECONDS
 
 SETS, BUDGETS = resource_of("StatefulSet"), resource_of("PodDisruptionBudget")
 REPLACED_SECONDS = OVERDUE_SECONDS + 2 * PROGRESS_SECONDS

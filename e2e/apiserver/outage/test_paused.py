@@ -10,7 +10,7 @@ from e2e.apiserver.operators import ACCOUNT
 from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import resource_of
+from dynamo.operator.kube.resources import resource_of
 
 AFTER_SECONDS = 5.0
 

@@ -16,7 +16,7 @@ from e2e.apiserver.proxy import Proxy
 from e2e.apiserver.story import Story, lived
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS, resource_of
+from dynamo.operator.kube.resources import CHILDREN, PIPELINES, PODS, resource_of
 
 AT_ONCE = 30
 AWAY_SECONDS = 2.0

@@ -15,7 +15,7 @@ from e2e.apiserver.proxy import Proxy, serving
 from e2e.apiserver.story import Story
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import CHILDREN, PIPELINES, PODS
+from dynamo.operator.kube.resources import CHILDREN, PIPELINES, PODS
 
 STALE_SECONDS = 3 * OFTEN["intervals"]["resyncSeconds"]
 EVERYTHING = tuple(kind.plural for kind in (PIPELINES, *CHILDREN, PODS))

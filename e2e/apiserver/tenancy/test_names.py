@@ -6,8 +6,8 @@ import pytest
 from e2e.apiserver.client import APPLY, MERGE, Object, RefusedError, until
 from e2e.apiserver.world import World
 
-from dynamo.operator.kinds import resource_of
-from dynamo.operator.kube import MANAGER
+from dynamo.operator.kube.client import MANAGER
+from dynamo.operator.kube.resources import resource_of
 
 SERVICES = resource_of("Service")
 
@@ -22,7 +22,7 @@ def test_a_foreign_object_is_never_taken_over(world: World) -> None:
     made = world.admin.apply(SERVICES, theirs)
     begun = world.plane.mark()
     world.pipeline()
-    until("the condition names it", lambda: world.condition().get("reason") == "NameTaken")
+    until("the condition names it", lambda: world.condition().get("reason") == "NameConflict")
     assert foreign in world.condition()["message"]
     until("the rest is made", lambda: named(world, "StatefulSet", "llama"))
     found = world.get(SERVICES, foreign)

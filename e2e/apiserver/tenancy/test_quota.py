@@ -5,7 +5,7 @@ from __future__ import annotations
 from e2e.apiserver.client import until
 from e2e.apiserver.world import SPEC, World
 
-from dynamo.operator.kinds import Resource, resource_of
+from dynamo.operator.kube.resources import Resource, resource_of
 
 QUOTAS = Resource("v1", "ResourceQuota", "resourcequotas")
 
@@ -33,7 +33,7 @@ def test_no_room_for_pods(world: World) -> None:
     until("the frontend says so", lambda: world.condition("FrontendReady").get("reason") == "QuotaExceeded")
     assert "exceeded quota: small" in world.condition("FrontendReady")["message"]
     (name,) = [one["metadata"]["name"] for one in world.items(resource_of("StatefulSet"))]
-    until("the pod is named", lambda: f"pod {name}-0 is not made yet" in world.condition("WorkersReady")["message"])
+    until("the pod is named", lambda: f"pod {name}-0 is not created yet" in world.condition("WorkersReady")["message"])
     limit(world, "pods", "10")
     world.until_ready()
 

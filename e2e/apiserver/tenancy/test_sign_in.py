@@ -15,11 +15,12 @@ from e2e.apiserver.client import until
 from e2e.apiserver.operators import CONFIG, HOME, SECRETS, Operator
 from e2e.apiserver.plane import free_ports
 from e2e.apiserver.world import World
+from e2e.kind.binaries import PLATFORM_ETCD
 from e2e.kind.places import Places
 
 from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth
-from dynamo.operator.kinds import PIPELINES, resource_of
-from dynamo.operator.kube import MANAGER
+from dynamo.operator.kube.client import MANAGER
+from dynamo.operator.kube.resources import PIPELINES, resource_of
 
 NAME = "llama-credentials"
 
@@ -28,7 +29,7 @@ NAME = "llama-credentials"
 def etcd(world: World) -> Iterator[str]:
     """The platform's, not Kubernetes' own: its URL. The operator is told to have sign-in for it and for NATS."""
     client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
-    argv = [str(Places.of(os.environ).bin / "etcd"), f"--data-dir={world.plane.folder / world.namespace}"]
+    argv = [str(Places.of(os.environ).bin / PLATFORM_ETCD), f"--data-dir={world.plane.folder / world.namespace}"]
     argv += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}", f"--listen-peer-urls={peer}"]
     argv += [f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}", "--bcrypt-cost=4"]
     sign_in = {"makeSecret": True, "ownServer": True}
@@ -58,12 +59,12 @@ def users(world: World, server: str) -> set[str]:
 
 
 def nudged(world: World, operator: Operator) -> None:
-    """The user annotates the pipeline, so that it is looked at."""
-    looks = operator.looks()
+    """The user annotates the pipeline, so that it is reconciled."""
+    reconciles = operator.reconciles()
     world.admin.merge(
-        PIPELINES, world.namespace, "llama", {"metadata": {"annotations": {"nudge": f"{operator.name} {looks}"}}}
+        PIPELINES, world.namespace, "llama", {"metadata": {"annotations": {"nudge": f"{operator.name} {reconciles}"}}}
     )
-    until("it looked", lambda: operator.looks() > looks)
+    until("it looked", lambda: operator.reconciles() > reconciles)
 
 
 def test_credentials_are_written_once(world: World, etcd: str) -> None:
@@ -86,14 +87,14 @@ def test_credentials_are_written_once(world: World, etcd: str) -> None:
         nudged(world, operator)
     assert operator.end() == 0
     operator = world.operators.start("again")
-    until("it looked", lambda: operator.looks() >= 1)
+    until("it looked", lambda: operator.reconciles() >= 1)
     nudged(world, operator)
     assert world.writes(rest) == []
     assert world.get(SECRETS, NAME) == before
 
 
 def test_a_secret_that_was_deleted_is_another_one(world: World, etcd: str) -> None:
-    """At the next look: nothing watches Secrets, since that would need the right to list them all."""
+    """At the next reconcile: nothing watches Secrets, since that would need the right to list them all."""
     operator = world.operators.start()
     world.pipeline()
     world.until_ready()

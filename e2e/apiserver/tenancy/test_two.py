@@ -8,7 +8,7 @@ from e2e.apiserver.client import Object, until
 from e2e.apiserver.operators import ACCOUNT, HOME, Operator
 from e2e.apiserver.world import Note, World
 
-from dynamo.operator.kinds import resource_of
+from dynamo.operator.kube.resources import resource_of
 
 RIVAL_SECONDS = 6.0
 REST_SECONDS = 5.0
@@ -61,7 +61,7 @@ def installed(world: World, name: str) -> Operator:
             "images": {"frontend": "other/frontend:1", "workers": {"default": "other/worker:1"}},
             "leaderElection": {"enabled": True, "lease": f"{world.namespace}-{name}"},
             "namespaces": [world.namespace],
-            "intervals": {"rivalSeconds": RIVAL_SECONDS},
+            "intervals": {"takeoverSeconds": RIVAL_SECONDS},
         },
     )
 

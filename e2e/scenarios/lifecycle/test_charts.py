@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from e2e.cluster import RefusedError
-from e2e.installation import CHART, Platform, values_of_run
+from e2e.cluster.cluster import RefusedError
+from e2e.cluster.installation import CHART, Platform, values_of_run
+from e2e.cluster.outage import operator_down
+from e2e.cluster.releases import OWN, RELEASE, helm, install, merged
 from e2e.kind.places import REPOSITORY
-from e2e.namespace import Namespace
-from e2e.outage import operator_down
-from e2e.pipelines import Object, asking, is_ready, say
-from e2e.releases import OWN, RELEASE, helm, install, merged
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, asking, is_ready, say
 
 PIPELINES = REPOSITORY / "charts/dynamo-pipeline"
 NAME = "charted"

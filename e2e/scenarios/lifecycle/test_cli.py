@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from e2e.cli.shell import Terminal
-from e2e.cluster import Cluster, wait_for
-from e2e.installation import Platform
+from e2e.cluster.cluster import Cluster, wait_for
+from e2e.cluster.installation import Platform
 from e2e.kind.places import REPOSITORY
-from e2e.namespace import Namespace
+from e2e.namespace.namespace import Namespace
 
 EXAMPLE = str(REPOSITORY / "examples" / "mocker.yaml")
 STARTED_SECONDS = 120

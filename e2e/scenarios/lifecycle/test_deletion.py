@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e import traces
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import operator_down
-from e2e.pipelines import pipeline
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import operator_down
+from e2e.namespace import namespace_nats, traces
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import pipeline
 
 NAME = "gone"
 BAR_SECONDS = 60
@@ -21,7 +21,7 @@ BAR_SECONDS = 60
 def test_delete_pipeline(
     namespace: Namespace, platform: Platform, record_property: Callable[[str, object], None]
 ) -> None:
-    """With everything that a pipeline can have: nothing is left in the namespace, in etcd, in NATS."""
+    """With everything that a pipeline can have: nothing is left in the namespace, its NATS included, nor in etcd."""
     _delete_pipeline(namespace, platform, record_property)
 
 
@@ -45,7 +45,7 @@ def test_delete_namespace_while_the_operator_is_down(
         began = time.monotonic()
         namespace.delete()
         record_property("seconds", round(time.monotonic() - began, 1))
-        wait_for("nothing is left outside", lambda: _outside(platform, dynamo) == [], BAR_SECONDS)
+        wait_for("nothing is left in etcd", lambda: traces.in_etcd(platform, dynamo) == [], BAR_SECONDS)
 
 
 def test_delete_namespace(
@@ -58,7 +58,7 @@ def test_delete_namespace(
     began = time.monotonic()
     namespace.delete()
     record_property("seconds", round(time.monotonic() - began, 1))
-    wait_for("nothing is left outside", lambda: _outside(platform, dynamo) == [], BAR_SECONDS)
+    wait_for("nothing is left in etcd", lambda: traces.in_etcd(platform, dynamo) == [], BAR_SECONDS)
 
 
 def test_delete_right_after_apply(namespace: Namespace, platform: Platform) -> None:
@@ -80,21 +80,17 @@ def _delete_pipeline(
     namespace.apply(_everything())
     dynamo = namespace.wait_ready(NAME)["status"]["namespace"]
     assert traces.in_etcd(platform, dynamo)
-    assert traces.in_nats(platform, dynamo)
+    assert namespace_nats.subjects(namespace, dynamo)
     with operator_down(platform) if down else _nothing():
         began = time.monotonic()
         _delete_and_wait(namespace)
-        wait_for("nothing is left outside", lambda: _outside(platform, dynamo) == [], BAR_SECONDS)
+        wait_for("nothing is left in etcd", lambda: traces.in_etcd(platform, dynamo) == [], BAR_SECONDS)
         record_property("seconds", round(time.monotonic() - began, 1))
 
 
 def _delete_and_wait(namespace: Namespace) -> None:
     namespace.kubectl("delete", f"dp/{NAME}", "--wait=true", seconds=BAR_SECONDS)
     wait_for("the namespace is empty", lambda: traces.in_namespace(namespace) == [], BAR_SECONDS)
-
-
-def _outside(platform: Platform, dynamo: str) -> list[str]:
-    return [*traces.in_etcd(platform, dynamo), *traces.in_nats(platform, dynamo)]
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import wait_for_leader
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import wait_for_leader
+from e2e.namespace.namespace import Namespace
 from openai import OpenAI, OpenAIError
 
 EXAMPLE = Path("examples/mocker.yaml")

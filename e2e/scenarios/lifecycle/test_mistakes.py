@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import Object, pipeline, workers
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, pipeline, workers
 
 NAME = "mended"
 SAY_SECONDS = 120
@@ -15,7 +15,7 @@ WITH_SECRET: Object = {"engine": "mocker", "envFrom": [{"secretRef": {"name": SE
 def test_a_missing_secret(namespace: Namespace) -> None:
     """The kubelet's sentence names it; once it is there, the same pod starts, without an edit of the pipeline."""
     namespace.apply(pipeline(NAME, WITH_SECRET))
-    condition = wait_for("it says why", lambda: _with(namespace, "ConfigMissing"), SAY_SECONDS)
+    condition = wait_for("it says why", lambda: _with(namespace, "CreateContainerConfigError"), SAY_SECONDS)
     assert f'secret "{SECRET}" not found' in condition["message"]
     (pod,) = [one["metadata"] for one in workers(namespace, NAME)]
     assert f"pod {pod['name']} " in condition["message"]

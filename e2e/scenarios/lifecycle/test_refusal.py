@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from e2e.cluster import RefusedError
-from e2e.namespace import Namespace
-from e2e.pipelines import pipeline
+from e2e.cluster.cluster import RefusedError
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import pipeline
 
 MOCKER = {"engine": "mocker"}
 CASES: dict[str, tuple[dict[str, Any], list[str]]] = {

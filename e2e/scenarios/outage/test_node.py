@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e.busy import NAME, ROLL_SECONDS, Load, Note, load, mocker, serve
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import home
-from e2e.pipelines import Object, is_ready, workers
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, is_ready, workers
+from e2e.traffic.busy import NAME, ROLL_SECONDS, Load, Note, load, mocker, serve
 
 DOCKER_SECONDS = 30
 NOTICED_SECONDS = 30

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e.busy import NAME, Note, busy, load, mocker, serve
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import operator_down, wait_for_leader
-from e2e.pipelines import is_ready, workers
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import operator_down, wait_for_leader
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import is_ready, workers
+from e2e.traffic.busy import NAME, Note, busy, load, mocker, serve
 
 AWAY_SECONDS = 600
 START_SECONDS = 120

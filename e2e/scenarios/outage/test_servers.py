@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e.busy import NAME, Note, load, mocker, serve
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import home
-from e2e.pipelines import is_ready
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home
+from e2e.namespace import namespace_nats
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import is_ready
+from e2e.traffic.busy import NAME, Note, load, mocker, serve
 
 FRONTEND = {"replicas": 2, "migrationLimit": 3, "holdSeconds": 30}
 BACK_SECONDS = 180
@@ -22,13 +23,13 @@ def test_etcd_is_restarted(namespace: Namespace, platform: Platform, record_prop
     """Nobody notices: who is there is known, and workers register again."""
     serve(namespace, mocker(replicas=2), frontend=FRONTEND)
     with load(namespace) as both:
-        restart(platform, "etcd")
+        restart(home(platform), f"app.kubernetes.io/instance={platform.release},app.kubernetes.io/component=etcd")
         time.sleep(SETTLE_SECONDS)
     both.judge(record_property)
 
 
 @pytest.mark.alone
-def test_nats_is_restarted(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+def test_nats_is_restarted(namespace: Namespace, record_property: Note) -> None:
     """What was on its way goes on elsewhere, or ends with an error that says so; nothing ends short without one.
 
     Once it is back, everything is as before, without a pod that was restarted.
@@ -36,7 +37,7 @@ def test_nats_is_restarted(namespace: Namespace, platform: Platform, record_prop
     serve(namespace, mocker(replicas=2), frontend=FRONTEND)
     before = restarts(namespace)
     with load(namespace) as both:
-        restart(platform, "nats")
+        restart(namespace, namespace_nats.SELECTOR)
         time.sleep(SETTLE_SECONDS)
     record_property("streams while NATS was restarted", str(both.seen))
     record_property("status while NATS was restarted", str(both.truth))
@@ -49,9 +50,8 @@ def test_nats_is_restarted(namespace: Namespace, platform: Platform, record_prop
     assert restarts(namespace) == before
 
 
-def restart(platform: Platform, part: str) -> None:
-    """Its pod is deleted, and another one is Ready."""
-    here, selector = home(platform), f"app.kubernetes.io/instance={platform.release},app.kubernetes.io/component={part}"
+def restart(here: Namespace, selector: str) -> None:
+    """Delete the only pod of a server, and wait until another one is Ready."""
     (old,) = here.list("v1/Pod", selector)
     here.kubectl("delete", "pod", old["metadata"]["name"], "--wait=true", seconds=BACK_SECONDS)
 
@@ -59,12 +59,12 @@ def restart(platform: Platform, part: str) -> None:
         return any(pod["metadata"]["uid"] != old["metadata"]["uid"] and is_ready(pod)
                    for pod in here.list("v1/Pod", selector))  # fmt: skip
 
-    wait_for(f"{part} is back", back, BACK_SECONDS)
+    wait_for("the server is back", back, BACK_SECONDS)
 
 
 def restarts(namespace: Namespace) -> dict[str, int]:
-    """By pod."""
+    """Count restarts of the pipeline's pods, by name."""
     return {
         pod["metadata"]["name"]: sum(status["restartCount"] for status in pod["status"].get("containerStatuses", []))
-        for pod in namespace.list("v1/Pod")
+        for pod in namespace.list("v1/Pod", f"dynamo.dev/pipeline={NAME}")
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e.busy import NAME, Note, load, mocker, serve
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import is_ready, workers
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import is_ready, workers
+from e2e.traffic.busy import NAME, Note, load, mocker, serve
 
 NOTICED_SECONDS = 60
 SIGNAL = """

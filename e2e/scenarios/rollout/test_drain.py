@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e.busy import NAME, ROLL_SECONDS, Note, load, mocker, serve
-from e2e.cluster import Cluster
-from e2e.namespace import Namespace
-from e2e.pipelines import PIPELINE_LABEL
+from e2e.cluster.cluster import Cluster
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import PIPELINE_LABEL
+from e2e.traffic.busy import NAME, ROLL_SECONDS, Note, load, mocker, serve
 
 DRAIN_SECONDS = 240
 

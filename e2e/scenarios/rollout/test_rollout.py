@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import home, operator_selector
-from e2e.pipelines import Object, asking, is_ready, pipeline, say, workers
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home, operator_selector
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, asking, is_ready, pipeline, say, workers
 from openai import OpenAI, OpenAIError
 
 NAME = "rolling"
@@ -94,7 +94,7 @@ def _image(image: str) -> Object:
 
 def _pull_failed(namespace: Namespace) -> dict[str, str] | None:
     condition = namespace.condition(NAME)
-    return condition if condition.get("reason") == "ImagePullFailed" else None
+    return condition if condition.get("reason") == "ImagePullBackOff" else None
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from e2e.busy import ROLL_SECONDS, Note, busy, load, mocker, serve, uids, wait_rolled
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import home, operator_selector, wait_for_leader
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home, operator_selector, wait_for_leader
+from e2e.namespace.namespace import Namespace
+from e2e.traffic.busy import ROLL_SECONDS, Note, busy, load, mocker, serve, uids, wait_rolled
 
 TIMES = 3
 HOLD_SECONDS = 60

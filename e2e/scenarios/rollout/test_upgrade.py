@@ -5,21 +5,30 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e.busy import NAME, Note, load, mocker, serve, uids
-from e2e.installation import CHART, Platform
+import yaml
+from e2e.cluster.installation import CHART, Platform
+from e2e.cluster.outage import operator_down
+from e2e.cluster.releases import install
 from e2e.kind.places import REPOSITORY
-from e2e.namespace import Namespace
-from e2e.outage import operator_down
-from e2e.releases import install
+from e2e.namespace.namespace import Namespace
+from e2e.traffic.busy import NAME, Note, load, mocker, serve, uids, wait_rolled
+from e2e.traffic.traffic import traffic
 
 CRD = "crds/dynamo.dev_dynamopipelines.yaml"
 WHAT = ("charts", "crds")
 GIT_SECONDS = 60
+SETTLED_SECONDS = 10.0
+ALIKE = (
+    "--set", "etcd.auth.enabled=true", "--set", "nats.auth.enabled=true",
+    "--set", f"etcd.image.tag={yaml.safe_load((CHART / 'values.yaml').read_text())['etcd']['image']['tag']}",
+)  # fmt: skip
+"""Where charts differ so that pods have to be replaced: sign-in by default, and the etcd that it needs."""
 
 
 @pytest.mark.alone
@@ -29,15 +38,35 @@ def test_up_and_back(namespace: Namespace, platform: Platform, record_property: 
     """No pod of a pipeline is replaced by either, since the images are the same, and no request fails."""
     before = before_the_last_change(tmp_path)
     with operator_down(platform), definition(namespace, before / CRD):
-        install(namespace, chart=before / "charts" / CHART.name)
+        install(namespace, *ALIKE, chart=before / "charts" / CHART.name)
         serve(namespace, mocker(replicas=2), frontend={"replicas": 2})
         pods = uids(namespace), uids(namespace, "frontend")
         with load(namespace) as both:
             for folder in (REPOSITORY, before, REPOSITORY):
                 namespace.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(folder / CRD))
-                install(namespace, chart=folder / "charts" / CHART.name)
+                install(namespace, *ALIKE, chart=folder / "charts" / CHART.name)
                 namespace.wait_ready(NAME)
                 assert (uids(namespace), uids(namespace, "frontend")) == pods
+        both.judge(record_property)
+        namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
+
+
+@pytest.mark.alone
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_sign_in_is_turned_on(namespace: Namespace, platform: Platform, record_property: Note) -> None:
+    """As the upgrade of an old installation does: requests fail for a while, and nobody has to lift a finger."""
+    with operator_down(platform):
+        install(namespace, "--set", "etcd.auth.enabled=false", "--set", "nats.auth.enabled=false")
+        serve(namespace, mocker(replicas=2), frontend={"replicas": 2})
+        before, began = uids(namespace), time.monotonic()
+        with traffic(namespace, NAME) as seen:
+            install(namespace)
+            wait_rolled(namespace, before)
+            record_property("seconds until all is Ready with sign-in", round(time.monotonic() - began))
+        record_property("streams meanwhile", str(seen))
+        with load(namespace) as both:
+            time.sleep(SETTLED_SECONDS)
         both.judge(record_property)
         namespace.kubectl("delete", f"dp/{NAME}", "--wait=true")
 

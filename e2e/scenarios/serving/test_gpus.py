@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from e2e.cluster import Cluster, wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import Object, asking, pipeline, say, workers
+from e2e.cluster.cluster import Cluster, wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, asking, pipeline, say, workers
 
 NAME = "devices"
 GPU = "nvidia.com/gpu"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import httpx
-from e2e.busy import NAME as BUSY
-from e2e.busy import ROLL_SECONDS, Note, load, mocker, serve
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import Object, asking, is_ready, pipeline, say, workers
-from e2e.traffic import outside
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, asking, is_ready, pipeline, say, workers
+from e2e.traffic.busy import NAME as BUSY
+from e2e.traffic.busy import ROLL_SECONDS, Note, load, mocker, serve
+from e2e.traffic.traffic import outside
 
 NAME = "grouped"
 STEP_SECONDS = 240

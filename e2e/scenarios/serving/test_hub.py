@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import httpx
-from e2e.cluster import wait_for
-from e2e.installation import Platform
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home, operator_selector
 from e2e.kind.places import REPOSITORY
-from e2e.namespace import Namespace
-from e2e.outage import home, operator_selector
-from e2e.pipelines import Object, asking, pipeline, say, workers
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import Object, asking, pipeline, say, workers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 NAME, REPO, TOKEN = "hubbed", "org/tiny", "a-token-of-a-test"
@@ -58,7 +58,7 @@ def _pipeline() -> Object:
 
 def _waits_for_secret(namespace: Namespace) -> dict[str, str] | None:
     condition = namespace.condition(NAME)
-    return condition if condition.get("reason") == "ConfigMissing" else None
+    return condition if condition.get("reason") == "CreateContainerConfigError" else None
 
 
 def _said(namespace: Namespace, words: str) -> str | None:

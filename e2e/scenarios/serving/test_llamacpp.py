@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import home, operator_selector
-from e2e.pipelines import asking, pipeline
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import home, operator_selector
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import asking, pipeline
 from openai import OpenAI
 
 NAME, MODEL = "gemma", "gemma-3-270m"
-LOAD_SECONDS = 300
 # It is a base model: it goes on with a text, and learns from it what is asked.
 PROMPT = "Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:"
 TOKENS = 8
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
     """It knows the capital of Germany, counts its tokens, and streams what it says whole."""
     worker = {
@@ -26,7 +25,7 @@ def test_llamacpp(namespace: Namespace, platform: Platform) -> None:
         "podTemplate": {"spec": {"containers": [{"name": "worker", "image": _image_with_model(platform)}]}},
     }
     namespace.apply(pipeline(NAME, worker, model={"source": "file:///models/gemma.gguf", "name": MODEL}))
-    namespace.wait_ready(NAME, LOAD_SECONDS)
+    namespace.wait_loaded(NAME)
     with asking(namespace, NAME) as client:
         answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=TOKENS, temperature=0)
         text = answer.choices[0].text

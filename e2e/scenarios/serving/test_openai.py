@@ -8,9 +8,9 @@ from collections.abc import Callable
 import httpx
 import openai
 import pytest
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import asking, pipeline, say
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import asking, pipeline, say
 from openai import OpenAI
 
 NAME, MODEL = "chat", "mock-model"

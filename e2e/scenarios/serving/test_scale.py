@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from e2e.cluster import wait_for
-from e2e.namespace import Namespace
-from e2e.pipelines import asking, is_ready, pipeline, say, workers
+from e2e.cluster.cluster import wait_for
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import asking, is_ready, pipeline, say, workers
 
 NAME = "scaled"
 STEP_SECONDS = 240
@@ -68,7 +68,7 @@ def _wait_for_workers(namespace: Namespace, count: int) -> None:
 
 def _counted(namespace: Namespace) -> tuple[int, int, int]:
     (component,) = namespace.pipeline(NAME)["status"]["components"]
-    return component["desired"], component["updated"], component["ready"]
+    return component["replicas"], component["updatedReplicas"], component["readyReplicas"]
 
 
 def _autoscaler(least: int, most: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import openai
 import pytest
-from e2e.namespace import Namespace
-from e2e.pipelines import answers, asking, pipeline, say, workers
+from e2e.namespace.namespace import Namespace
+from e2e.namespace.pipelines import answers, asking, pipeline, say, workers
 
 NAME = "same"
 

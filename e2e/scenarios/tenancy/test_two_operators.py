@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e.busy import NAME, Note, busy, load, mocker, serve, uids, wait_rolled
-from e2e.cluster import wait_for
-from e2e.installation import Platform
-from e2e.namespace import Namespace
-from e2e.outage import wait_for_leader
-from e2e.releases import RELEASE, helm, install
+from e2e.cluster.cluster import wait_for
+from e2e.cluster.installation import Platform
+from e2e.cluster.outage import wait_for_leader
+from e2e.cluster.releases import RELEASE, helm, install
+from e2e.namespace.namespace import Namespace
+from e2e.traffic.busy import NAME, Note, busy, load, mocker, serve, uids, wait_rolled
 
 SAID_SECONDS = 60
 QUIET_SECONDS = 30.0

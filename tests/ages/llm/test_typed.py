@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 import pytest
+from docs.generate.compatibility import python_llm
 from tests.ages.llm import typed_names
 
-from dynamo.cli.compat import python_llm
-from dynamo.llm import parts
+from dynamo.llm.serving import upper_layers
 from dynamo.runtime import InvalidArgument
 
 HEAVY = (
     "dynamo.frontend", "dynamo.worker", "dynamo.cli", "fastapi", "uvicorn", "tokenizers", "jinja2", "huggingface_hub",
-    "aetcd", "nats", "vllm", "sglang", "mistralrs", "xllamacpp",
+    "aetcd", "nats", "vllm", "sglang", "mistralrs", "xllamacpp", "importlib.metadata",
 )  # fmt: skip
 
 
@@ -38,11 +38,11 @@ def test_names_are_imported_without_what_they_start(names: str) -> None:
 
 def test_the_parts_of_other_layers_are_there() -> None:
     """Under the names that this layer looks for; who lacks one is told what to install."""
-    assert [part(str(part)) for part in (parts.http_frontend, parts.engine_host, parts.talk)]
+    assert [part(str(part)) for part in (upper_layers.http_frontend, upper_layers.engine_host, upper_layers.talk)]
     code = (
         "import sys; sys.modules['fastapi'] = None\n"
-        "from dynamo.llm import parts\n"
-        "try: parts.http_frontend('HttpService')\n"
+        "from dynamo.llm.serving import upper_layers\n"
+        "try: upper_layers.http_frontend('HttpService')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=180)
@@ -50,6 +50,19 @@ def test_the_parts_of_other_layers_are_there() -> None:
         'InvalidArgument HttpService needs fastapi, which is not installed: pip install "dynamo-pipelines[frontend]"'
     )
     assert done.stdout.strip() == wanted
+
+
+def test_an_installation_without_a_layer_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has declared it: the extra that brings it is named."""
+    monkeypatch.setattr(upper_layers, "GROUP", "dynamo.nobody")
+    wanted = (
+        (upper_layers.http_frontend, "HttpService needs the frontend", "frontend"),
+        (upper_layers.engine_host, "run_input needs the worker", "worker"),
+        (upper_layers.talk, "run_input needs the cli", "cli"),
+    )
+    for find, words, extra in wanted:
+        with pytest.raises(InvalidArgument, match=rf"{words}, which is not .*dynamo-pipelines\[{extra}\]"):
+            find(words.split()[0])
 
 
 def test_the_table_of_names_follows_what_can_be_imported() -> None:

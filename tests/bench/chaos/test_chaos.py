@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.system.conftest import eventually
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PARTS = 8
 
 pytestmark = [pytest.mark.processes(seconds=50), pytest.mark.servers, pytest.mark.timeout(600)]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes(seconds=50), pytest.mark.servers, pytest.mar
 def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
-    argv = [sys.executable, "-m", "tests.chaos", *flags]
+    argv = [sys.executable, "-m", "bench.chaos", *flags]
     return subprocess.Popen(argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.chaos.leaks import Held, Servers, changed, left_over
+from bench.chaos.leaks import Held, Servers, changed, left_over
 
 FIRST = Held("worker-1", 1, 0.2, files=20, threads=10, megabytes=100.0, tasks=12)
 A, B = "00000000000001", "0000000000000b"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.chaos.network import rules
-from tests.chaos.schedule import APART, KINDS, REST, schedule, sort_of
+from bench.chaos.network import rules
+from bench.chaos.schedule import APART, KINDS, REST, schedule, sort_of
 
 TARGETS = [*(f"worker-{n}" for n in range(4)), "frontend-1", "frontend-2", "etcd", "nats"]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.cli.asgi import RequestError
-from dynamo.cli.batch import answers
-from dynamo.cli.batch.answers import Outcome, Totals
-from dynamo.cli.batch.entries import LONGEST, Asked, Bad, Prompt, Reader, read_entry
+from dynamo.cli.asgi_client import RequestError
+from dynamo.cli.batch import output_lines
+from dynamo.cli.batch.input_lines import LONGEST, Asked, Bad, Prompt, Reader, read_entry
+from dynamo.cli.batch.output_lines import Outcome, Totals
 
 CHAT = "/v1/chat/completions"
 OPENAI = b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"n": 1}}'
@@ -64,7 +64,7 @@ def test_a_prompt_is_answered_in_the_known_keys() -> None:
     completion = {
         "choices": [{"message": {"content": "Paris."}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}
     }  # fmt: skip
-    outcome = answers.of_prompt(1, "France?", completion, 3, 17)
+    outcome = output_lines.of_prompt(1, "France?", completion, 3, 17)
     assert list(outcome.line.items()) == [
         ("text", "France?"), ("response", "Paris."), ("tokens_in", 3), ("tokens_out", 2), ("elapsed_ms", 17),
         ("finish_reason", "stop"),
@@ -74,11 +74,11 @@ def test_a_prompt_is_answered_in_the_known_keys() -> None:
 def test_failures_keep_the_form_of_their_line() -> None:
     """A prompt's failure has text and error; a request's has OpenAI's response or error."""
     error = RequestError(400, "no", "bad")
-    assert answers.of_failure(Prompt(1, "hi"), error).line == {"text": "hi", "error": "no", "status": 400}
-    request = answers.of_failure(Asked(2, "a", CHAT, {}), error).line
+    assert output_lines.of_failure(Prompt(1, "hi"), error).line == {"text": "hi", "error": "no", "status": 400}
+    request = output_lines.of_failure(Asked(2, "a", CHAT, {}), error).line
     assert (request["custom_id"], request["response"]["status_code"], request["error"]) == ("a", 400, None)
-    assert answers.of_bad(Bad(3, "no JSON")).line == {"line": 3, "error": "no JSON"}
-    assert answers.of_bad(Bad(4, "url", "b")).line["error"]["message"] == "line 4: url"
+    assert output_lines.of_bad(Bad(3, "no JSON")).line == {"line": 3, "error": "no JSON"}
+    assert output_lines.of_bad(Bad(4, "url", "b")).line["error"]["message"] == "line 4: url"
 
 
 def test_the_statistics_are_the_originals() -> None:
@@ -86,6 +86,6 @@ def test_the_statistics_are_the_originals() -> None:
     totals = Totals()
     totals.add(Outcome(1, {}, 10, 100))
     totals.add(Outcome(2, {}, failed="x"))
-    assert answers.statistics(totals, 0.5) == "Ran 2 files in 500ms. Tokens in: 10 (10/s). Tokens out: 100 (100/s)"
-    assert answers.statistics(totals, 2.9).endswith("in 2s 900ms. Tokens in: 10 (5/s). Tokens out: 100 (50/s)")
-    assert [answers.duration(seconds) for seconds in (0, 3661, 0.0004)] == ["0ms", "1h 1m 1s", "0ms"]
+    assert output_lines.statistics(totals, 0.5) == "Ran 2 files in 500ms. Tokens in: 10 (10/s). Tokens out: 100 (100/s)"
+    assert output_lines.statistics(totals, 2.9).endswith("in 2s 900ms. Tokens in: 10 (5/s). Tokens out: 100 (50/s)")
+    assert [output_lines.duration(seconds) for seconds in (0, 3661, 0.0004)] == ["0ms", "1h 1m 1s", "0ms"]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dynamo.cli.batch.answers import Outcome
 from dynamo.cli.batch.ledger import BatchError, Task, open_ledger, progress_of, survey
-from dynamo.cli.batch.work import prepared
-from dynamo.cli.run import read
+from dynamo.cli.batch.output_lines import Outcome
+from dynamo.cli.run.batch import prepared
+from dynamo.cli.run.main import read
 
 TASK = Task("digest", 5, False, "mocker")
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from dynamo.cli.batch.answers import Outcome
-from dynamo.cli.batch.entries import Entry, Prompt
+from dynamo.cli.batch.input_lines import Entry, Prompt
+from dynamo.cli.batch.output_lines import Outcome
 from dynamo.cli.batch.progress import told
-from dynamo.cli.batch.running import AHEAD, ask_all
+from dynamo.cli.batch.runner import AHEAD, ask_all
 
 
 class Answers:

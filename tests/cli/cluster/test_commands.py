@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dynamo.cli.cluster.documents import manifests, placed
-from dynamo.cli.cluster.sending import outcome
-from dynamo.cli.cluster.spans import seconds_of
-from dynamo.cli.cluster.trouble import ClusterError
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.pipelines.apply import outcome
+from dynamo.cli.cluster.pipelines.documents import manifests, placed
+from dynamo.cli.commands.cluster_options import seconds_of
 from dynamo.cli.main import dynamo
 from dynamo.operator.api.load import PipelineFileError
 
@@ -74,6 +74,7 @@ def test_without_a_kubeconfig_there_is_one_sentence(words: list[str]) -> None:
         (["delete"], "say NAMES, or -f FILE"),
         (["apply", "x", "--timeout", "soon"], "write 90s, 10m or 1h"),
         (["logs", "-n", "serving"], "say which pipeline"),
+        (["logs", "-n", "20"], "say which pipeline"),
     ],
 )
 def test_usage(words: list[str], said: str) -> None:

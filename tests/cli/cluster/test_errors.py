@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.trouble import (
+from dynamo.cli.cluster.errors import (
     RefusedError,
     no_context,
     no_kubeconfig,

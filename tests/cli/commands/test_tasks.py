@@ -1,4 +1,4 @@
-"""`dynamo console` against what may stand in a process's place."""
+"""`dynamo tasks` against what may stand in a process's place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dynamo.cli.console import snapshots
+from dynamo.cli.commands.tasks import snapshots
 
 PID = 4711
 

@@ -26,7 +26,7 @@ def test_validate_names_every_problem_of_every_file(tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(dynamo, ["validate", str(EXAMPLES / "echo.yaml"), str(bad), str(tmp_path / "none.yaml")])
     assert done.exit_code == 1
-    assert "echo.yaml: good (echo)" in done.stdout
+    assert "echo.yaml: valid (echo)" in done.stdout
     assert "bad.yaml:3: metadata.name: 'X' must be lower-case" in done.stderr
     assert "did you mean components?" in done.stderr
     assert "none.yaml: can't be read: No such file" in done.stderr

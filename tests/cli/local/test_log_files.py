@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from dynamo.cli.local.logs import Follower, Line, LogFile, Severity, message, read_lines, severity
+from dynamo.cli.commands.logs import logs
+from dynamo.cli.local.display import LiveDisplay, PlainDisplay
+from dynamo.cli.local.log_files import Follower, LogFile, LogLine, Severity, message, read_lines, severity
 from dynamo.cli.local.processes import LineSplitter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -70,11 +75,28 @@ def test_a_follower_sees_what_is_added_across_rotation(tmp_path: Path) -> None:
     assert seen == [f"line {n}" for n in range(30)]
 
 
+def test_what_a_part_wrote_does_not_speak_to_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dynamo logs` and `dynamo up` show control characters of a part as text, tabs apart."""
+    hostile = "a\x1b[31mb\x9b\u2028c\td\u202e"
+    folder = tmp_path / "dynamo" / "llama" / "logs"
+    folder.mkdir(parents=True)
+    log = LogFile(folder / "worker-0.log", max_bytes=1000)
+    log.write(hostile, NOON)
+    log.close()
+    monkeypatch.setattr("dynamo.cli.commands.logs.state_home", lambda environ: tmp_path / "dynamo")
+    out = io.StringIO()
+    PlainDisplay(out).log("worker-0", hostile, Severity.INFO)
+    LiveDisplay(Console(file=out, force_terminal=True, color_system=None)).log("worker-0", hostile, Severity.INFO)
+    written = CliRunner().invoke(logs, ["worker-0"]).stdout + out.getvalue()
+    assert written.count("a\\x1b[31mb\\x9b\\u2028c") == 3
+    assert not set(written) & set("\x1b\x9b\u2028\u202e")
+
+
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     """What a killed run wrote half doesn't stop the reader."""
     path = tmp_path / "part.log"
     path.write_text("garbage\n2026-11-21T12:00:00.000+00:00 good\n2026-11-2")
-    assert list(read_lines(path, "p")) == [Line(NOON, "p", "good")]
+    assert list(read_lines(path, "p")) == [LogLine(NOON, "p", "good")]
 
 
 @given(st.lists(st.text(alphabet="ab\néü", max_size=30)), st.data())

@@ -15,18 +15,19 @@ from pathlib import Path
 import click
 import pytest
 
+from dynamo.cli.commands.logs import since_time
+from dynamo.cli.commands.ps import rows
 from dynamo.cli.local._watchdog import groups_left
-from dynamo.cli.local.footing import UpError, assign_ports, shared_runtime
-from dynamo.cli.local.greeting import Served, as_served, curl, reachable_url
-from dynamo.cli.local.infra import find_etcd, find_nats_server, remote_etcd, remote_nats
-from dynamo.cli.local.parts import Ground, parts_of
+from dynamo.cli.local.infra_servers import find_etcd, find_nats_server, remote_etcd, remote_nats
+from dynamo.cli.local.infrastructure import UpError, assign_ports, shared_runtime
+from dynamo.cli.local.next_steps import Served, as_served, curl, reachable_url
 from dynamo.cli.local.ports import free_port, holder, is_free
+from dynamo.cli.local.process_specs import Ground, parts_of
 from dynamo.cli.local.state import HeldError, PartState, PipelineState, RunState, is_running, kill_leftovers, read_state
-from dynamo.cli.logs import since_time
-from dynamo.cli.ps import age, rows, table
+from dynamo.cli.tables import age, table
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.plan import Environment, plan
+from dynamo.operator.plan.plan import Environment, plan
 
 
 def pipelines(*specs: str) -> list[DynamoPipeline]:

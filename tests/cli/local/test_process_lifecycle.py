@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.cli.local.supervise import (
+from dynamo.cli.local.process_lifecycle import (
     Destroy,
     Effect,
     Event,
@@ -26,6 +26,7 @@ from dynamo.cli.local.supervise import (
     WakeAt,
     step,
 )
+from dynamo.runtime.process.backoff import Backoff
 
 
 @dataclass
@@ -90,7 +91,7 @@ def test_start_then_ready() -> None:
 
 def test_a_crash_is_started_again_with_growing_delays() -> None:
     """0.5, 1, 2 … seconds, up to the longest."""
-    world = started(Policy(longest_delay=3.0))
+    world = started(Policy(backoff=Backoff(0.5, 3.0)))
     delays = []
     for _ in range(5):
         world.feed(Ready())
@@ -113,7 +114,7 @@ def test_a_stable_time_resets_the_delay() -> None:
     world.feed(Ready())
     world.sleep(61)
     world.exits()
-    assert world.life.delay == world.life.policy.first_delay
+    assert world.life.delay == world.life.policy.backoff.first
 
 
 def test_one_that_never_starts_is_given_up_with_its_last_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynamo.cli.local.supervise import State
+from dynamo.cli.local.process_lifecycle import State
 from dynamo.cli.local.verdicts import Seen, can_serve, hopeless, should_greet
 
 LETTERS = {"R": State.READY, "S": State.STARTING, "B": State.BACKING_OFF, "F": State.FAILED}

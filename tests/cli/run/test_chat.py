@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prompt_toolkit.history import InMemoryHistory
 
-from dynamo.cli import chat, typed
-from dynamo.cli.asgi import Client, RequestError
+from dynamo.cli.asgi_client import Client, RequestError
 from dynamo.cli.conversation import Conversation, text_of
+from dynamo.cli.run import chat, stdin
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Coroutine[Any, Any, None]]
@@ -173,7 +173,7 @@ def test_input_need_not_be_text(tmp_path: Path) -> None:
     """Bytes that are no UTF-8, a last line without an end, and several pieces per line are all read."""
 
     async def main(descriptor: int) -> list[str]:
-        return [line async for line in typed.lines(descriptor)]
+        return [line async for line in stdin.lines(descriptor)]
 
     file = tmp_path / "input"
     file.write_bytes("größer\n".encode() * 20_000 + b"\xff tail")

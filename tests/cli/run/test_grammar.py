@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.cli.grammar import DEFAULTS, CommandError, Roles, Words, decide, read_path, split
+from dynamo.cli.run.grammar import DEFAULTS, CommandError, Roles, Words, decide, read_path, split
 from dynamo.runtime.names import EndpointPath
 
 PATH = EndpointPath("ns", "backend", "generate")
@@ -35,7 +35,7 @@ def test_words_are_taken_apart(line: str, words: Words) -> None:
         ("input=text", "must start with 'in=' or 'out='"),
         ("in=text model=x", "must start with 'in=' or 'out='"),
         ("in=text in=http", "in= is given twice"),
-        ("m.gguf out=echo", "comes too late"),
+        ("m.gguf out=echo", "Put 'out=echo' before the model"),
         ("-vvv", "-v (debug) and -vv (trace)"),
         ("-vv out=echo -v", "-v (debug) and -vv (trace)"),
     ],

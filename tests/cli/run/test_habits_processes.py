@@ -136,8 +136,8 @@ def test_network_names(servers: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_the_console_shows_a_server(tmp_path: Path) -> None:
-    """`dynamo console` finds the one process that has one, and lists its tasks; without one it says how to get it."""
-    look = [sys.executable, "-m", "dynamo.cli", "console"]
+    """`dynamo tasks` finds the one process that has one, and lists its tasks; without one it says how to get it."""
+    look = [sys.executable, "-m", "dynamo.cli", "tasks"]
     env = environment(tmp_path)
 
     def asked(*words: str) -> subprocess.CompletedProcess[str]:

@@ -10,15 +10,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dynamo.cli.completion import PROGRAMS, completion
-from dynamo.cli.grammar import DEFAULTS, CommandError
+from dynamo.cli.commands.completion import PROGRAMS, completion
 from dynamo.cli.main import main as dynamo_main
-from dynamo.cli.run import command, main, read, run
-from dynamo.cli.run_settings import frontend_settings, notices, worker_settings
-from dynamo.cli.understood import Run
-from dynamo.frontend.defaults import RequestDefaults
+from dynamo.cli.run.grammar import DEFAULTS, CommandError
+from dynamo.cli.run.main import command, main, read, run
+from dynamo.cli.run.settings import Run, frontend_settings, notices, worker_settings
+from dynamo.engine_catalog import CATALOG
+from dynamo.frontend.openai.request_defaults import RequestDefaults
 from dynamo.runtime.names import EndpointPath
-from dynamo.worker.engines import BUILT
 
 
 def understood(line: str) -> Run:
@@ -47,7 +46,7 @@ def test_a_frontend_is_told_what_the_line_says() -> None:
     frontend = frontend_settings(asked.roles, asked.settings)
     assert (frontend.http_host, frontend.http_port, frontend.namespace) == ("127.0.0.1", 0, "ns")
     assert frontend.endpoint == "ns.backend.generate"
-    assert (frontend.router_mode, frontend.migration_limit) == ("random", 3)
+    assert (frontend.router_mode, frontend.migration.limit) == ("random", 3)
     asked = understood("in=http out=dyn")
     assert frontend_settings(asked.roles, asked.settings).endpoint == ""
 
@@ -99,7 +98,7 @@ def test_https_reaches_the_frontend() -> None:
     """The certificate's flags are the frontend's own."""
     asked = understood("in=http out=mocker --tls-cert-path a --tls-key-path b")
     found = frontend_settings(asked.roles, asked.settings)
-    assert (found.tls_cert_path, found.tls_key_path) == ("a", "b")
+    assert (found.tls.cert_path, found.tls.key_path) == ("a", "b")
 
 
 def test_a_worker_answers_for_its_load() -> None:
@@ -114,7 +113,7 @@ def test_a_value_may_follow_an_equals_sign() -> None:
     """--use-kv-events=true is how the original's usage line writes it."""
     asked = understood("in=http out=dyn --use-kv-events=false --router-replica-sync=false --router-temperature=0.5")
     found = frontend_settings(asked.roles, asked.settings)
-    assert (found.use_kv_events, found.router_replica_sync) == (False, False)
+    assert (found.kv.follow_events, found.kv.replica_sync) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_a_value_may_follow_an_equals_sign() -> None:
         ("in=http out=mocker -- x", "pystr:"),
         ("in=none out=mocker", "is for the nodes beside a leader"),
         ("in=none out=mocker --num-nodes 2 --leader-addr a:1", "--node-rank from 1 on"),
-        ("in=http out=dyn --num-nodes 2", "belong to an engine, and out=dyn has none here"),
+        ("in=http out=dyn --num-nodes 2", "configure an engine; out=dyn runs none. Give them to the worker: in=dyn://"),
         ("in=http out=mocker --num-nodes 2 --node-rank 1 --leader-addr a:1", "give in=none"),
         ("in=dyn://a.b.c out=echo --request-template t.json", "not to a worker"),
         ("out=echo --request-template missing.json", "missing.json"),
@@ -223,16 +222,16 @@ def imported(code: str, typed: str = "") -> set[str]:
 
 def test_help_is_cheap() -> None:
     """Time is counted in modules, which no busy machine changes: --help needs few, and of ours only the flags'."""
-    names = imported("from dynamo.cli.run import run; run(['--help'])")
+    names = imported("from dynamo.cli.run.main import run; run(['--help'])")
     assert len(names) < 230
     assert not {"asyncio", "ssl", "rich", "xxhash", "importlib.metadata", "jinja2"} & names
 
 
 def test_no_engine_is_imported_that_is_not_used() -> None:
     """out=echo_full answers without llama.cpp, the mocker, a tokenizer library, or any engine for GPUs."""
-    names = imported("from dynamo.cli.run import run; run(['out=echo_full'])", "hi\n")
+    names = imported("from dynamo.cli.run.main import run; run(['out=echo_full'])", "hi\n")
     assert "dynamo.worker.engines.echo" in names
-    engines = {target.partition(":")[0] for target in BUILT.values()}
+    engines = {traits.engine_class.partition(":")[0] for traits in CATALOG.values()}
     assert engines & names == {"dynamo.worker.engines.echo"}
     assert not {"xllamacpp", "mistralrs", "vllm", "sglang", "tensorrt_llm", "torch"} & names
 
@@ -240,7 +239,7 @@ def test_no_engine_is_imported_that_is_not_used() -> None:
 def test_help_and_mistakes_import_no_engine_and_no_server() -> None:
     """The line is understood before anything heavy is loaded."""
     code = (
-        "import sys; from dynamo.cli.run import run; run(['--help']); run(['out=gpt']); "
+        "import sys; from dynamo.cli.run.main import run; run(['--help']); run(['out=gpt']); "
         "heavy = {'xllamacpp', 'fastapi', 'grpc', 'tokenizers', 'uvicorn', 'prompt_toolkit', 'nats'}; "
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
@@ -274,7 +273,7 @@ def test_tab_completes(
 
 def test_a_missing_extra_is_named() -> None:
     """Installed without its extra, dynamo-run says which one to install; in a process that has not imported it yet."""
-    program = "import sys; sys.modules['fastapi'] = None; from dynamo.cli.run import main; main(['out=echo_full'])"
+    program = "import sys; sys.modules['fastapi'] = None; from dynamo.cli.run.main import main; main(['out=echo_full'])"
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,

@@ -8,11 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-from tests.cli.test_run_processes import PROGRAM, environment, eventually, models, running, servers
+from tests.cli.run.test_run_processes import PROGRAM, environment, eventually, models, running, servers
 
 __all__ = ["servers"]  # the fixture
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "engines"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "engines"
 PYSTR, PYTOK = EXAMPLES / "pystr_engine.py", EXAMPLES / "pytok_engine.py"
 pytestmark = pytest.mark.processes
 

@@ -12,26 +12,26 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamo.cli.simulate import simulate
+from dynamo.cli.commands.simulate import simulate
 from dynamo.cli.simulation.cluster import Cluster, Setup
 from dynamo.cli.simulation.figures import Figures, figures, percentile
-from dynamo.cli.simulation.placing import MODES
 from dynamo.cli.simulation.plot import plot
 from dynamo.cli.simulation.prompts import Prompts
-from dynamo.cli.simulation.trace import Call, Line, TraceError, calls, parse
+from dynamo.cli.simulation.trace import Call, TraceError, TraceLine, calls, parse
 from dynamo.cli.simulation.workloads import SHAPES, generate
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
-from dynamo.worker.engines.mock.arguments import read_arguments
-from dynamo.worker.engines.mock.timing import decode_ms, prefill_ms
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
+from dynamo.runtime.load_balancing import ROUTER_MODES
+from dynamo.worker.engines.mocker.arguments import read_arguments
+from dynamo.worker.engines.mocker.stepper import decode_ms, prefill_ms
 
 BLOCK = 64
 
 
-def line(**fields: Any) -> Line:
-    return Line(**{"timestamp": 0.0, "input_length": 100, "output_length": 3, "hash_ids": [1, 2], **fields})
+def line(**fields: Any) -> TraceLine:
+    return TraceLine(**{"timestamp": 0.0, "input_length": 100, "output_length": 3, "hash_ids": [1, 2], **fields})
 
 
-def sent(*lines: Line, mode: str = "round-robin", workers: int = 1, **arguments: Any) -> tuple[Figures, Cluster]:
+def sent(*lines: TraceLine, mode: str = "round-robin", workers: int = 1, **arguments: Any) -> tuple[Figures, Cluster]:
     """What came of these lines, an id standing for one block of 64."""
     found = calls(lines)
     cluster = Cluster(Setup(workers, read_arguments(arguments, BLOCK)), mode, Prompts(BLOCK, BLOCK))
@@ -104,7 +104,7 @@ def test_a_gap_of_a_preempted_request_is_whole() -> None:
     assert max(cluster.seen.gaps) * 1e-9 > 0.3 * alone.simulated_seconds
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ROUTER_MODES)
 def test_ranks_take_what_they_would_as_workers(mode: str) -> None:
     """Six requests at once on one worker of three ranks: two each; in kv mode the same ones are hit again."""
     wave = [line(hash_ids=[n, n + 50], output_length=40) for n in range(6)]
@@ -124,19 +124,19 @@ def test_ranks_are_skipped_through_alike() -> None:
     seen = []
     for skips in (True, False, True):
         cluster = Cluster(Setup(2, engine, skips=skips), "kv", Prompts(BLOCK, BLOCK))
-        cluster.run(calls(generate("e", 60, 6.0, 1)))
+        cluster.run(calls(generate("shared-prefix", 60, 6.0, 1)))
         seen.append((list(cluster.seen.first), cluster.seen.gaps, cluster.seen.tokens_cached))
     assert seen[0] == seen[1] == seen[2]
 
 
 def test_prefill_engines_by_themselves_are_refused() -> None:
     """With a sentence, not with figures of something else."""
-    args = ["--workload", "e", "--requests", "5", "--engine-args", '{"is_prefill": true}']
+    args = ["--workload", "shared-prefix", "--requests", "5", "--engine-args", '{"is_prefill": true}']
     result = CliRunner().invoke(simulate, args)
     assert (result.exit_code, "can't be simulated" in result.output) == (1, True)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ROUTER_MODES)
 def test_the_same_seed_gives_the_same_numbers(mode: str) -> None:
     """Twice the same; everything ends; another seed is another trace."""
 
@@ -176,11 +176,11 @@ def test_a_run_without_events_skips_most_steps() -> None:
 
 
 def test_the_router_is_worth_it() -> None:
-    """On workload e more is hit with the kv router than by any other choice, and the first token comes sooner."""
+    """Shared prefixes are hit more with the kv router than by any other choice, and the first token comes sooner."""
     found = {}
     for mode in ("round-robin", "random", "kv"):
         cluster = Cluster(Setup(4, read_arguments({}, BLOCK)), mode, Prompts(BLOCK, BLOCK))
-        cluster.run(calls(generate("e", 240, 1.0, 0)))
+        cluster.run(calls(generate("shared-prefix", 240, 1.0, 0)))
         found[mode] = figures(mode, cluster, 0)
     assert found["kv"].hit_ratio > 0.8
     assert found["kv"].hit_ratio > max(found["random"].hit_ratio, found["round-robin"].hit_ratio) + 0.1
@@ -193,7 +193,7 @@ def test_made_up_traces_are_readable_and_grow(name: str) -> None:
     made = list(generate(name, 200, 2.0, 3))
     assert len(made) == 200
     assert all(len(one.hash_ids) == -(-one.input_length // SHAPES[name].block) for one in made)
-    before: dict[Any, Line] = {}
+    before: dict[Any, TraceLine] = {}
     for one in made:
         if (last := before.get(one.session_id)) is not None:
             told = last.hash_ids + (last.output_hash_ids or [])
@@ -260,17 +260,19 @@ def invoke(*arguments: str) -> Result:
 def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     """Every mode has a line; JSON is twice the same; a written trace gives what its workload gives."""
     shape = ("--workers", "2", "--router-mode", "kv", "--router-mode", "random")
-    shown = invoke("--workload", "e", "--requests", "60", *shape)
+    shown = invoke("--workload", "shared-prefix", "--requests", "60", *shape)
     assert shown.exit_code == 0
     assert [text.split()[0] for text in shown.output.splitlines()] == ["router", "kv", "random"]
-    first = invoke("--workload", "e", "--requests", "60", *shape, "--json")
-    assert first.output == invoke("--workload", "e", "--requests", "60", *shape, "--json").output
+    first = invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--json")
+    assert first.output == invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--json").output
     assert [one["mode"] for one in json.loads(first.output)] == ["kv", "random"]
     drawn = tmp_path / "e.svg"
-    assert invoke("--workload", "e", "--requests", "60", *shape, "--plot", str(drawn)).output == shown.output
+    assert (
+        invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--plot", str(drawn)).output == shown.output
+    )
     assert drawn.read_text().count("<polyline") == 2
     file = str(tmp_path / "e.jsonl")
-    assert "60 requests" in invoke("--workload", "e", "--requests", "60", "--write-trace", file).output
+    assert "60 requests" in invoke("--workload", "shared-prefix", "--requests", "60", "--write-trace", file).output
     again = invoke(file, "--trace-block-size", "64", *shape, "--json")
     assert again.output == first.output
 
@@ -280,11 +282,15 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     [
         ((), 2, "name a trace file"),
         (("missing.jsonl",), 1, "missing.jsonl: No such file"),
-        (("x", "--workload", "e"), 2, "name a trace file"),
-        (("--workload", "e", "--engine-args", "{"), 1, "no JSON"),
-        (("--workload", "e", "--engine-args", '{"speedup_ration": 1}'), 1, "did you mean 'speedup_ratio'"),
-        (("--workload", "e", "--engine-args", '{"block_size": 48}'), 1, "no multiple of the engine's blocks of 48"),
-        (("--workload", "e", "--trace-block-size", "16"), 1, "is 64"),
+        (("x", "--workload", "shared-prefix"), 2, "name a trace file"),
+        (("--workload", "shared-prefix", "--engine-args", "{"), 1, "no JSON"),
+        (("--workload", "shared-prefix", "--engine-args", '{"speedup_ration": 1}'), 1, "did you mean 'speedup_ratio'"),
+        (
+            ("--workload", "shared-prefix", "--engine-args", '{"block_size": 48}'),
+            1,
+            "no multiple of the engine's blocks of 48",
+        ),
+        (("--workload", "shared-prefix", "--trace-block-size", "16"), 1, "is 64"),
         (("x", "--write-trace", "y"), 2, "goes with --workload"),
     ],
 )

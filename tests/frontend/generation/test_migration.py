@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.frontend import models
-from dynamo.frontend.migrating import TEXT, TOO_LONG
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.retrying import MAX_LOSSES
+from dynamo.frontend.generation.migration import TEXT, TOO_LONG
+from dynamo.frontend.generation.retry_policy import MAX_DEATHS, MAX_LOSSES
+from dynamo.frontend.routing import model_watcher
+from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.llm.protocols import delta
 from dynamo.runtime.errors import (
     CapacityExceeded,
@@ -139,17 +139,17 @@ def test_where_loads_are_counted(lettered: Any, within: Any, monkeypatch: pytest
     sets: list[ModelSet] = []
 
     class Recorded(ModelSet):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             sets.append(self)
 
-    monkeypatch.setattr(models, "ModelSet", Recorded)
+    monkeypatch.setattr(model_watcher, "ModelSet", Recorded)
     more = {"router_mode": mode, "active_prefill_tokens_threshold": 1000, "router_track_output_blocks": True}
     site, engine = lettered((30, Disconnected()), (50, Disconnected()), **more)
     assert ask(site, count=120).json()["choices"][0]["text"] == text_from("hi", 120)
     assert [len(asked["token_ids"]) for _, asked in engine.seen] == [2, 32, 82]
     (only,) = sets
-    within("nothing runs", lambda: not any(seat.open_streams for seat in only.seats.values()))
+    within("nothing runs", lambda: not any(worker.open_streams for worker in only.workers.values()))
     assert [(load.prefill_tokens, load.blocks) for load in only.loads()] == [(0, 0)] * 2
 
 
@@ -290,7 +290,7 @@ def test_refusals_on_the_way_cost_nothing(lettered: Any) -> None:
 
 def test_waiting_for_a_worker_costs_nothing(make_site: Any, within: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The only worker goes in mid-stream: one migration, however often nobody is there; the next one has the rest."""
-    caplog.set_level("INFO", "dynamo.frontend.generation")
+    caplog.set_level("INFO", "dynamo.frontend.generation.retries")
     site = make_site(migration_limit=1, hold_seconds=10)
     engine = Lettered((5, Disconnected()), *[(0, WorkerUnavailable())] * 99)
     first = site.worker(engine)
@@ -304,10 +304,28 @@ def test_waiting_for_a_worker_costs_nothing(make_site: Any, within: Any, caplog:
     assert site.metric("model_migration_total", migration_type="ongoing_request", model="m") == 1
 
 
-def test_a_request_that_takes_its_workers_down_is_given_up(lettered: Any) -> None:
-    """Lost with every worker before its first token: after some of them it is the request's fault."""
-    site, engine = lettered(*[(0, Disconnected("the worker was lost"))] * 9)
-    assert ask(site).status_code == 500
+def test_a_request_that_takes_its_workers_down_is_given_up(make_site: Any) -> None:
+    """Two workers die with it before its first token: it is its fault, and comes to no third one for a minute."""
+    site, engine = make_site(), Lettered(*[(0, Disconnected("the worker was lost"))] * 9)
+    for _ in range(4):
+        site.worker(engine)
+    answer = ask(site)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_lost")
+    assert len(engine.seen) == MAX_DEATHS
+    for _ in range(2):
+        again = ask(site)
+        assert (again.status_code, again.json()["error"]["code"]) == (422, "takes_workers_down")
+    assert len(engine.seen) == MAX_DEATHS
+    engine.breaks.clear()
+    assert ask(site, prompt="ho").status_code == 200, "another body"
+
+
+def test_losses_that_are_no_deaths_have_a_larger_limit(make_site: Any) -> None:
+    """Workers that stop, or lose a frame, say nothing about the request."""
+    site, engine = make_site(), Lettered(*[(0, EngineShutdown())] * MAX_LOSSES)
+    for _ in range(2):
+        site.worker(engine)
+    assert ask(site).status_code == 200
     assert len(engine.seen) == MAX_LOSSES + 1
 
 

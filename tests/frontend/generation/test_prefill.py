@@ -191,6 +191,25 @@ def test_another_prefill_worker_is_tried_where_that_may_help(site: Any, engines:
     assert ["prefill_result" in one for one in decode.seen].count(True) == 4 - fallbacks
 
 
+def test_prefill_workers_that_die_count(site: Any, engines: Any) -> None:
+    """Two of three die with a request: neither the third nor a decode worker gets it, nor does its second try."""
+    seen: list[Any] = []
+
+    def dying(incoming: Any) -> None:
+        seen.append(incoming.payload)
+        incoming.fail(Disconnected("the worker was lost"))
+
+    decode = engines()
+    pools(site, dying, decode)
+    for _ in range(2):
+        site.worker(dying, path="test.prefill.generate", role="prefill", wait=False)
+    answer = site.post(TEXT, HELLO)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_lost")
+    again = site.post(TEXT, HELLO)
+    assert (again.status_code, again.json()["error"]["code"]) == (422, "takes_workers_down")
+    assert (len(seen), len(decode.seen)) == (2, 0)
+
+
 class Meeting:
     """Prefill and decode engines that meet in rooms: decode speaks once its room's prompt is computed."""
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.migrating import GUIDED, TEXT, TOO_LONG, Kept, rest_of
+from dynamo.frontend.generation.migration import GUIDED, TEXT, TOO_LONG, MigrationState, rest_of
+from dynamo.frontend.limits.settings import MigrationSettings
 from dynamo.llm.protocols import OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions, TextRequest
 
 
@@ -20,7 +21,7 @@ def request(prompt: int = 3, **more: Any) -> PreprocessedRequest:
 def test_rests_of_rests_are_one_rest(tokens: list[int], cuts: list[int]) -> None:
     """However often it is cut: the prompt and all tokens in order, and as many left as there were."""
     whole = request(stop_conditions=StopConditions(max_tokens=50, min_tokens=20))
-    rest, kept, at = whole, Kept(whole, 9), 0
+    rest, kept, at = whole, MigrationState(whole, MigrationSettings(9)), 0
     assert kept.add is not None
     for cut in [*cuts, len(tokens)]:
         for token in tokens[at : at + cut]:
@@ -54,7 +55,7 @@ def test_who_keeps_nothing() -> None:
     guided = request(sampling_options=SamplingOptions(guided_decoding={"json": {}}))
     text = TextRequest(model="m", kind="chat", body={})
     for asked, limit, barred in ((request(), 0, ""), (guided, 3, GUIDED), (text, 3, TEXT)):
-        kept = Kept(asked, limit)
+        kept = MigrationState(asked, MigrationSettings(limit))
         assert (kept.add, kept.barred) == (None, barred)
 
 
@@ -62,7 +63,7 @@ def test_who_keeps_nothing() -> None:
 def test_the_longest_sequence(longest: int, tokens: int, barred: str) -> None:
     """At the limit it may still go on, beyond it nothing is kept; that is told once. It counts across migrations."""
     told: list[int] = []
-    kept = Kept(request(3), 1, longest, lambda: told.append(1))
+    kept = MigrationState(request(3), MigrationSettings(1, longest), lambda: told.append(1))
     for token in range(tokens):
         if kept.add is not None:
             kept.add(token)

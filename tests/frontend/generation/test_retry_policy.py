@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.retrying import (
+from dynamo.frontend.generation.retry_policy import (
     MAX_ATTEMPTS,
+    MAX_DEATHS,
     MAX_LOSSES,
     RETRY_WINDOW_SECONDS,
     Attempts,
+    died,
     is_loss,
     may_go_on,
     patience,
@@ -42,6 +44,15 @@ def test_before_the_first_token_retryable_errors_go_on(kind: type[DynamoExceptio
     """Nothing was promised yet: other instances are tried, a bounded number of times."""
     assert may_go_on(kind(), Attempts(made=1))
     assert not may_go_on(kind(), Attempts(made=MAX_ATTEMPTS, losses=MAX_LOSSES))
+
+
+def test_two_workers_may_die_with_it() -> None:
+    """Before its first token; afterwards the limit for migrations holds, whatever died before."""
+    assert may_go_on(Disconnected(), Attempts(made=1))
+    assert not may_go_on(Disconnected(), Attempts(made=2, deaths=MAX_DEATHS - 1))
+    assert may_go_on(EngineShutdown(), Attempts(made=2, deaths=MAX_DEATHS - 1))
+    assert may_go_on(Disconnected(), Attempts(produced=True, deaths=MAX_DEATHS, migrations_left=1))
+    assert [kind for kind in RETRYABLE if died(kind())] == [Disconnected]
 
 
 @pytest.mark.parametrize("kind", RETRYABLE)

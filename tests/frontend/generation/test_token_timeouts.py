@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend.time_limits import FirstTokenTimeout, Progress, StreamTimeout, TokenLimits, TokenWatch
+from dynamo.frontend.errors import FirstTokenTimeout, StreamTimeout
+from dynamo.frontend.generation.token_timeouts import Progress, TokenWatch, period
+from dynamo.frontend.limits.settings import TokenLimits
 from dynamo.runtime.errors import DynamoException
 
 TEXT = "/v1/completions"
@@ -29,7 +31,7 @@ class Attempt:
 
 
 @pytest.mark.parametrize(
-    ("limits", "first", "between", "period"),
+    ("limits", "first", "between", "apart"),
     [
         (TokenLimits(), float("inf"), float("inf"), None),
         (TokenLimits(first=4.0), 4.0, float("inf"), 0.5),
@@ -37,9 +39,9 @@ class Attempt:
         (TokenLimits(first=60.0, between=40.0), 60.0, 40.0, 1.0),
     ],
 )
-def test_limits(limits: TokenLimits, first: float, between: float, period: float | None) -> None:
+def test_limits(limits: TokenLimits, first: float, between: float, apart: float | None) -> None:
     """The first token's limit is the other one's where it isn't set; a sweep comes an eighth of the shortest apart."""
-    assert (limits.of(begun=False), limits.of(begun=True), limits.period) == (first, between, period)
+    assert (limits.of(begun=False), limits.of(begun=True), period(limits)) == (first, between, apart)
 
 
 def test_progress_is_what_counts() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.frontend.http_server import Connection
+from dynamo.frontend.http.server import Connection
 
 BODY = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 5}).encode()
 STREAM = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 500, "stream": True}).encode()
@@ -116,7 +116,9 @@ def test_chunked_oversize_is_refused_while_reading(make_site: Any) -> None:
         assert read_answer(sock)[0] == 413
 
 
-CHUNKED = b"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import resource
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,10 +18,11 @@ import pytest
 import trustme
 from tests.waiting import until
 
+from dynamo.frontend.http.sockets import bind
+from dynamo.frontend.http.tls_listener import SPARE, TlsListener, too_many
 from dynamo.frontend.settings import FrontendSettings, problem
-from dynamo.frontend.sockets import bind
-from dynamo.frontend.tls_listener import SPARE, TlsListener, too_many
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process.settings import build
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 5}
 
@@ -112,8 +114,8 @@ def test_files_that_do_not_fit(make_site: Any, files: dict[str, str], change: di
 
 def test_flags_that_belong_together() -> None:
     """A certificate without its key, or an authority of clients without a certificate, is refused."""
-    assert "belong together" in (problem(FrontendSettings(tls_cert_path="a")) or "")
-    assert "needs --tls-cert-path" in (problem(FrontendSettings(tls_client_ca_cert_path="a")) or "")
+    assert "belong together" in (problem(build(FrontendSettings, tls_cert_path="a")) or "")
+    assert "needs --tls-cert-path" in (problem(build(FrontendSettings, tls_client_ca_cert_path="a")) or "")
 
 
 def test_how_many_handshakes() -> None:
@@ -148,19 +150,27 @@ def test_who_never_shakes_hands_takes_no_one_s_place(make_site: Any, files: dict
         assert 'refusals_total{reason="handshake"}' in client.get(f"{site.url}/metrics").text
 
 
-def test_who_is_one_too_many_is_told_over_tls(make_site: Any, files: dict[str, str], within: Any) -> None:
-    """With all connections taken a few handshakes go on, so that a client reads its 503; then there is room."""
+def test_who_is_one_too_many_is_told_over_tls(make_site: Any, engines: Any, files: dict[str, str], within: Any) -> None:
+    """With all connections answered a few handshakes go on, so that a client reads its 503; then there is room."""
     site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0, max_connections=2)
     trusted = ssl.create_default_context(cafile=files["ca"])
+    engine = engines()
+    site.worker(engine, wait=False)
     with contextlib.ExitStack() as stack:
-        for _ in range(2):
-            client = stack.enter_context(httpx.Client(verify=trusted))
-            assert client.get(f"{site.url}/live").status_code == 200
+        clients = [stack.enter_context(httpx.Client(verify=trusted, timeout=30)) for _ in range(2)]
+        assert served(site, clients[0], within).status_code == 200
+        engine.hold = asyncio.Event()
+        before = len(engine.seen)
+        for client in clients:
+            sending = stack.enter_context(ThreadPoolExecutor(1))
+            sending.submit(client.post, f"{site.url}/v1/completions", json=BODY)
+        within("both are answered", lambda: len(engine.seen) == before + 2)
         for _ in range(SPARE * 2):
             stack.enter_context(connected(site))
         refused = httpx.get(f"{site.url}/live", verify=trusted)
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "connections"
+        site.call(engine.hold.set)
     within("there is room", lambda: httpx.get(f"{site.url}/live", verify=trusted).status_code == 200)
 
 

@@ -26,10 +26,10 @@ from tests.frontend.kserve.raw_client import (
 )
 from tritonclient.utils import InferenceServerException
 
+from dynamo.frontend.http.sockets import connections_of_each
 from dynamo.frontend.kserve import service
 from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
 from dynamo.frontend.kserve.server import LARGEST_METADATA, MOST_CALLS
-from dynamo.frontend.sockets import connections_of_each
 
 DEADLINE_EXCEEDED = b"grpc-status\x014"
 ABORTED = b"grpc-status\x0210"

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime.errors import EngineError, InvalidArgument
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.request_plane.server import Incoming
 
 
 def test_a_client_that_leaves_frees_the_engine(kserve: Any, call: Any, engines: Any, within: Any) -> None:

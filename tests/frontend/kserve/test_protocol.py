@@ -12,7 +12,7 @@ import tritonclient.grpc.model_config_pb2 as of_models
 import tritonclient.grpc.service_pb2 as of_triton
 
 from dynamo.frontend.kserve import inference_pb2
-from dynamo.frontend.kserve.generate import HERE, generate
+from dynamo.frontend.kserve.generate_messages import HERE, generate
 
 OURS = inference_pb2.DESCRIPTOR
 

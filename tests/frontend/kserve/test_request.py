@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.kserve.answered import piece
-from dynamo.frontend.kserve.asked import read
 from dynamo.frontend.kserve.inference_pb2 import ModelInferRequest
-from dynamo.frontend.kserve.statuses import code_of, refusal_of
-from dynamo.frontend.openai import read_completion
+from dynamo.frontend.kserve.request import read
+from dynamo.frontend.kserve.response import piece
+from dynamo.frontend.kserve.status_codes import code_of, refusal_of
+from dynamo.frontend.openai.requests import read_completion
 
 
 def request(text: str | None = "hi", **fields: Any) -> Any:

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.frontend.door import Bounds, Door, Visit, caller_of
 from dynamo.frontend.errors import ApiError
-from dynamo.llm.preprocess import Preprocessor
+from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter, Slot, caller_of
+from dynamo.frontend.limits.settings import ConcurrencyLimits
+from dynamo.llm.processing.preprocess import Preprocessor
 
 TEXT = "/v1/completions"
 ASKED = {"model": "m", "prompt": "hello", "max_tokens": 2}
@@ -38,25 +39,25 @@ def test_counts_come_back_to_nothing() -> None:
     """Whoever comes, is refused and leaves, in any order: bounds hold, and nothing is kept of who left."""
     random = Random(3)
     reasons: set[str] = set()
-    door = Door(Bounds(8, 4, 3), reasons.add)
-    inside: list[Visit] = []
+    limiter = ConcurrencyLimiter(ConcurrencyLimits(8, 4, 3), reasons.add)
+    inside: list[Slot] = []
     for _ in range(3000):
         if inside and random.random() < 0.45:
-            inside.pop(random.randrange(len(inside))).leave()
+            limiter.leave(inside.pop(random.randrange(len(inside))))
             continue
         with contextlib.suppress(ApiError):
-            visit = door.enter(scope(authorization=random.choice("abcdef")))
+            slot = limiter.enter(scope(authorization=random.choice("abcdef")))
             try:
-                visit.to_model(random.choice("mno"), random.choice([1, 1, 2]))
-                inside.append(visit)
+                limiter.to_model(slot, random.choice("mno"), random.choice([1, 1, 2]))
+                inside.append(slot)
             except ApiError:
-                visit.leave()
-        assert door.inside == sum(one.answers for one in inside) <= 8 + 1
-        assert max(door._of_caller.values()) <= 3 + 1
-        assert max(door._of_model.values(), default=0) <= 4 + 1
-    for visit in inside:
-        visit.leave()
-    assert (door.inside, door._of_caller, door._of_model) == (0, {}, {})
+                limiter.leave(slot)
+        assert limiter.inside == sum(one.answers for one in inside) <= 8 + 1
+        assert max(limiter._of_caller.values()) <= 3 + 1
+        assert max(limiter._of_model.values(), default=0) <= 4 + 1
+    for slot in inside:
+        limiter.leave(slot)
+    assert (limiter.inside, limiter._of_caller, limiter._of_model) == (0, {}, {})
     assert reasons == {"frontend_full", "model_full", "rate_limit_exceeded"}
 
 
@@ -179,11 +180,14 @@ def test_every_end_gives_the_place_back(make_site: Any, engines: Any, within: An
 
 
 def test_connections_are_bounded(make_site: Any, engines: Any, within: Any) -> None:
-    """One too many is told so at once, whatever it would ask; when one ends there is room."""
+    """Where all others are at work, one too many is told so, whatever it would ask; when one ends there is room."""
     site = make_site(max_connections=3)
-    idle = [site.socket() for _ in range(3)]
-    idle[-1].sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert idle[-1].recv(100).startswith(b"HTTP/1.1 200 ")
+    site.worker(engines(delay=0.01))
+    raw = json.dumps({**ASKED, "prompt": "x" * 900, "max_tokens": 900, "stream": True}).encode()
+    busy = [site.socket() for _ in range(3)]
+    for one in busy:
+        one.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(raw) + raw)
+        assert one.recv(100).startswith(b"HTTP/1.1 200 ")
     with site.socket() as one:
         answer = one.recv(65536).decode()
         assert answer.startswith("HTTP/1.1 503 ")
@@ -191,7 +195,7 @@ def test_connections_are_bounded(make_site: Any, engines: Any, within: Any) -> N
         assert '"code":"connections"' in answer
         one.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert one.recv(100) == b""
-    for one in idle:
+    for one in busy:
         one.close()
     within("there is room", lambda: httpx.get(f"{site.url}/live").status_code == 200)
     assert site.metric("refusals_total", reason="connections") >= 1
@@ -238,14 +242,14 @@ def test_one_model_s_long_prompts_leave_threads_to_others(
 
     gate, own = site.run(hold()), Preprocessor.completion
 
-    async def completion(self: Preprocessor, body: Any) -> Any:
+    async def completion(self: Preprocessor, body: Any, **options: Any) -> Any:
         entered.append(self.card.name)
         if self.card.name == "m":
             await gate.wait()
-        return await own(self, body)
+        return await own(self, body, **options)
 
     monkeypatch.setattr(Preprocessor, "completion", completion)
-    long = {**ASKED, "prompt": "x" * 900, "user": "y" * 5000}
+    long = {**ASKED, "prompt": "x" * 900, "metadata": {"filler": "y" * 5000}}
     flood = [sent(site, long) for _ in range(12)]
     left = [site.socket() for _ in range(3)]
     raw = json.dumps(long).encode()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend.defaults import RequestDefaults
+from dynamo.frontend.openai.request_defaults import RequestDefaults
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

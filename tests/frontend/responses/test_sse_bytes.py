@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from dynamo.frontend import chunks
-from dynamo.frontend.chunks import ChatChunks, CompletionChunks, Identity
+from dynamo.frontend.responses import chunks
+from dynamo.frontend.responses.chunks import ChatChunks, CompletionChunks, Identity
 
 WHO = Identity("chatcmpl-1", 1700000000, "m", "fp_1")
 HEAD = b'data: {"id":"chatcmpl-1","object":"%b","created":1700000000,"model":"m","system_fingerprint":"fp_1","choices":'

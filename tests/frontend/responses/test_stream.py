@@ -1,4 +1,4 @@
-"""`Output` and `BatchWriter` alone, against a scripted `send`."""
+"""`ResponseStream` and `BatchWriter` alone, against a scripted `send`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dynamo.frontend.stream import BUFFER_LIMIT, BatchWriter, Output, PlainWire
+from dynamo.frontend.responses.stream import BUFFER_LIMIT, BatchWriter, PlainWire, ResponseStream
 
 
 class Client:
@@ -37,8 +37,8 @@ class Client:
         self.cut += 1
         self.was_cut.set()
 
-    def output(self, stall: float = 5.0) -> Output:
-        return Output(self.send, self, stall_seconds=stall)
+    def output(self, stall: float = 5.0) -> ResponseStream:
+        return ResponseStream(self.send, self, stall_seconds=stall)
 
     @property
     def body(self) -> bytes:
@@ -212,7 +212,7 @@ def test_one_flush_per_client_and_batch() -> None:
         meter = Meter()
         writer = BatchWriter(pending.append, lambda: now[0])
         other = Client()
-        outputs = [Output(c.send, c, stall_seconds=1, meter=meter) for c in (client, other)]
+        outputs = [ResponseStream(c.send, c, stall_seconds=1, meter=meter) for c in (client, other)]
         for _ in range(2):
             for output in outputs:
                 for _ in range(3):
@@ -236,7 +236,7 @@ def test_one_broken_client_harms_no_other() -> None:
 
         pending: list[Callable[[], None]] = []
         writer = BatchWriter(pending.append, lambda: 1.0)
-        bad = Output(broken, Client(), stall_seconds=1)
+        bad = ResponseStream(broken, Client(), stall_seconds=1)
         good = client.output()
         for output in (bad, good):
             output.append(b"t")
@@ -254,7 +254,7 @@ def test_app_without_a_socket() -> None:
     async def case(client: Client) -> None:
         cut: list[int] = []
         for wire in (PlainWire(None), PlainWire(lambda: cut.append(1))):
-            output = Output(client.send, wire, stall_seconds=1)
+            output = ResponseStream(client.send, wire, stall_seconds=1)
             output.append(b"x")
             output.flush()
             wire.abort()

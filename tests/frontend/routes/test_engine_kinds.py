@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.frontend.conftest import QUICK, Site, eventually
+from tests.frontend.conftest import QUICK, Site
+from tests.waiting import eventually
 from tests.worker.engine_rigs import NAMES, RIGS, Rig
 
 from dynamo.llm import Tokenizer
 from dynamo.runtime import DistributedRuntime
-from dynamo.worker.serve import Serving, serve_engine
+from dynamo.worker.instance.serving import Serving, serve_engine
 
 ENGINES = [name for name in ("echo_core", "echo_full", "llamacpp", "mistralrs", "vllm") if name in NAMES]
 START_SECONDS = 900

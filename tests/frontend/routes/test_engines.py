@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.llm.card import FileRef, ModelCard
-from dynamo.llm.files import FileServer, file_ref
+from dynamo.llm.model_card import FileRef, ModelCard
+from dynamo.llm.models.file_cache import FileServer, file_ref
 from dynamo.runtime import DistributedRuntime, EndpointPath
 from dynamo.worker.engines import create_engine
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.main import load_model
-from dynamo.worker.serve import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 

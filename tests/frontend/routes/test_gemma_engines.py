@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import openai
 import pytest
-from tests.frontend.conftest import QUICK, Site, eventually
+from tests.frontend.conftest import QUICK, Site
+from tests.waiting import eventually
 
 from dynamo.llm import open_model
 from dynamo.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.processes(seconds=90)  # no, but it takes as long

@@ -6,8 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-
-from dynamo.cli.compat.routes import ROUTES, SERVED
+from docs.generate.compatibility.routes import ROUTES, SERVED
 
 
 @pytest.fixture

@@ -9,18 +9,19 @@ from typing import Any
 
 from tests.fixtures_nats import NatsServer
 
-from dynamo.frontend.kv import KvOptions, KvRouting
 from dynamo.frontend.metrics import ModelMeter
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.followers import KvEvents
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvRouting
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.publishing import KvPublisher
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.publisher import KvPublisher
+from dynamo.llm.kv_events.subscriber import KvEventSubscriber
 from dynamo.runtime import DistributedRuntime, MemoryWorld
-from dynamo.runtime._memory_store import MemoryStore
-from dynamo.runtime._nats import NatsBus
+from dynamo.runtime.backends import Backends
 from dynamo.runtime.config import NatsConfig, RuntimeConfig
+from dynamo.runtime.discovery.memory import MemoryStore
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.parts import Parts
+from dynamo.runtime.transport.nats import NatsBus
 from dynamo.worker.engine import KvListener
 
 BLOCK = 16
@@ -56,7 +57,7 @@ class Reader:
 
     def __init__(self, runtime: DistributedRuntime, **options: Any) -> None:
         self.runtime = runtime
-        self.events = KvEvents(runtime.bus, runtime.caller, **options)
+        self.events = KvEventSubscriber(runtime.bus, runtime.caller, **options)
         self.routing = KvRouting(KvOptions(), BLOCK, Random(1), lambda: 0.0)
         self.meter = ModelMeter("m")
 
@@ -91,7 +92,7 @@ class Site:
         else:
             bus = NatsBus(NatsConfig(servers=(self.server.url,)))
             await bus.connect()
-            made = DistributedRuntime.over(Parts(MemoryStore(self.world.store), bus, RuntimeConfig()))
+            made = DistributedRuntime.over(Backends(MemoryStore(self.world.store), bus, RuntimeConfig()))
         self._runtimes.append(made)
         return made
 

@@ -13,6 +13,7 @@ from dynamo.frontend.app import Application
 from dynamo.frontend.server import frontend
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime import DistributedRuntime
+from dynamo.runtime.process.settings import build
 
 TEXT = "/v1/completions"
 FIGURES = {"total_kv_blocks": 100, "max_num_batched_tokens": 64, "max_num_seqs": 8}
@@ -236,8 +237,14 @@ def test_the_admin_api_can_be_left_out(make_site: Any) -> None:
 @pytest.mark.parametrize(
     ("client", "headers", "open_admin_api", "status"),
     [
-        ("127.0.0.1", {}, False, 404), ("::1", {}, False, 404), ("", {}, False, 404),
-        ("203.0.113.5", {}, False, 403), ("127.0.0.1", {"x-forwarded-for": "203.0.113.5"}, False, 403),
+        ("127.0.0.1", {}, False, 404), ("::1", {}, False, 404), ("::ffff:127.0.0.1", {}, False, 404),
+        ("", {}, False, 403), ("203.0.113.5", {}, False, 403), ("::ffff:203.0.113.5", {}, False, 403),
+        ("127.0.0.6", {}, False, 403), ("::ffff:127.0.0.6", {}, False, 403), ("127.1", {}, False, 403),
+        ("127.0.0.1", {"x-forwarded-for": "203.0.113.5"}, False, 403),
+        ("127.0.0.1", {"X-Forwarded-Proto": "http"}, False, 403), ("::1", {"x-forwarded-host": "a"}, False, 403),
+        ("127.0.0.1", {"x-envoy-attempt-count": "1"}, False, 403), ("127.0.0.1", {"via": "1.1 p"}, False, 403),
+        ("127.0.0.1", {"x-real-ip": ""}, False, 403), ("127.0.0.1", {"forwarded": "for=a"}, False, 403),
+        ("127.0.0.1", {"sec-fetch-site": "none"}, False, 403),
         ("127.0.0.1", {"origin": "http://evil.example"}, False, 403), ("203.0.113.5", {}, True, 404),
     ],
 )  # fmt: skip
@@ -248,7 +255,7 @@ def test_only_this_machine_changes_thresholds(
     machine; asking is for everybody. (404: no such model.)"""
 
     async def main() -> None:
-        settings = FrontendSettings(open_admin_api=open_admin_api)
+        settings = build(FrontendSettings, open_admin_api=open_admin_api)
         async with await DistributedRuntime.in_memory() as runtime, frontend(runtime, settings) as services:
             app: Any = Application(services)
             through = httpx.ASGITransport(app, client=(client, 5))

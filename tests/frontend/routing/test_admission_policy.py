@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.admission import NO_THRESHOLDS, Admission, Load, Place, Queue, Thresholds, Verdict, over
+from dynamo.frontend.routing.admission_policy import (
+    NO_THRESHOLDS,
+    Admission,
+    Load,
+    Queue,
+    QueueEntry,
+    Thresholds,
+    Verdict,
+    over,
+)
 
 HALF = Thresholds(active_decode_blocks_threshold=0.5)
 FREE, FULL = Load(blocks=50, total_blocks=100), Load(blocks=51, total_blocks=100)
@@ -115,8 +124,8 @@ STEPS = st.lists(
 def test_the_queue_is_bounded_and_nobody_is_lost(steps: list[tuple[str, int, int]], policy: str) -> None:
     """Whatever happens: never over the limit, everybody leaves once, in time, and the sums are right."""
     queue: Queue[int] = Queue(5, policy)
-    waiting: dict[int, Place[int]] = {}
-    everybody: list[Place[int]] = []
+    waiting: dict[int, QueueEntry[int]] = {}
+    everybody: list[QueueEntry[int]] = []
     now = 0.0
     for what, number, tokens in steps:
         now += 1.0

@@ -1,4 +1,4 @@
-"""The selection of an instance, as pure functions."""
+"""The choice among candidates by their load, in every mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.routing import SELECTORS, Candidate, Turn, least_loaded, load, power_of_two, round_robin
+from dynamo.frontend.routing.candidates import Candidate, load
+from dynamo.runtime.load_balancing import RouterMode, least_loaded, power_of_two, select
 
 candidates = st.lists(
     st.builds(
@@ -19,36 +20,36 @@ candidates = st.lists(
 )  # fmt: skip
 
 
-@given(candidates, st.sampled_from(sorted(SELECTORS)), st.integers(0, 2**32))
-def test_every_mode_picks_a_candidate(found: list[Candidate], mode: str, seed: int) -> None:
+@given(candidates, st.sampled_from(RouterMode), st.integers(0, 2**32))
+def test_every_mode_picks_a_candidate(found: list[Candidate], mode: RouterMode, seed: int) -> None:
     """Whatever the loads, the choice is one of the candidates."""
-    assert SELECTORS[mode](found, Turn(), Random(seed)) in found
+    assert select(mode, found, load, 0, Random(seed)) in found
 
 
 def test_round_robin_is_even() -> None:
     """Each candidate has its turn."""
-    found, turn = [Candidate(i) for i in range(3)], Turn()
-    counts = Counter(round_robin(found, turn, Random(1)).id for _ in range(30))
+    found = [Candidate(i) for i in range(3)]
+    counts = Counter(select(RouterMode.ROUND_ROBIN, found, load, turn, Random(1)).id for turn in range(30))
     assert counts == {0: 10, 1: 10, 2: 10}
 
 
 @given(candidates, st.integers(0, 2**32))
-def test_least_loaded_is_least(found: list[Candidate], seed: int) -> None:
+def test_least_loaded_is_least(found: list[Candidate], turn: int) -> None:
     """Nobody is less busy than the chosen one."""
-    chosen = least_loaded(found, Turn(), Random(seed))
+    chosen = least_loaded(found, load, turn)
     assert load(chosen) == min(load(c) for c in found)
 
 
 def test_equals_take_turns() -> None:
     """Idle instances share the requests."""
-    found, turn = [Candidate(0), Candidate(1), Candidate(2, open_streams=1)], Turn()
-    assert {least_loaded(found, turn, Random(1)).id for _ in range(4)} == {0, 1}
+    found = [Candidate(0), Candidate(1), Candidate(2, open_streams=1)]
+    assert {least_loaded(found, load, turn).id for turn in range(4)} == {0, 1}
 
 
 def test_power_of_two_avoids_the_busy_one() -> None:
     """The busiest of three is never the less busy of two."""
     found = [Candidate(0), Candidate(1), Candidate(2, open_streams=5)]
-    assert {power_of_two(found, Turn(), Random(seed)).id for seed in range(50)} == {0, 1}
+    assert {power_of_two(found, load, Random(seed)).id for seed in range(50)} == {0, 1}
 
 
 def test_load_counts_slots() -> None:

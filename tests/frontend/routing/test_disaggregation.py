@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dynamo.frontend.disaggregation import ConditionalDisagg, Rules, Situation, rules, stays, tries_another
+from dynamo.frontend.routing.disaggregation import (
+    ConditionalDisagg,
+    DisaggSettings,
+    Rules,
+    Situation,
+    rules,
+    stays,
+    tries_another,
+)
 from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime.errors import (
     CapacityExceeded,
@@ -14,6 +22,7 @@ from dynamo.runtime.errors import (
     InvalidArgument,
     NoInstances,
 )
+from dynamo.runtime.process.settings import build
 
 ISL, LOAD = ConditionalDisagg(), ConditionalDisagg("prefill_load", prefill_busy_threshold=1.5)
 EITHER = ConditionalDisagg("isl_or_load", prefill_busy_threshold=1.5)
@@ -72,12 +81,13 @@ def test_when_another_one_is_tried(error: DynamoException | None, tries: int, le
 
 def test_the_rules_are_read_from_the_settings() -> None:
     """The original's names and defaults; the threshold of the queue where no other one is said."""
-    assert rules(False, "", None, None) == Rules()
-    assert rules(False, "", 1000, None) == Rules(None, 1000)
-    assert rules(True, "", None, None) == Rules(ConditionalDisagg("isl_bounding", 2048, 0.7, None, None))
+    assert rules(DisaggSettings(), None) == Rules()
+    assert rules(DisaggSettings(max_local_prefill_length=1000), None) == Rules(None, 1000)
+    plain = ConditionalDisagg("isl_bounding", 2048, 0.7, None, None)
+    assert rules(DisaggSettings(conditional=True), None) == Rules(plain)
     told = '{"policy":"isl_or_load","eff_isl_threshold":4096,"eff_isl_ratio_threshold":0.6,"prefill_busy_threshold":16}'
-    assert rules(True, told, None, 2.0).conditional == ConditionalDisagg("isl_or_load", 4096, 0.6, 16.0)
-    assert rules(True, '{"policy":"prefill_load"}', None, 2.0).conditional == ConditionalDisagg(
+    assert rules(DisaggSettings(True, told), 2.0).conditional == ConditionalDisagg("isl_or_load", 4096, 0.6, 16.0)
+    assert rules(DisaggSettings(True, '{"policy":"prefill_load"}'), 2.0).conditional == ConditionalDisagg(
         "prefill_load", prefill_busy_threshold=2.0
     )
 
@@ -102,5 +112,5 @@ KV = {"router_mode": "kv", "router_conditional_disagg": True}
     ],
 )
 def test_what_can_t_be_meant_is_said(settings: dict[str, object], said: str | None) -> None:
-    found = problem(FrontendSettings(**settings))  # type: ignore[arg-type]
+    found = problem(build(FrontendSettings, **settings))
     assert (found is None) if said is None else said in (found or "")

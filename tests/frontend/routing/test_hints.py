@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.explaining import spliced
-from dynamo.frontend.hints import NO_HINTS, Hints, read_hints
-from dynamo.frontend.kv import KvOptions
-from dynamo.frontend.nvext import AgentHints, Nvext, RouterConfigOverride
+from dynamo.frontend.openai.nvext import AgentHints, Nvext, RouterConfigOverride
+from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.report import spliced
 from dynamo.llm.kv.cost import Weights
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.frontend.kv_reader import Site, run
+from tests.frontend.routing.kv_reader import Site, run
 from tests.waiting import until
 
-from dynamo.llm.kv.events import OPERATION, VERSION, Part, Step
 from dynamo.llm.kv.index import Rank
-from dynamo.runtime._memory_bus import MemoryBus
+from dynamo.llm.kv.messages import OPERATION, VERSION, Part, Step
 from dynamo.runtime.errors import EngineError
 from dynamo.runtime.names import kv_subject
+from dynamo.runtime.transport.memory import MemoryBus
 
 Play = Callable[[Callable[[Site], Awaitable[None]]], None]
 
@@ -165,7 +165,7 @@ def test_an_outage_of_the_bus_is_made_good() -> None:
 
 def test_a_lost_question_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the question or its answer was lost."""
-    monkeypatch.setattr("dynamo.llm.kv.followers.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("dynamo.llm.kv_events.subscriber.ASK_SECONDS", 0.05)
 
     async def case(site: Site) -> None:
         worker, reader = await site.worker(), await site.reader()

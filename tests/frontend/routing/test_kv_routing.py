@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dynamo.frontend import model_set
-from dynamo.frontend.kv import KvOptions, KvRouting
-from dynamo.frontend.routing import Candidate, Counted
+from dynamo.frontend.routing import model_set
+from dynamo.frontend.routing.candidates import Candidate, LoadTicket
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvRouting
 from dynamo.llm import KvEventPublisher
-from dynamo.llm.kv.activity import IDLE
+from dynamo.llm.kv.active_requests import IDLE
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.index import Rank
 from dynamo.llm.protocols import PrefillResult, PreprocessedRequest
@@ -238,7 +239,7 @@ def test_a_prompt_that_is_computed_elsewhere_is_only_decoded_there() -> None:
 
 def test_outside_kv_mode_such_a_prompt_counts_its_blocks() -> None:
     worker = Candidate(id=1)
-    counted = Counted(40, 16, computed_elsewhere=True)
+    counted = LoadTicket(40, 16, computed_elsewhere=True)
     counted.placed(worker)
     assert (worker.prefill_tokens, worker.blocks) == (0, 3)
     counted.close()

@@ -9,18 +9,19 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fixtures_nats import NatsServer
-from tests.frontend.kv_reader import Site, run
+from tests.frontend.routing.kv_reader import Site, run
 from tests.waiting import until
 
-from dynamo.frontend.kv import KvOptions, KvRouting, Ticket
-from dynamo.llm.kv.activity import IDLE, Load
+from dynamo.frontend.routing.kv_options import KvOptions
+from dynamo.frontend.routing.kv_routing import KvAttempt, KvRouting
+from dynamo.llm.kv.active_requests import IDLE, Load
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.replicas import KvSharing
-from dynamo.llm.kv.sharing import VERSION, Added, Said
+from dynamo.llm.kv_events.replica_protocol import VERSION, Added, ReplicaMessage
+from dynamo.llm.kv_events.replica_sync import ReplicaSync
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime import DistributedRuntime
-from dynamo.runtime._memory_bus import MemoryBus
 from dynamo.runtime.names import InstanceKey, router_subject
+from dynamo.runtime.transport.memory import MemoryBus
 
 Play = Callable[[Callable[[Site], Awaitable[None]]], None]
 WORKER = 7
@@ -31,11 +32,11 @@ class Frontend:
 
     def __init__(self, runtime: DistributedRuntime, key: InstanceKey) -> None:
         self.runtime, self.key = runtime, key
-        self.routing = KvRouting(KvOptions(), 4, Random(1), lambda: 0.0)
-        self.sharing = KvSharing(runtime.bus, runtime.client_id, beat_seconds=0.05, patience=2.0)
+        self.sharing = ReplicaSync(runtime.bus, runtime.client_id, beat_seconds=0.05, patience=2.0)
+        self.routing = KvRouting(KvOptions(), 4, Random(1), lambda: 0.0, self.sharing)
         self.sharing.joined(key, self.routing)
 
-    def send(self, tokens: int = 8) -> Ticket:
+    def send(self, tokens: int = 8) -> KvAttempt:
         ticket = self.routing.ticket(PreprocessedRequest(model="m", token_ids=list(range(tokens))))
         ticket.place([WORKER])
         return ticket
@@ -45,7 +46,7 @@ class Frontend:
         return self.routing.router.activity.load(Rank(WORKER))
 
     def drop_own(self) -> None:
-        """As `ModelPool` does it."""
+        """As `ModelWatcher` does it."""
         self.sharing.left(self.key)
         self.routing.left(self.key)
 
@@ -176,7 +177,13 @@ def test_a_worker_that_leaves_ends_it(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"\xc1", Said(VERSION + 1, 99), Said(VERSION, 99, [Added(1, WORKER, 0, 5, b"123")]), [VERSION, "x"]]
+    "said",
+    [
+        b"\xc1",
+        ReplicaMessage(VERSION + 1, 99),
+        ReplicaMessage(VERSION, 99, [Added(1, WORKER, 0, 5, b"123")]),
+        [VERSION, "x"],
+    ],
 )
 def test_garbage_is_said_once_and_harms_nobody(said: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def case(frontends: Frontends) -> None:
@@ -200,7 +207,7 @@ def test_alone_nothing_is_said_but_beats() -> None:
         sent: list[int] = []
 
         def record(subject: str, data: bytes) -> bool:
-            said = msgspec.msgpack.decode(data, type=Said) if ".router." in subject else None
+            said = msgspec.msgpack.decode(data, type=ReplicaMessage) if ".router." in subject else None
             sent.extend([len(said.added) + len(said.freed)] if said is not None else [])
             return False
 

@@ -13,12 +13,12 @@ import httpx
 import openai
 import pytest
 
-from dynamo.llm.card import FileRef, ModelCard
+from dynamo.llm.model_card import FileRef, ModelCard
 from dynamo.llm.protocols import delta
 from dynamo.runtime.errors import CapacityExceeded, EngineShutdown, InvalidArgument, WorkerUnavailable
+from dynamo.runtime.http.system_server import runtime_health
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.system import runtime_health
+from dynamo.runtime.transport.bus import Verdict
 
 TEXT = "/v1/completions"
 HELLO = {"model": "m", "prompt": "hello", "max_tokens": 5}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.frontend.affinity import Key, Sessions
+from dynamo.frontend.routing.session_affinity import Key, Sessions, SessionSettings
 
 A, B = ("m", "a"), ("m", "b")
 TEXT = "/v1/completions"
@@ -22,7 +22,7 @@ modes = pytest.mark.parametrize("mode", MODES, ids=["round-robin", "least-loaded
 
 def test_a_binding_lasts_from_its_first_request_to_the_ttl_after_its_last() -> None:
     """However long a request takes."""
-    sessions = Sessions(10.0, 100)
+    sessions = Sessions(SessionSettings(10, limit=100))
     assert sessions.find(A, 0.0) is None
     sessions.sent(A, 7, 0.0)
     assert sessions.find(A, 1000.0) == 7
@@ -33,8 +33,8 @@ def test_a_binding_lasts_from_its_first_request_to_the_ttl_after_its_last() -> N
 
 def test_hard_goes_back_and_soft_moves() -> None:
     """Where the bound worker was only passed over; where it is gone both move."""
-    for moves, expected in ((False, 7), (True, 8)):
-        sessions = Sessions(10.0, 100, moves=moves)
+    for mode, expected in (("hard", 7), ("soft", 8)):
+        sessions = Sessions(SessionSettings(10, mode, 100))
         sessions.sent(A, 7, 0.0)
         sessions.sent(A, 8, 1.0, stays=True)
         assert sessions.find(A, 2.0) == expected
@@ -44,7 +44,7 @@ def test_hard_goes_back_and_soft_moves() -> None:
 
 def test_a_closed_session_is_forgotten_at_once() -> None:
     """Its last request says so."""
-    sessions = Sessions(10.0, 100)
+    sessions = Sessions(SessionSettings(10, limit=100))
     sessions.sent(A, 7, 0.0)
     sessions.ended(A, 1.0, closes=True)
     assert (sessions.find(A, 1.0), len(sessions)) == (None, 0)
@@ -52,7 +52,7 @@ def test_a_closed_session_is_forgotten_at_once() -> None:
 
 def test_old_bindings_go_as_new_ones_come() -> None:
     """Without a timer; a request that runs for long doesn't keep those behind it."""
-    sessions = Sessions(10.0, 1000)
+    sessions = Sessions(SessionSettings(10, limit=1000))
     sessions.sent(A, 7, 0.0)
     for number in range(100):
         sessions.sent(("m", str(number)), 1, 0.0)
@@ -69,7 +69,7 @@ def test_old_bindings_go_as_new_ones_come() -> None:
 )
 def test_never_more_than_the_limit_and_never_a_wrong_worker(steps: list[tuple[str, int, int]]) -> None:
     """What is found is where the session's last request went."""
-    sessions, last, now = Sessions(5.0, 4, moves=True), dict[Key, int](), 0.0
+    sessions, last, now = Sessions(SessionSettings(5, "soft", 4)), dict[Key, int](), 0.0
     for what, session, instance in steps:
         key, now = ("m", str(session)), now + 1.0
         if what == "sent":

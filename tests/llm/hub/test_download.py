@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.llm.stand_in_hub import ENDLESS, Fault, Hub
 from tests.waiting import eventually
 
-from dynamo.llm.download import LONGEST_WAIT, Errand, Patience, Place, RemoteFile, content_range, load
-from dynamo.llm.hub import HubLine
-from dynamo.llm.progress import Progress
+from dynamo.llm.hub.download import LONGEST_WAIT, DownloadJob, Patience, Place, RemoteFile, content_range, load
+from dynamo.llm.hub.fetch import HttpHubConnection
+from dynamo.llm.hub.progress import Progress
 from dynamo.runtime.errors import Cancelled, CannotConnect, DynamoException, InvalidArgument
 
 NAME = "model.safetensors"
@@ -54,8 +54,10 @@ def remote(hub: Hub, name: str = NAME) -> RemoteFile:
     return RemoteFile(name, place, size, sha, git)
 
 
-def errand(stop: threading.Event | None = None) -> Errand:
-    return Errand(HubLine(), Progress({NAME: len(CONTENT), "config.json": 2}), stop or threading.Event(), BRISK)
+def errand(stop: threading.Event | None = None) -> DownloadJob:
+    return DownloadJob(
+        HttpHubConnection(), Progress({NAME: len(CONTENT), "config.json": 2}), stop or threading.Event(), BRISK
+    )
 
 
 @pytest.mark.parametrize(

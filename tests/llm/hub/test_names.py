@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.llm.hub_names import HubModel, Weights, choose, parse
-from dynamo.llm.sources import is_of_hub
+from dynamo.llm.hub.names import HubModel, Weights, choose, parse
+from dynamo.llm.models.sources import is_of_hub
 from dynamo.runtime.errors import InvalidArgument
 
 TINY = HubModel("org/tiny")

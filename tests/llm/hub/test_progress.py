@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.llm.progress import Progress, State, Teller, bar, duration_text, size_text, terminal_of
+from dynamo.llm.hub.progress import Progress, State, Teller, bar, duration_text, size_text, terminal_of
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dynamo.llm.kv.activity import IDLE, Activity, Load
+from dynamo.llm.kv.active_requests import IDLE, Activity, Load
 from dynamo.llm.kv.index import Rank
 
 A, B = Rank(1), Rank(2)

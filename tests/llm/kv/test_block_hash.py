@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.llm.kv.hashing import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, seed_of, sequence_hashes
 
 TOKENS = list(range(32))
 

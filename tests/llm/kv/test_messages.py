@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamo.llm.kv.events import VERSION, KvStep, Part, Sender, Step, decode_step, pack, unpack
+from dynamo.llm.kv.messages import VERSION, KvStep, Part, Sender, Step, decode_step, pack, unpack
 from dynamo.runtime.errors import InvalidArgument
 
 LIMIT = 1 << 20

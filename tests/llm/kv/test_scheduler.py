@@ -7,15 +7,15 @@ import random
 import pytest
 
 from dynamo.llm.kv.cost import Candidate, Weights, costs
-from dynamo.llm.kv.events import KvStep
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter, rank_count
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv.scheduler import KvScheduler, rank_count
 
 SIZE = 4
 
 
-def router(temperature: float = 0.0) -> KvRouter:
-    return KvRouter(SIZE, Weights(), temperature, random.Random(0).random, 120.0)
+def router(temperature: float = 0.0) -> KvScheduler:
+    return KvScheduler(SIZE, Weights(), temperature, random.Random(0).random, 120.0)
 
 
 def test_a_question_counts_nothing() -> None:
@@ -25,7 +25,7 @@ def test_a_question_counts_nothing() -> None:
     ranks = made.ranks([1, 2, 3])
     for rank in ranks:
         made.follow(rank.instance)
-    made.told(2, KvStep(prompt.names[:6]))
+    made.apply(2, KvStep(prompt.hashes[:6]))
     asked = [made.query(prompt, ranks) for _ in range(3)]
     assert asked == [asked[0]] * 3
     assert len(made.activity) == 0
@@ -52,10 +52,10 @@ def test_the_cost_is_that_of_its_parts() -> None:
         made = router()
         ranks = made.ranks(range(numbers.randint(1, 12)))
         tokens = list(range(40))
-        names = made.prompt(tokens).names
+        names = made.prompt(tokens).hashes
         for rank in ranks:
             made.follow(rank.instance)
-            made.told(rank.instance, KvStep(names[: numbers.randint(0, 10)]))
+            made.apply(rank.instance, KvStep(names[: numbers.randint(0, 10)]))
         for request in range(numbers.randint(0, 20)):
             some = made.prompt([*tokens[: numbers.randint(0, 40)], *range(100, 100 + numbers.randint(0, 30))])
             made.place(f"r{request}", some, [numbers.choice(list(ranks))], 0.0)

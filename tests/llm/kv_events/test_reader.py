@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dynamo.llm.kv.events import VERSION, KvStep, Part, Sender, Step, decode_step, pack
-from dynamo.llm.kv.following import SLICE, Following
+from dynamo.llm.kv.messages import VERSION, KvStep, Part, Sender, Step, decode_step, pack
+from dynamo.llm.kv_events.reader import SLICE, EventReader
 from dynamo.runtime.errors import InvalidArgument
 
 WORKER = 5
@@ -17,8 +17,8 @@ WORKER = 5
 class Told:
     """What an index would hold, and where it comes from."""
 
-    def __init__(self, following: Following | None = None) -> None:
-        self.following = following or Following()
+    def __init__(self, following: EventReader | None = None) -> None:
+        self.following = following or EventReader()
         self.ranks: dict[int, set[int]] = {}
 
     def apply(self, steps: list[KvStep]) -> None:
@@ -190,7 +190,7 @@ def test_a_snapshot_that_does_not_come_leaves_what_is_known() -> None:
 )  # fmt: skip
 def test_another_part_than_asked_for_is_refused(part: Part) -> None:
     """Whoever called says `failed` then, and asks again."""
-    following = Following()
+    following = EventReader()
     following.ask()
     with pytest.raises((InvalidArgument, ValueError)):
         following.answered(part)
@@ -208,7 +208,7 @@ def test_an_unreadable_step_is_a_gap() -> None:
 def test_what_waits_is_bounded() -> None:
     """By messages and by names; what was dropped shows as a gap, and the next snapshot mends it."""
     for most, names in ((10, 1 << 20), (1000, 10)):
-        told = Told(Following(most, names))
+        told = Told(EventReader(most, names))
         told.following.ask()
         for seq in range(1, 101):
             told.hear(seq, [seq])
@@ -232,7 +232,7 @@ class Histories(RuleBasedStateMachine):
         self.truth: dict[int, set[int]] = {}
         self.history: dict[int, dict[int, set[int]]] = {0: {}}
         self.wire: list[Step] = []
-        self.told = Told(Following(most_waiting=6))
+        self.told = Told(EventReader(most_waiting=6))
         self.answer: Part | None = None
         self.asked: tuple[int, int] | None = None
 

@@ -9,46 +9,54 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from dynamo.llm.kv.activity import IDLE, Load
+from dynamo.llm.kv.active_requests import IDLE, Load
 from dynamo.llm.kv.cost import Weights
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
-from dynamo.llm.kv.sharing import PATIENCE, VERSION, Added, Listener, Said, Speaker, decode_said
+from dynamo.llm.kv.scheduler import KvScheduler
+from dynamo.llm.kv_events.replica_protocol import (
+    PATIENCE,
+    VERSION,
+    Added,
+    ReplicaMessage,
+    ReplicaReceiver,
+    ReplicaSender,
+    decode_message,
+)
 
 LIMIT = 1 << 20
 A, B = Rank(7), Rank(8)
 
 
-def router() -> KvRouter:
-    return KvRouter(4, Weights(), 0.0, Random(1).random, 120.0)
+def router() -> KvScheduler:
+    return KvScheduler(4, Weights(), 0.0, Random(1).random, 120.0)
 
 
 class Frontend:
     """One side of it: what it hears is counted in its router."""
 
     def __init__(self, client: int) -> None:
-        self.router, self.speaker = router(), Speaker(client)
-        self.listener = Listener(client, {7: self.router, 8: self.router}.get)
+        self.router, self.sender = router(), ReplicaSender(client)
+        self.receiver = ReplicaReceiver(client, {7: self.router, 8: self.router}.get)
 
     def hear(self, data: bytes, now: float = 0.0) -> None:
-        if self.listener.heard(decode_said(data), now):
-            self.speaker.everything()
+        if self.receiver.heard(decode_message(data), now):
+            self.sender.everything()
 
     def said(self, limit: int = LIMIT) -> list[bytes]:
-        return list(self.speaker.take(limit))
+        return list(self.sender.take(limit))
 
 
 def pair() -> tuple[Frontend, Frontend]:
     """Two that know of each other."""
     one, other = Frontend(1), Frontend(2)
-    other.hear(one.speaker.beat())
-    one.hear(other.speaker.beat())
+    other.hear(one.sender.beat())
+    one.hear(other.sender.beat())
     return one, other
 
 
 def test_the_bytes_of_a_message() -> None:
     """Positions are the contract."""
-    speaker = Speaker(5)
+    speaker = ReplicaSender(5)
     speaker.everything()
     number = speaker.added(Rank(7, 1), [2**64 - 1], 9)
     (data,) = speaker.take(LIMIT)
@@ -57,25 +65,25 @@ def test_the_bytes_of_a_message() -> None:
     )  # fmt: skip
     assert speaker.beat().hex() == "98" "01" "05" "90" "90" "90" "91" "01" "91" "01" "c2"  # fmt: skip
     speaker.prefilled(number)
-    assert decode_said(next(speaker.take(LIMIT))) == Said(VERSION, 5, prefilled=[number])
-    assert decode_said(speaker.farewell()).leaving
+    assert decode_message(next(speaker.take(LIMIT))) == ReplicaMessage(VERSION, 5, prefilled=[number])
+    assert decode_message(speaker.farewell()).leaving
 
 
 def test_a_request_counts_everywhere_until_it_ends() -> None:
     """Its prefill until the first token, its blocks once however many share them, across frontends too."""
     one, other = pair()
-    number = one.speaker.added(A, [1, 2], 10)
+    number = one.sender.added(A, [1, 2], 10)
     other.router.activity.add("own", A, [1, 3], 5)
     for data in one.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(15, 3, 2)
     assert other.router.activity.shared([1, 2, 4]) == {A: 2}
-    one.speaker.prefilled(number)
+    one.sender.prefilled(number)
     for data in one.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(5, 3, 2)
-    one.speaker.freed(number)
-    one.speaker.freed(number)
+    one.sender.freed(number)
+    one.sender.freed(number)
     for data in one.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(5, 2, 1)
@@ -83,12 +91,12 @@ def test_a_request_counts_everywhere_until_it_ends() -> None:
 
 def test_a_newcomer_is_told_everything() -> None:
     one = Frontend(1)
-    first = one.speaker.added(A, [1], 10)
-    one.speaker.added(B, [2], 10)
-    one.speaker.prefilled(first)
+    first = one.sender.added(A, [1], 10)
+    one.sender.added(B, [2], 10)
+    one.sender.prefilled(first)
     assert one.said() == [], "nobody listens yet"
     other = Frontend(2)
-    one.hear(other.speaker.beat())
+    one.hear(other.sender.beat())
     for data in one.said():
         other.hear(data)
     assert (other.router.activity.load(A), other.router.activity.load(B)) == (Load(0, 1, 1), Load(10, 1, 1))
@@ -97,34 +105,34 @@ def test_a_newcomer_is_told_everything() -> None:
 def test_what_was_lost_is_mended_by_the_next_beat() -> None:
     """A lost end, and a lost first token: nothing stays counted that is over."""
     one, other = pair()
-    numbers = [one.speaker.added(A, [n], 10) for n in range(3)]
+    numbers = [one.sender.added(A, [n], 10) for n in range(3)]
     for data in one.said():
         other.hear(data)
-    one.speaker.freed(numbers[0])
-    one.speaker.prefilled(numbers[1])
+    one.sender.freed(numbers[0])
+    one.sender.prefilled(numbers[1])
     assert len(one.said()) == 1  # lost
     assert other.router.activity.load(A) == Load(30, 3, 3)
-    other.hear(one.speaker.beat())
+    other.hear(one.sender.beat())
     assert other.router.activity.load(A) == Load(10, 2, 2)
 
 
 def test_whoever_is_silent_or_leaves_is_forgotten() -> None:
     """A killed frontend's requests count for some seconds, one that says farewell takes them along."""
     one, other = pair()
-    one.speaker.added(A, [1], 10)
+    one.sender.added(A, [1], 10)
     for data in one.said():
         other.hear(data, 10.0)
-    other.listener.expire(10.0 + PATIENCE)
+    other.receiver.expire(10.0 + PATIENCE)
     assert other.router.activity.load(A) == Load(10, 1, 1)
-    other.listener.expire(10.1 + PATIENCE)
-    assert (other.router.activity.load(A), len(other.listener)) == (IDLE, 0)
-    other.hear(one.speaker.beat(), 20.0)
-    one.speaker.everything()
+    other.receiver.expire(10.1 + PATIENCE)
+    assert (other.router.activity.load(A), len(other.receiver)) == (IDLE, 0)
+    other.hear(one.sender.beat(), 20.0)
+    one.sender.everything()
     for data in one.said():
         other.hear(data, 20.0)
     assert other.router.activity.load(A) == Load(10, 1, 1)
-    other.hear(one.speaker.farewell(), 20.0)
-    assert (other.router.activity.load(A), len(other.listener)) == (IDLE, 0)
+    other.hear(one.sender.farewell(), 20.0)
+    assert (other.router.activity.load(A), len(other.receiver)) == (IDLE, 0)
 
 
 def test_messages_stay_within_the_limit() -> None:
@@ -132,8 +140,8 @@ def test_messages_stay_within_the_limit() -> None:
     one, other = pair()
     limit = 1024
     for number in range(50):
-        one.speaker.added(A, range(100 * number, 100 * number + 20), 1)
-    one.speaker.added(B, range(10_000, 11_000), 1)
+        one.sender.added(A, range(100 * number, 100 * number + 20), 1)
+    one.sender.added(B, range(10_000, 11_000), 1)
     messages = one.said(limit)
     assert max(map(len, messages)) <= limit
     for data in messages:
@@ -145,13 +153,13 @@ def test_messages_stay_within_the_limit() -> None:
 
 def test_own_messages_and_unknown_instances_do_not_count() -> None:
     one, other = pair()
-    one.speaker.added(Rank(99), [1], 10)
+    one.sender.added(Rank(99), [1], 10)
     for data in one.said():
         one.hear(data)
         other.hear(data)
     assert (len(one.router.activity), len(other.router.activity)) == (0, 0)
     with pytest.raises(ValueError, match="multiple"):
-        other.listener.heard(Said(VERSION, 3, [Added(1, 7, 0, 1, b"123")]), 0.0)
+        other.receiver.heard(ReplicaMessage(VERSION, 3, [Added(1, 7, 0, 1, b"123")]), 0.0)
 
 
 class Histories(RuleBasedStateMachine):
@@ -166,7 +174,7 @@ class Histories(RuleBasedStateMachine):
         rank=st.sampled_from([A, B]), names=st.lists(st.integers(0, 9), max_size=5, unique=True), cached=st.booleans()
     )
     def send(self, rank: Rank, names: list[int], cached: bool) -> None:
-        number = self.one.speaker.added(rank, names, 0 if cached else 10)
+        number = self.one.sender.added(rank, names, 0 if cached else 10)
         self.truth[number] = str(number)
         self.one.router.activity.add(str(number), rank, names, 0 if cached else 10)
 
@@ -174,14 +182,14 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def first_token(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.truth)))
-        self.one.speaker.prefilled(number)
+        self.one.sender.prefilled(number)
         self.one.router.prefilled(str(number))
 
     @precondition(lambda self: self.truth)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.truth)))
-        self.one.speaker.freed(number)
+        self.one.sender.freed(number)
         self.one.router.ended(self.truth.pop(number))
 
     @rule(lost=st.booleans())
@@ -193,9 +201,9 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def greet(self) -> None:
         """The other has forgotten this one, and hears it again."""
-        self.other.listener.expire(100.0)
-        self.other.hear(self.one.speaker.beat())
-        self.one.speaker.everything()
+        self.other.receiver.expire(100.0)
+        self.other.hear(self.one.sender.beat())
+        self.one.sender.everything()
         self.flush(lost=False)
         for rank in (A, B):
             assert self.other.router.activity.load(rank) == self.one.router.activity.load(rank)
@@ -204,7 +212,7 @@ class Histories(RuleBasedStateMachine):
     def beat(self) -> None:
         """After a beat nothing is counted that isn't so; what was lost may be missing."""
         self.flush(lost=False)
-        self.other.hear(self.one.speaker.beat())
+        self.other.hear(self.one.sender.beat())
         for rank in (A, B):
             counted, true = self.other.router.activity.load(rank), self.one.router.activity.load(rank)
             assert all(c <= t for c, t in zip(counted, true, strict=True))

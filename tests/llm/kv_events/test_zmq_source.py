@@ -16,11 +16,11 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from dynamo.llm.kv import zmq_source
-from dynamo.llm.kv.engine_wire import END_OF_REPLAY, read_number, write_number
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import block_hashes
-from dynamo.llm.kv.zmq_source import ZmqSource, rank_endpoint
+from dynamo.llm.kv.block_hash import block_hashes
+from dynamo.llm.kv.messages import KvStep
+from dynamo.llm.kv_events import zmq_source
+from dynamo.llm.kv_events.engine_wire import END_OF_REPLAY, read_number, write_number
+from dynamo.llm.kv_events.zmq_source import ZmqSource, rank_endpoint
 from dynamo.runtime.errors import InvalidArgument
 
 BLOCK = 4
@@ -221,7 +221,7 @@ def test_a_restarted_engine_is_followed_again(tmp_path: Path) -> None:
             await engine.say(payload(3))
             await reader.hears(1, 2, 3)
             assert [step.cleared for step in reader.steps] == [False, False, True, False]
-            assert reader.source.stream.names() == {name(3)}
+            assert reader.source.stream.hashes() == {name(3)}
 
     play(case)
 

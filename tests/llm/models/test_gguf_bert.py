@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.llm import gguf_writer as writer
-from tests.llm.test_gguf_llamacpp import Encode, llamacpp
+from tests.llm.models import gguf_writer as writer
+from tests.llm.models.test_gguf_llamacpp import Encode, llamacpp
 from tokenizers import Tokenizer as Native
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -18,7 +18,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from dynamo.llm import FileCache, LocalModel, open_model
-from dynamo.llm.tokenizer import Tokenizer, load_tokenizer
+from dynamo.llm.tokenizer import load_tokenizer
+from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dynamo.llm import FileCache, ModelCard, Preprocessor, card_from_dict, open_model
-from dynamo.llm.checkout import context_length, eos_ids
+from dynamo.llm.models.checkout import context_length, eos_ids
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -273,7 +273,7 @@ def fake_package(monkeypatch: pytest.MonkeyPatch, content: bytes, promised: byte
 
 def test_a_package_is_assembled_into_the_cache(cache: FileCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, complete, under the cache folder; a damaged package leaves nothing."""
-    from dynamo.llm.packages import assemble
+    from dynamo.llm.models.python_package import assemble
 
     fake_package(monkeypatch, b"broken", b"model")
     with pytest.raises(InvalidArgument, match="pip install --force-reinstall tiny-model-gguf"):

@@ -18,13 +18,13 @@ from tests.llm.conftest import CORPUS, train_byte_level
 from tokenizers import Tokenizer
 
 from dynamo.llm import FileCache, Preprocessor, open_model
-from dynamo.llm import sentencepiece_files as spm
-from dynamo.llm import tiktoken_files as tik
-from dynamo.llm.byte_alphabet import byte_characters
-from dynamo.llm.encoders import probe_texts
-from dynamo.llm.pretokenizers import KIMI, LLAMA3, QWEN2
-from dynamo.llm.segments import Layout, Model
-from dynamo.llm.tokenizer_files import find_tokenizer
+from dynamo.llm.models import sentencepiece as spm
+from dynamo.llm.models import tiktoken as tik
+from dynamo.llm.models.gguf_pretokenizers import KIMI, LLAMA3, QWEN2
+from dynamo.llm.models.tokenizer_files import find_tokenizer
+from dynamo.llm.tokenizer.encoders import probe_texts
+from dynamo.llm.tokenizer.segment_cache import Layout, Model
+from dynamo.llm.tokenizer.token_table import byte_characters
 from dynamo.runtime.errors import InvalidArgument
 
 TEXTS = st.text(

@@ -11,12 +11,12 @@ from tests.llm.conftest import train_byte_level
 from tests.llm.parsers.cuts import call, joined
 from tokenizers import Tokenizer as Native
 
-from dynamo.llm.card import ModelCard
-from dynamo.llm.detokenize import Detokenizer
-from dynamo.llm.hf import HfTokenizer, open_hf_tokenizer
+from dynamo.llm.model_card import ModelCard
 from dynamo.llm.parsers.events import Content, Event, Thought
-from dynamo.llm.parsers.reading import Reading, nine_id
+from dynamo.llm.parsers.factory import ParserFactory, nine_id
+from dynamo.llm.processing.detokenize import Detokenizer
 from dynamo.llm.protocols import PreprocessedRequest
+from dynamo.llm.tokenizer.huggingface import HfTokenizer, open_hf_tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -38,7 +38,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> HfTokenizer:
 
 def answered(vocabulary: HfTokenizer, card: ModelCard, prompt: str, text: str, **body: Any) -> list[Event]:
     """What is said of an answer's tokens, one at a time, as a frontend does it."""
-    reading = Reading(card, vocabulary)
+    reading = ParserFactory(card, vocabulary)
     ids = vocabulary.encode(prompt, add_special=False)
     make = reading.parsers(body, ids)
     request = PreprocessedRequest(model="m", token_ids=ids)
@@ -84,8 +84,8 @@ def test_the_end_of_the_prompt(vocabulary: HfTokenizer) -> None:
 def test_nothing_is_parsed_where_nothing_is_asked_for(vocabulary: HfTokenizer) -> None:
     """A parser for tools costs a request without tools nothing."""
     card = ModelCard(name="m", tool_call_parser="hermes")
-    assert Reading.of(ModelCard(name="m"), vocabulary) is None
-    reading = Reading(card, vocabulary)
+    assert ParserFactory.of(ModelCard(name="m"), vocabulary) is None
+    reading = ParserFactory(card, vocabulary)
     assert reading.parsers({"messages": []}) is None
     assert reading.parsers({"tools": TOOLS, "tool_choice": "none"}) is None
     assert reading.parsers({"tools": TOOLS}) is not None
@@ -93,7 +93,7 @@ def test_nothing_is_parsed_where_nothing_is_asked_for(vocabulary: HfTokenizer) -
 
 def test_ids() -> None:
     """Mistral's templates take nine letters and digits only."""
-    assert Reading(MISTRAL, None).new_id is nine_id
+    assert ParserFactory(MISTRAL, None).new_id is nine_id
     assert nine_id().isalnum()
     assert len(nine_id()) == 9
 
@@ -101,7 +101,7 @@ def test_ids() -> None:
 def test_a_card_with_a_parser_that_is_not_here() -> None:
     """Its model is not served: what its answers hold would come out wrong."""
     with pytest.raises(InvalidArgument, match="no tool call parser 'of_2030'"):
-        Reading.of(ModelCard(name="m", tool_call_parser="of_2030"), None)
+        ParserFactory.of(ModelCard(name="m", tool_call_parser="of_2030"), None)
 
 
 def test_cards_with_other_parsers_are_other_sets() -> None:

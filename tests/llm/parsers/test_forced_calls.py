@@ -9,10 +9,10 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from tests.llm.parsers.cuts import call, in_every_way
 
-from dynamo.llm.parsers.answer import AnswerParser
 from dynamo.llm.parsers.events import Content, Thought
-from dynamo.llm.parsers.forced import ForcedParser, schema_for
-from dynamo.llm.parsers.thoughts import THOUGHTS
+from dynamo.llm.parsers.forced_calls import ForcedParser, schema_for
+from dynamo.llm.parsers.parser import AnswerParser
+from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.runtime.errors import InvalidArgument
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.llm.parsers.cuts import call, in_every_way, read
 
-from dynamo.llm.parsers.answer import AnswerParser
 from dynamo.llm.parsers.events import Content, Thought
 from dynamo.llm.parsers.harmony import HarmonyParser
-from dynamo.llm.parsers.thoughts import THOUGHTS
+from dynamo.llm.parsers.parser import AnswerParser
+from dynamo.llm.parsers.reasoning_formats import THOUGHTS
 from dynamo.llm.parsers.tool_formats import TOOLS
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dynamo.llm import ChatTemplate
+from dynamo.llm.processing.chat_template import MOST_VALUES
 from dynamo.runtime.errors import InvalidArgument
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -60,6 +61,19 @@ def test_tool_calls_have_objects_as_arguments() -> None:
     calls = [{"function": {"name": "f", "arguments": text}} for text in ('{"x": 1}', "nonsense", "[" * 100_000)]
     deep = json.dumps("[" * 100_000)
     assert template.render([{"role": "assistant", "tool_calls": calls}]) == f'{{"x": 1}};"nonsense";{deep};'
+
+
+def test_arguments_of_very_many_values_are_refused() -> None:
+    """They would be parsed, for every request that repeats the conversation; a long text among them is not many."""
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | length }}")
+
+    def render(arguments: str) -> str:
+        return template.render([{"role": "assistant", "tool_calls": [{"function": {"arguments": arguments}}]}])
+
+    assert render('["' + "a" * 3_000_000 + '"]') == "1"
+    for many in ("[" + "[]," * MOST_VALUES + "[]]", "[" + "1," * MOST_VALUES + "1]"):
+        with pytest.raises(InvalidArgument, match="more than 262144 values"):
+            render(many)
 
 
 ASKED = {"type": "function", "id": "1", "function": {"name": "f", "arguments": '{"x": [1, "é"]}'}}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo.llm import Detokenizer, openai_finish_reason
-from dynamo.llm.bytelevel import EOS_ID, ByteTokenizer
-from dynamo.llm.hf import open_hf_tokenizer
-from dynamo.llm.pieces import take_characters
+from dynamo.llm.tokenizer.byte_level import EOS_ID, ByteTokenizer
+from dynamo.llm.tokenizer.huggingface import open_hf_tokenizer
+from dynamo.llm.tokenizer.token_table import take_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

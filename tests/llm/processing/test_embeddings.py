@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm.bytelevel import ByteTokenizer
-from dynamo.llm.card import ModelCard
-from dynamo.llm.embeddings import (
+from dynamo.llm.model_card import ModelCard
+from dynamo.llm.processing.embeddings import (
     MOST_INPUTS,
     InputTooLong,
     check_dimensions,
@@ -24,7 +23,8 @@ from dynamo.llm.embeddings import (
     shortened,
     tokenised,
 )
-from dynamo.llm.preprocess import Preprocessor
+from dynamo.llm.processing.preprocess import Preprocessor
+from dynamo.llm.tokenizer.byte_level import ByteTokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 
@@ -114,11 +114,11 @@ def test_which_dimensions_can_be_given() -> None:
 def test_the_forms_of_an_answer() -> None:
     """Ours, the original's and OpenAI's, with numbers or base64, say the same."""
     one, two = packed([1.0, 2.0]), packed([3.0, 4.0])
-    assert read_vectors([1, two]).found == [(1, two)]
+    assert read_vectors([1, two]).vectors == [(1, two)]
     original = read_vectors({"embeddings": [[1.0, 2.0], [3, 4]], "prompt_tokens": 5, "total_tokens": 5})
     data = [{"index": 1, "embedding": base64.b64encode(two).decode()}, {"index": 0, "embedding": [1, 2]}]
     openai = read_vectors({"object": "list", "data": data, "usage": {"prompt_tokens": 5, "total_tokens": 5}})
-    assert dict(original.found) == dict(openai.found) == {0: one, 1: two}
+    assert dict(original.vectors) == dict(openai.vectors) == {0: one, 1: two}
     assert (original.prompt_tokens, openai.prompt_tokens) == (5, 5)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamo.llm import ContextLengthExceeded, Preprocessor, open_model
-from dynamo.llm.preprocess import clip_tokens, read_prompts
+from dynamo.llm.processing.preprocess import check_work, clip_tokens, content_size, read_prompts
 from dynamo.llm.protocols import PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
 
@@ -22,6 +24,21 @@ def model(checkout: Path) -> Preprocessor:
     """The trained model: 64 tokens of context, BOS before texts, chat markers."""
     opened = open_model(checkout)
     return Preprocessor.load(opened.card, opened.files)
+
+
+@pytest.fixture
+def large(checkout: Path) -> Preprocessor:
+    """The same with a context for books."""
+    opened = open_model(checkout)
+    card = msgspec.structs.replace(opened.card, context_length=100_000)
+    return Preprocessor.load(card, opened.files)
+
+
+def at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of what never waits."""
+    with pytest.raises(StopIteration) as end:
+        work.send(None)
+    return end.value.value
 
 
 def chat(model: Preprocessor, **body: Any) -> list[PreprocessedRequest]:
@@ -228,3 +245,60 @@ def test_surrogates_in_a_prompt_are_refused(model: Preprocessor) -> None:
 def test_annotations_are_passed_on(model: Preprocessor) -> None:
     """Dynamo's clients ask for extra events by name."""
     assert chat(model, nvext={"annotations": ["token_ids"]})[0].annotations == ["token_ids"]
+
+
+def test_a_long_text_is_counted_part_by_part(
+    model: Preprocessor, large: Preprocessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is far too long is refused before all of it is looked at; what may fit is tokenised whole."""
+    counted: list[int] = []
+    own = type(large.tokenizer).count
+
+    def count(self: Any, text: str) -> int:
+        counted.append(len(text))
+        return own(self, text)
+
+    monkeypatch.setattr(type(large.tokenizer), "count", count)
+    monkeypatch.setattr(type(large.tokenizer), "encode", None)
+    with pytest.raises(ContextLengthExceeded, match="at least"):
+        at_once(large.completion({"model": "m", "prompt": "ŋɣ" * 2_000_000}, blocking=True))
+    assert sum(counted) < 1_000_000
+    monkeypatch.undo()
+    text = "Hello world " * 5
+    assert at_once(model.completion({"model": "m", "prompt": text}, blocking=True)) == completion(model, prompt=text)
+
+
+def test_work_asked_for_at_once_is_bounded() -> None:
+    """Prompt tokens count once per answer; four contexts are always allowed, and a million tokens."""
+    check_work(8192, 128, 8192)
+    check_work(131_072, 8, 131_072)
+    check_work(2_000_000, 2, 1_000_000)
+    for tokens, answers, context in ((8193, 128, 8192), (1_048_577, 1, None), (2_000_001, 2, 1_000_000)):
+        with pytest.raises(InvalidArgument, match="ask in several"):
+            check_work(tokens, answers, context)
+
+
+def test_prompts_are_not_all_tokenised_where_the_first_are_too_much(
+    model: Preprocessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is more than one request may ask for is refused as soon as that is clear."""
+    monkeypatch.setattr("dynamo.llm.processing.preprocess.MOST_PROMPT_TOKENS", 100)
+    read: list[str] = []
+    own = type(model.tokenizer).encode
+
+    def encode(self: Any, text: str, add_special: bool = True) -> list[int]:
+        read.append(text)
+        return own(self, text, add_special)
+
+    monkeypatch.setattr(type(model.tokenizer), "encode", encode)
+    prompts = ["Hello world Hello world Hello"] * 500
+    with pytest.raises(InvalidArgument, match="prompt: 1 answer"):
+        at_once(model.completion({"model": "m", "prompt": prompts}, blocking=True))
+    assert len(read) < 200
+
+
+def test_arguments_of_calls_count_as_work() -> None:
+    """A chat whose calls carry much is rendered in a thread, as one with long texts is."""
+    call = {"function": {"name": "f", "arguments": "[" + "1," * 100_000 + "1]"}}
+    assert content_size([{"role": "assistant", "tool_calls": [call]}]) > 1 << 19
+    assert content_size([{"role": "assistant", "tool_calls": [{}, None, {"function": {"arguments": 3}}]}]) < 5000

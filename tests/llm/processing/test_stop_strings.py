@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.llm.stopping import StopMatcher
+from dynamo.llm.processing.stop_strings import StopMatcher
 
 letters = st.text(alphabet="ab\u00e9", max_size=5)
 pieces = st.lists(letters, max_size=12)

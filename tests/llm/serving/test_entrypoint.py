@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynamo.llm import EngineType, EntrypointArgs, KvRouterConfig, RouterConfig, RouterMode
-from dynamo.llm import entrypoint as module
+from dynamo.llm.serving import entrypoint as module
 
 
 def test_a_nought_is_a_value() -> None:

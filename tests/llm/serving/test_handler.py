@@ -10,8 +10,8 @@ import pytest
 from tests.llm.on_loop import on_loop
 
 from dynamo.llm.exceptions import HttpError, http_status
-from dynamo.llm.handlers.adapting import adapter
 from dynamo.llm.protocols import read_delta
+from dynamo.llm.serving.handler import adapter
 from dynamo.runtime import Context, DynamoException, EngineError, InvalidArgument, NoInstances
 
 TOKENS = {"model": "m", "token_ids": [1, 2, 3], "stop_conditions": {"max_tokens": 5}, "eos_token_ids": [9]}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, RouterConfig, RouterMode, WorkerType
-from dynamo.llm.kv.config import KvRouterConfig
-from dynamo.llm.registering import read
+from dynamo.llm.kv_router.config import KvRouterConfig
+from dynamo.llm.serving.register_arguments import read
 from dynamo.runtime import DistributedRuntime, Endpoint, InvalidArgument
 from dynamo.runtime import RouterMode as RuntimeMode
 

@@ -29,7 +29,7 @@ from dynamo.llm import (
     update_model_taints,
     with_engine_data,
 )
-from dynamo.llm.card import ModelCard
+from dynamo.llm.model_card import ModelCard
 from dynamo.runtime import DistributedRuntime, Endpoint, InvalidArgument, StreamIncomplete
 
 BOTH = ModelType.Chat | ModelType.Completions

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.llm.models.hostile_files import tokenizer_json
 from tokenizers import Tokenizer as Native
 
-from dynamo.llm import hf
-from dynamo.llm.bytelevel import ByteTokenizer
-from dynamo.llm.hf import open_hf_tokenizer
-from dynamo.llm.segments import SegmentCache
-from dynamo.llm.tokenizer import Mode, Tokenizer
+from dynamo.llm.tokenizer import encoders, huggingface
+from dynamo.llm.tokenizer.byte_level import ByteTokenizer
+from dynamo.llm.tokenizer.huggingface import open_hf_tokenizer
+from dynamo.llm.tokenizer.segment_cache import SegmentCache
+from dynamo.llm.tokenizer.tokenizer import Mode, Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "<|im", "_start|>", " ", "\n", "\n\n"]
@@ -132,12 +133,62 @@ def test_fastokens_is_only_used_where_it_is_equal(byte_level_file: Path, monkeyp
             return types.SimpleNamespace(ids=[0])
 
     for loaded, reason in ((Wrong(), "other ids"), ("it is not installed", "not installed")):
-        monkeypatch.setattr(hf, "load_fast", lambda path, loaded=loaded: loaded)
+        monkeypatch.setattr(huggingface, "load_fast", lambda path, loaded=loaded: loaded)
         assert not open_hf_tokenizer(byte_level_file).uses_fastokens
         with pytest.raises(InvalidArgument, match=f"fastokens can't be used: .*{reason}"):
             open_hf_tokenizer(byte_level_file, "fastokens")
     monkeypatch.undo()
     assert open_hf_tokenizer(byte_level_file).uses_fastokens
+
+
+def test_a_byte_that_a_vocabulary_lacks(byte_level_file: Path, tmp_path: Path) -> None:
+    """fastokens refuses the text, so the model's own tokenizer is taken, which leaves the byte out."""
+
+    def lack(data: Any) -> None:
+        vocab = data["model"]["vocab"]
+        vocab["<another>"] = vocab.pop("×")  # as a byte-level vocabulary writes 0xD7
+        data["model"]["merges"] = []
+
+    path = changed(byte_level_file, tmp_path, lack)
+    tokenizer = open_hf_tokenizer(path)
+    assert not tokenizer.uses_fastokens
+    assert (
+        tokenizer.encode("a \u05d0 b", False)
+        == Native.from_file(str(path)).encode("a \u05d0 b", add_special_tokens=False).ids
+    )
+    with pytest.raises(InvalidArgument, match=r"fastokens can't be used: it gave up on a text .*0xd7"):
+        open_hf_tokenizer(path, "fastokens")
+
+
+@pytest.mark.parametrize("mode", ["default", "fastokens"])
+def test_an_error_of_a_library_is_the_refusal_of_a_text(byte_level_file: Path, mode: Mode) -> None:
+    """Of whatever type it is: what no probe shows, a request may."""
+    tokenizer = open_hf_tokenizer(byte_level_file, mode)
+
+    class Broken:
+        def encode(self, text: str) -> Any:
+            raise ValueError("byte 0xd7 has no token")
+
+        def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> Any:
+            raise Exception("byte 0xd7 has no token")  # as the library does
+
+    tokenizer._encode_all = encoders._fast(Broken()) if mode == "fastokens" else tokenizer._encode_native
+    tokenizer._native = Broken()  # type: ignore[assignment]
+    for encode in (tokenizer.encode, tokenizer.count):
+        with pytest.raises(InvalidArgument, match="the model's tokenizer failed on the text: byte 0xd7 has no token"):
+            encode("never seen")
+
+
+@pytest.mark.parametrize("prefix", ["##", "#", "é", ""])
+def test_a_prefix_of_pieces_that_fits_its_merges(prefix: str, tmp_path: Path) -> None:
+    """A BPE that marks what goes on within a word takes the mark off the second part of each merge."""
+    vocab = {name: number for number, name in enumerate(["a", f"{prefix}b", f"{prefix}é", "ab", "abé"])}
+    merges = [["a", f"{prefix}b"], ["ab", f"{prefix}é"]]
+    for written in (merges, [" ".join(pair) for pair in merges]):
+        model = {"type": "BPE", "vocab": vocab, "merges": written, "continuing_subword_prefix": prefix}
+        path = tmp_path / "tokenizer.json"
+        path.write_bytes(tokenizer_json(model=model))
+        assert open_hf_tokenizer(path).encode("abé", False) == [4]
 
 
 def test_truncation_and_padding_of_the_file_are_off(byte_level_file: Path, tmp_path: Path) -> None:
@@ -212,7 +263,7 @@ def test_long_texts_leave_the_loop_free(byte_level_file: Path, monkeypatch: pyte
         assert len(threads) == 1
         assert await tokenizer.encode_async(text) == first
         assert len(threads) == 1
-        await tokenizer.encode_async("x" * (hf.INLINE_CUT + 1))
+        await tokenizer.encode_async("x" * (huggingface.INLINE_CUT + 1))
         assert len(threads) == 2
 
     asyncio.run(main())

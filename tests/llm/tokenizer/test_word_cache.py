@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex as NativeRegex
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dynamo.llm import words
-from dynamo.llm.hf import HfTokenizer, open_hf_tokenizer
-from dynamo.llm.words import Words
+from dynamo.llm.tokenizer import word_cache
+from dynamo.llm.tokenizer.huggingface import HfTokenizer, open_hf_tokenizer
+from dynamo.llm.tokenizer.word_cache import Words
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -104,12 +104,12 @@ def test_other_letters_are_the_library_s(opened: HfTokenizer) -> None:
 
 def test_memory_is_bounded(opened: HfTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many words come, a bounded number is remembered, and the ids stay right."""
-    monkeypatch.setattr(words, "MOST_KNOWN", 50)
+    monkeypatch.setattr(word_cache, "MOST_KNOWN", 50)
     encode, rng = by_words(opened), random.Random(7)
     for _ in range(200):
         text = " ".join("".join(rng.choices(string.ascii_letters, k=5)) for _ in range(8))
         assert encode([text]) == [whole(opened, text)]
-        assert len(encode._known) <= 50 + words.MOST_LEARNED
+        assert len(encode._known) <= 50 + word_cache.MOST_LEARNED
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,11 @@ CASES = [
     ("components: [{}]", "spec.components[0].engine: is required", "engine: mocker"),
     ("components: []", "spec.components", "at least 1"),
     ("components:", "spec.components: is required", "list at least one"),
-    ("components: [{engine: mocker}]\nreplica: 2", "spec.replica: is no field here", "did you mean replicas?"),
+    ("components: [{engine: mocker}]\nreplica: 2", "spec.replica: is not a field here", "did you mean replicas?"),
     ("components: [{engine: mocker, tensor_parallel_size: 2}]", "tensor_parallel_size", "mean tensorParallelSize?"),
     ("components: [{engine: mocker, replicas: '2'}]", "[0].replicas: must be a whole number", "remove the quotes"),
     ("components: [{engine: mocker, replicas: -1}]", "components[0].replicas", "must be 0 or more, not -1"),
-    ("components: [{engine: mocker}]\nrestart: 2026", "spec.restart: must be a text", "quote it"),
+    ("components: [{engine: mocker}]\nrestart: 2026", "spec.restart: must be a string", "quote it"),
     ("components: [{engine: mocker}]\nfrontend: {port: 70000}", "spec.frontend.port", "65535 or less"),
     ("components: [{engine: mocker}]\nfrontend: {router: {mode: kvv}}", "spec.frontend.router.mode", "mean kv?"),
     ("components: [{engine: mocker}]\nmodel: {cache: {size: big}}", "model.cache.size: 'big'", "like 500m, 4 or 40Gi"),
@@ -165,32 +165,57 @@ def test_other_kubernetes_objects_are_passed_over() -> None:
     one = spec("components: [{engine: mocker}]")
     assert len(load_pipelines(f"apiVersion: v1\nkind: Secret\n---\n{one}")) == 1
     assert "kind: must be DynamoPipeline" in problems(one.replace("DynamoPipeline", "DynamoPipelin"))[0]
-    assert "holds no DynamoPipeline" in problems("apiVersion: v1\nkind: Secret\n")[0]
+    assert "contains Secret, not DynamoPipeline: start with" in problems("apiVersion: v1\nkind: Secret\n")[0]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no DynamoPipeline"),
+        ("", "contains no DynamoPipeline"),
         ("just a text", "start with `apiVersion"),
-        ("- 1\n- 2", "is no DynamoPipeline but a list"),
-        ("a: [b\nc: d", "f.yaml:2: is no valid YAML"),
+        ("- 1\n- 2", "is not a DynamoPipeline but a list"),
+        ("a: [b\nc: d", "f.yaml:2: is not valid YAML"),
         ("a:\n\tb: c", "indent with spaces, not tabs"),
         ("a: \x01", "character U+0001"),
         ("a: !!python/object:os.system {}", "only plain values"),
         ("a: !!binary aGk=", "only plain values"),
         ("1: 2", "quote it"),
         ('a: "\\0"', "has a NUL"),
-        ('a: {b: ["\\ud800"]}', "half a surrogate"),
+        ('a: {b: ["\\ud800"]}', "an unpaired surrogate"),
         ("a: &x [*x]", "nested too deeply"),
-        ("a: " + "[" * 200, "is no valid YAML"),
-        ("a: " + "9" * 5000, "is no valid YAML"),
+        ("a: " + "[" * 200, "is not valid YAML"),
+        ("a: " + "9" * 5000, "is not valid YAML"),
         ("x: 1\n" * 300_000, "larger than 1 MB"),
+        ("---\nx: 1\n" * 2001, "more than 2000 documents"),
     ],
 )
 def test_what_is_no_pipeline_file_is_said_so(text: str, said: str) -> None:
     """One sentence for every kind of rubbish."""
     assert said in problems(text)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 20_000, "is nested too deeply"),
+        ("{a: " * 20_000, "is nested too deeply"),
+        ("".join(f"{' ' * n}a:\n" for n in range(900)), "is nested too deeply"),
+        ("a: !!bool z\n", "is not valid YAML: 'z'"),
+    ],
+    ids=["lists", "mappings", "indents", "a word that is no boolean"],
+)
+def test_what_yaml_itself_stumbles_over_is_one_sentence(text: str, said: str) -> None:
+    """Depth that its parser can't follow, and words of a type that they don't have."""
+    (problem,) = problems(text)
+    assert said in problem
+
+
+def test_very_many_problems_are_counted() -> None:
+    """The text of the error has the first hundred."""
+    with pytest.raises(PipelineFileError) as caught:
+        load_pipelines("---\na: 1\n" * 150)
+    assert len(caught.value.problems) > 150
+    assert str(caught.value).splitlines()[-1] == f"... and {len(caught.value.problems) - 100} more problems"
 
 
 def test_aliases_cannot_explode() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operator.cluster import NOW, Cluster, planned
 from tests.operator.pipelines import FULL, SMALLEST, pipeline, valid_pipelines
+from tests.operator.played_cluster import NOW, Cluster, planned
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.changes import Apply, Conflict, Delete, Resize
-from dynamo.operator.observe import observe
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import Site
+from dynamo.operator.cluster.observe import observe
+from dynamo.operator.cluster.writes import Apply, Conflict, Delete, Resize
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import ClusterSettings
 
 
 def mocker(**component: Any) -> DynamoPipeline:
@@ -74,7 +74,7 @@ def test_a_broken_image_is_escaped() -> None:
     cluster = Cluster(broken=["dynamo/worker:bad"])
     found = mocker(replicas=3)
     cluster.settle(found)
-    bad, good = (Site("dynamo/frontend:1", {"default": f"dynamo/worker:{tag}"}) for tag in ("bad", "good"))
+    bad, good = (ClusterSettings("dynamo/frontend:1", {"default": f"dynamo/worker:{tag}"}) for tag in ("bad", "good"))
     for _ in range(20):
         cluster.reconcile(found, bad)
         cluster.step()

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tests.operator.pipelines import FULL, SMALLEST, pipeline, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.diff import differences, matches, quantity
-from dynamo.operator.plan import Environment, plan
-from dynamo.operator.resources.render import manifests, with_images
-from dynamo.operator.resources.site import Manifest, Site
+from dynamo.operator.cluster.diff import differences, matches, quantity
+from dynamo.operator.manifests.context import ClusterSettings, Manifest
+from dynamo.operator.manifests.render import manifests, with_images
+from dynamo.operator.plan.plan import Environment, plan
 
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
-SITE = Site("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
 
 
 def render(found: DynamoPipeline) -> list[Manifest]:
-    return manifests(found, with_images(plan(found, CLUSTER), found, SITE), SITE)
+    return manifests(found, with_images(plan(found, CLUSTER), found, CLUSTER_SETTINGS), CLUSTER_SETTINGS)
 
 
 def stored(value: Any, name: str = "") -> Any:

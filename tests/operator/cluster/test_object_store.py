@@ -1,4 +1,4 @@
-"""The mirror: what it takes, what is news, and that what is old says nothing."""
+"""The store: what it takes, what is news, and that what is old says nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import CHILDREN, PODS, resource_of
-from dynamo.operator.mirror import Mirror, trimmed
-from dynamo.operator.observe import is_ready, why
-from dynamo.operator.resources import naming
+from dynamo.operator.cluster.object_store import ObjectStore, trimmed
+from dynamo.operator.cluster.observe import is_ready, why
+from dynamo.operator.kube.resources import CHILDREN, PODS, Key, resource_of
+from dynamo.operator.manifests import naming
 
 SETS, CONFIGS = resource_of("StatefulSet"), resource_of("ConfigMap")
 KEY, OTHER = Key("serving", "llama"), Key("serving", "other")
@@ -26,24 +25,24 @@ def child(name: str = "x", version: int = 1, owner: str | None = "llama", **more
     } | more
 
 
-def opened() -> Mirror:
-    mirror = Mirror()
+def opened() -> ObjectStore:
+    store = ObjectStore()
     for kind in (*CHILDREN, PODS):
-        mirror.live(kind, None, True)
-    return mirror
+        store.live(kind, None, True)
+    return store
 
 
-def names(mirror: Mirror, key: Key = KEY) -> list[str]:
-    return [o["metadata"]["name"] for o in mirror.of(SETS, key) or []]
+def names(store: ObjectStore, key: Key = KEY) -> list[str]:
+    return [o["metadata"]["name"] for o in store.of(SETS, key) or []]
 
 
 def test_news_is_what_a_decision_reads() -> None:
     """A status that nobody reads, or managed fields: no look for that."""
-    mirror = opened()
-    assert mirror.take(SETS, child(spec={"replicas": 1})) == {KEY}
-    assert mirror.take(SETS, child(version=2, spec={"replicas": 1}, status={"readyReplicas": 1})) == set()
-    assert mirror.take(SETS, child(version=3, spec={"replicas": 2})) == {KEY}
-    assert mirror.of(SETS, KEY) == [
+    store = opened()
+    assert store.take(SETS, child(spec={"replicas": 1})) == {KEY}
+    assert store.take(SETS, child(version=2, spec={"replicas": 1}, status={"readyReplicas": 1})) == set()
+    assert store.take(SETS, child(version=3, spec={"replicas": 2})) == {KEY}
+    assert store.of(SETS, KEY) == [
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 2},
          "metadata": {"namespace": "serving", "name": "x", "labels": {naming.PIPELINE: "llama"}}}
     ]  # fmt: skip
@@ -51,50 +50,50 @@ def test_news_is_what_a_decision_reads() -> None:
 
 def test_what_is_older_says_nothing() -> None:
     """Our own write is known from its answer; the events of before and of itself come later."""
-    mirror = opened()
-    mirror.take(SETS, child(version=5, spec={"replicas": 2}))
-    assert mirror.take(SETS, child(version=4, spec={"replicas": 1})) == set()
-    assert mirror.take(SETS, child(version=5, spec={"replicas": 2})) == set()
-    assert mirror.drop(SETS, child(version=4)) == set()
-    assert names(mirror) == ["x"]
-    assert mirror.drop(SETS, child(version=6)) == {KEY}
-    assert mirror.drop(SETS, child(version=6)) == set()
-    assert names(mirror) == []
+    store = opened()
+    store.take(SETS, child(version=5, spec={"replicas": 2}))
+    assert store.take(SETS, child(version=4, spec={"replicas": 1})) == set()
+    assert store.take(SETS, child(version=5, spec={"replicas": 2})) == set()
+    assert store.drop(SETS, child(version=4)) == set()
+    assert names(store) == ["x"]
+    assert store.drop(SETS, child(version=6)) == {KEY}
+    assert store.drop(SETS, child(version=6)) == set()
+    assert names(store) == []
 
 
 def test_a_list_ends_what_it_does_not_have() -> None:
     """But not what was written after it was made, and not what lies in other namespaces or is of other kinds."""
-    mirror = opened()
+    store = opened()
     for name, version in (("gone", 1), ("kept", 2), ("newer", 9)):
-        mirror.take(SETS, child(name, version))
-    mirror.take(CONFIGS, child("gone"))
-    assert mirror.listed(SETS, "elsewhere", [], "5") == set()
-    assert mirror.listed(SETS, None, [("serving", "kept")], "5") == {KEY}
-    assert names(mirror) == ["kept", "newer"]
-    assert mirror.of(CONFIGS, KEY) != []
+        store.take(SETS, child(name, version))
+    store.take(CONFIGS, child("gone"))
+    assert store.listed(SETS, "elsewhere", [], "5") == set()
+    assert store.listed(SETS, None, [("serving", "kept")], "5") == {KEY}
+    assert names(store) == ["kept", "newer"]
+    assert store.of(CONFIGS, KEY) != []
 
 
 def test_an_object_may_change_hands() -> None:
     """A label that was edited is news for both; one without is nobody's."""
-    mirror = opened()
-    mirror.take(SETS, child())
-    assert mirror.take(SETS, child(version=2, owner="other")) == {KEY, OTHER}
-    assert (names(mirror), names(mirror, OTHER)) == ([], ["x"])
-    assert mirror.take(SETS, child(version=3, owner=None)) == {OTHER}
-    assert mirror.size() == 0
+    store = opened()
+    store.take(SETS, child())
+    assert store.take(SETS, child(version=2, owner="other")) == {KEY, OTHER}
+    assert (names(store), names(store, OTHER)) == ([], ["x"])
+    assert store.take(SETS, child(version=3, owner=None)) == {OTHER}
+    assert store.size() == 0
 
 
 def test_only_a_live_watch_answers() -> None:
     """Of everything or of the pipeline's own namespace; else the server is asked."""
-    mirror = Mirror()
-    mirror.take(SETS, child())
-    assert mirror.of(SETS, KEY) is None
-    mirror.live(SETS, "elsewhere", True)
-    assert mirror.of(SETS, KEY) is None
-    mirror.live(SETS, "serving", True)
-    assert names(mirror) == ["x"]
-    mirror.live(SETS, "serving", False)
-    assert mirror.of(SETS, KEY) is None
+    store = ObjectStore()
+    store.take(SETS, child())
+    assert store.of(SETS, KEY) is None
+    store.live(SETS, "elsewhere", True)
+    assert store.of(SETS, KEY) is None
+    store.live(SETS, "serving", True)
+    assert names(store) == ["x"]
+    store.live(SETS, "serving", False)
+    assert store.of(SETS, KEY) is None
 
 
 def test_a_pod_is_kept_without_its_spec() -> None:
@@ -159,8 +158,8 @@ def test_what_is_left_out_of_a_pod_decides_nothing(status: dict[str, Any], ends:
 
 
 def test_a_pod_on_its_way_is_no_news() -> None:
-    """Created, and then ready: two looks; bound, pulled and started in between: none."""
-    mirror = opened()
+    """Created, and then ready: two reconciles; bound, pulled and started in between: none."""
+    store = opened()
     running = {"type": "Initialized", "status": "True"}
     on_its_way: list[dict[str, Any]] = [
         {"phase": "Pending"},
@@ -172,28 +171,28 @@ def test_a_pod_on_its_way_is_no_news() -> None:
         {"phase": "Running", "conditions": [running], "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
         {"phase": "Running", "conditions": [running, {"type": "Ready", "status": "True"}]},
     ]
-    news = [mirror.take(PODS, child(version=n, status=one)) for n, one in enumerate(on_its_way)]
+    news = [store.take(PODS, child(version=n, status=one)) for n, one in enumerate(on_its_way)]
     assert news == [{KEY}, set(), set(), set(), {KEY}]
 
 
 def test_a_model_that_is_loaded_is_news() -> None:
     """It may take long: that it began, and that it ended, is told; of other init containers nothing."""
-    mirror = opened()
+    store = opened()
 
     def pod(name: str, state: dict[str, Any]) -> dict[str, Any]:
         return {"phase": "Pending", "initContainerStatuses": [{"name": name, "state": state}]}
 
     states = [pod("theirs", {"running": {}}), pod("model", {"running": {}}), pod("model", {"terminated": {}})]
-    assert [mirror.take(PODS, child(version=n, status=one)) for n, one in enumerate(states)] == [{KEY}, {KEY}, {KEY}]
-    assert mirror.take(PODS, child("b", version=1, status={})) == {KEY}
-    assert mirror.take(PODS, child("b", version=2, status=states[0])) == set()
+    assert [store.take(PODS, child(version=n, status=one)) for n, one in enumerate(states)] == [{KEY}, {KEY}, {KEY}]
+    assert store.take(PODS, child("b", version=1, status={})) == {KEY}
+    assert store.take(PODS, child("b", version=2, status=states[0])) == set()
 
 
 def test_any_order_of_events_ends_with_the_truth() -> None:
     """Late events, own writes taken in before them, a list at the end: the newest of each object stands."""
     for seed in range(200):
         chance = random.Random(seed)
-        mirror, truth, told = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
+        store, truth, told = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
         for version in range(1, 40):
             name = chance.choice("abc")
             if name in truth and chance.random() < 0.3:
@@ -202,9 +201,9 @@ def test_any_order_of_events_ends_with_the_truth() -> None:
                 truth[name] = child(name, version, data={"v": version})
                 told.append(("take", truth[name]))
                 if chance.random() < 0.4:
-                    mirror.take(CONFIGS, truth[name])
+                    store.take(CONFIGS, truth[name])
         for kind, found in told:
-            (mirror.take if kind == "take" else mirror.drop)(CONFIGS, found)
-        mirror.listed(CONFIGS, None, [("serving", n) for n in truth], "40")
-        found = {o["metadata"]["name"]: o["data"] for o in mirror.of(CONFIGS, KEY) or []}
+            (store.take if kind == "take" else store.drop)(CONFIGS, found)
+        store.listed(CONFIGS, None, [("serving", n) for n in truth], "40")
+        found = {o["metadata"]["name"]: o["data"] for o in store.of(CONFIGS, KEY) or []}
         assert found == {n: o["data"] for n, o in truth.items()}, json.dumps(told)

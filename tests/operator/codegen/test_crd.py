@@ -15,10 +15,10 @@ from tests.operator.pipelines import FULL, ROUTED, SMALLEST, Spec, body, specs
 
 from dynamo.operator.api import rules
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.crd_rules import BY_SCHEMA, CEL_RULES
-from dynamo.operator.crdgen import FILE_NAME, FOLDERS, crd, crd_text
+from dynamo.operator.codegen.cel_rules import BY_SCHEMA, BY_THE_OPERATOR, CEL_RULES
+from dynamo.operator.codegen.crd import FILE_NAME, FOLDERS, crd, crd_text
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = {"model": {"source": "/m"}}
 
 
@@ -55,7 +55,7 @@ def test_the_schema_is_structural() -> None:
 def test_every_field_has_a_description() -> None:
     """`kubectl explain` has a sentence for each field; the object's metadata is Kubernetes' own."""
     missing = [p for p, n in walk(schema()) if not n.get("description") and not p.endswith("{}") and p != "metadata"]
-    assert [p for p in missing if not p.endswith(("endpoints[]", "hostnames[]"))] == []
+    assert [p for p in missing if not p.endswith(("endpoints[]", "hostnames[]", "paths[]"))] == []
 
 
 def test_nothing_is_filled_into_lists() -> None:
@@ -77,11 +77,32 @@ def test_lists_are_bounded_and_say_what_they_are() -> None:
             assert key in items.get("required", []) or "default" in items["properties"][key], path
 
 
+def test_every_text_list_and_map_has_a_bound() -> None:
+    """Who may write a pipeline, or its status, decides no size: not a text's, a list's, or a map's."""
+    unbounded = [path for path, node in walk(schema()) if path not in _KUBERNETES and _lacks_bound(node)]
+    assert unbounded == []
+
+
+_KUBERNETES = ("", "metadata", "apiVersion", "kind")
+
+
+def _lacks_bound(node: dict[str, Any]) -> bool:
+    if node.get("type") == "string":
+        return "maxLength" not in node and "enum" not in node
+    if node.get("x-kubernetes-int-or-string"):
+        return "maxLength" not in node and "pattern" in node
+    if node.get("type") == "array":
+        return "maxItems" not in node
+    is_map = "additionalProperties" in node or node.get("x-kubernetes-preserve-unknown-fields")
+    return bool(is_map) and "maxProperties" not in node
+
+
 def test_every_rule_has_its_counterpart() -> None:
     """A new rule in `api/rules.py` without CEL or schema fails here, and a CEL rule names a real one and a place."""
     names = {r.__name__ for r in (*rules.ROOT_RULES, *rules.SPEC_RULES, *rules.COMPONENT_RULES)}
     mirrored = {r.mirrors for r in CEL_RULES} - {""}
-    assert mirrored | set(BY_SCHEMA) == names
+    assert mirrored | set(BY_SCHEMA) | BY_THE_OPERATOR == names
+    assert not mirrored & BY_THE_OPERATOR
     places = {path for path, _ in walk(schema())}
     assert {r.place for r in CEL_RULES} <= places
     for rule in CEL_RULES:
@@ -150,6 +171,8 @@ BAD: list[tuple[Spec, str, str]] = [
     ({**SMALLEST, "frontend": {"ingress": {}, "httpRoute": {"gateway": {"name": "g"}}}},
      "spec.frontend.httpRoute", "keep one"),
     (one(engine="mocker", rollout={"maxSurge": 0, "maxUnavailable": "0%"}), "components[0].rollout", "raise one"),
+    (one(engine="mocker", nodes=2, tensorParallelSize=2, replicas=513), "spec.components", "1024 pods at most"),
+    ({"replicas": 500, "components": [{"engine": "mocker", "name": n} for n in "abc"]}, "spec.components", "1024 pods"),
 ]  # fmt: skip
 
 

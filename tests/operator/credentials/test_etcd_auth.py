@@ -11,14 +11,16 @@ import aiohttp
 import pytest
 from tests.fixtures_etcd import EtcdServer
 
-from dynamo.operator.credentials import rights
+from dynamo.operator.credentials import permissions
 from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth, EtcdError
 from dynamo.operator.credentials.etcd_users import REPLACED_SECONDS, Leftovers, Owner, owner_of, user_name
-from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.discovery.etcd import EtcdStore
+from dynamo.runtime.discovery.registry import Registry
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EPOCH_KEY, EndpointPath, InstanceKey
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import Registry
+from dynamo.runtime.transport.bus import Verdict
+
+pytestmark = pytest.mark.usefixtures("any_etcd_version")
 
 OURS, THEIRS = "serving_llama", "research_llama"
 ROOT = EtcdAdmin("root", "secret")
@@ -39,7 +41,7 @@ def store(server: EtcdServer, namespace: str) -> EtcdStore:
 async def with_two_users(auth: EtcdAuth) -> None:
     assert await auth.set_up("epoch")
     for namespace in (OURS, THEIRS):
-        assert await auth.ensure(namespace, f"p-{namespace}", rights.keys(namespace))
+        assert await auth.ensure(namespace, f"p-{namespace}", permissions.keys(namespace))
 
 
 async def ping(_key: InstanceKey) -> Verdict:
@@ -92,8 +94,8 @@ def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None
         assert not await auth.set_up("two")
         await auth._call("auth/role/add", {"name": OURS})
         await auth._call("auth/user/add", {"name": OURS, "password": f"p-{OURS}"})
-        assert await auth.ensure(OURS, f"p-{OURS}", rights.keys(OURS))
-        assert not await auth.ensure(OURS, f"p-{OURS}", rights.keys(OURS))
+        assert await auth.ensure(OURS, f"p-{OURS}", permissions.keys(OURS))
+        assert not await auth.ensure(OURS, f"p-{OURS}", permissions.keys(OURS))
         mine = store(own_etcd, OURS)
         assert (await mine.read(EPOCH_KEY)).entries[0].value == b"one"
         await mine.close()
@@ -102,6 +104,29 @@ def test_everything_may_be_done_twice_or_by_halves(own_etcd: EtcdServer) -> None
         await auth.remove(OURS)
         await auth.remove(OURS)
         assert await auth.names() == {"root"}
+
+    run(own_etcd, case)
+
+
+@pytest.mark.servers
+def test_who_came_before_sign_in_has_no_way_in(own_etcd: EtcdServer) -> None:
+    """While etcd asked nobody, anybody could make a user with all rights, root's own password included."""
+
+    async def case(auth: EtcdAuth) -> None:
+        for name in ("root", "planted", OURS):
+            await auth._call("auth/user/add", {"name": name, "password": "planted"})
+        await auth._call("auth/role/add", {"name": "root"})
+        await auth._call("auth/role/add", {"name": OURS})
+        await auth._call("auth/user/grant", {"user": "planted", "role": "root"})
+        await auth._call("auth/user/grant", {"user": OURS, "role": "root"})
+        assert await auth.set_up("one")
+        assert await auth.names() == {"root"}
+        async with aiohttp.ClientSession() as session:
+            for name in ("root", "planted", OURS):
+                with pytest.raises(EtcdError, match="authentication failed"):
+                    await EtcdAuth(session, [own_etcd.url], EtcdAdmin(name, "planted")).names()
+        assert await auth.ensure(OURS, f"p-{OURS}", permissions.keys(OURS))
+        assert await auth._roles_of(OURS) == [OURS]
 
     run(own_etcd, case)
 
@@ -145,7 +170,7 @@ def test_refusals_are_sentences_without_secrets(own_etcd: EtcdServer) -> None:
         await asyncio.to_thread(own_etcd.kill)
         with pytest.raises(EtcdError, match="does not answer") as caught:
             await auth.names()
-        assert caught.value.said == ""
+        assert caught.value.reply == ""
 
     run(own_etcd, case)
     run(own_etcd, refused, EtcdAdmin("root", "hunter2"))
@@ -157,7 +182,7 @@ def test_the_ranges_are_the_prefixes() -> None:
     """What is sent to etcd covers keys that start with the prefix."""
     from dynamo.operator.credentials.etcd_auth import _permission
 
-    found: list[Any] = [_permission(one) for one in rights.keys("ns")]
+    found: list[Any] = [_permission(one) for one in permissions.keys("ns")]
     assert [f["permType"] for f in found] == ["READWRITE", "READWRITE", "READ", "READ"]
     assert base64.b64decode(found[0]["range_end"]) == b"dynamo/instances/ns0"
 
@@ -167,14 +192,14 @@ LLAMA, GONE = Owner("serving", "llama"), Owner("serving", "gone")
 
 
 def named(owner: Owner, password: str) -> str:
-    return user_name(PLATFORM, owner, password, rights.keys(OURS))
+    return user_name(PLATFORM, owner, password, permissions.keys(OURS))
 
 
 def test_whose_a_user_is() -> None:
     """By its name alone; what others made is nobody's."""
     assert owner_of(PLATFORM, named(LLAMA, "p")) == LLAMA
     assert named(LLAMA, "p") != named(LLAMA, "q")
-    assert named(LLAMA, "p") != user_name(PLATFORM, LLAMA, "p", rights.keys(THEIRS))
+    assert named(LLAMA, "p") != user_name(PLATFORM, LLAMA, "p", permissions.keys(THEIRS))
     for name in ("root", "admin", "dynamo/other.op/serving/llama/1", "dynamo/dynamo.op/serving/llama", "dynamo//a/b/c"):
         assert owner_of(PLATFORM, name) is None
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tests.fixtures_nats import NatsServer
 
-from dynamo.operator.credentials import nats_keys, rights
+from dynamo.operator.credentials import nats_keys, permissions
 from dynamo.operator.credentials.nats_keys import KeysError, NatsIssuer
 from dynamo.runtime import names
-from dynamo.runtime._nats import NatsBus
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Message
+from dynamo.runtime.transport.bus import Message
+from dynamo.runtime.transport.nats import NatsBus
 
 OURS, THEIRS = "serving_llama", "research_llama"
 
@@ -34,7 +34,7 @@ def platform(now: int = 1) -> dict[str, bytes]:
 
 
 def user(data: dict[str, bytes], namespace: str) -> bytes:
-    return nats_keys.new_user(NatsIssuer.of(data), namespace, rights.subjects(namespace), draw, 1)
+    return nats_keys.new_user(NatsIssuer.of(data), namespace, permissions.subjects(namespace), draw, 1)
 
 
 Start = Callable[[dict[str, bytes]], NatsServer]
@@ -162,12 +162,12 @@ def test_whose_user_it_is_shows_without_the_key() -> None:
     """By public claims: issuer, account and subjects all have to fit."""
     data = platform()
     issuer, text = NatsIssuer.of(data), user(data, OURS)
-    assert nats_keys.is_user_of(text, issuer, rights.subjects(OURS))
-    assert not nats_keys.is_user_of(text, issuer, rights.subjects(THEIRS))
-    assert not nats_keys.is_user_of(text, NatsIssuer.of(platform()), rights.subjects(OURS))
+    assert nats_keys.is_user_of(text, issuer, permissions.subjects(OURS))
+    assert not nats_keys.is_user_of(text, issuer, permissions.subjects(THEIRS))
+    assert not nats_keys.is_user_of(text, NatsIssuer.of(platform()), permissions.subjects(OURS))
     assert not nats_keys.is_user_of(text, NatsIssuer.of(nats_keys.renewed_platform(data, draw, 2)), "dyn.x.>")
     for broken in (b"", b"a.b.c", b"-----BEGIN NATS USER JWT-----\n..\n", text[:60], b"\xff" * 9):
-        assert not nats_keys.is_user_of(broken, issuer, rights.subjects(OURS))
+        assert not nats_keys.is_user_of(broken, issuer, permissions.subjects(OURS))
 
 
 def test_unusable_keys_are_named_and_not_shown() -> None:
@@ -195,26 +195,26 @@ def test_rights_cover_the_runtimes_names_and_no_more() -> None:
         instance = InstanceKey(EndpointPath(namespace, "backend", "generate"), 5)
         subjects = [names.request_subject(instance), names.control_subject(instance), names.gone_subject(instance, 1)]
         subjects += [names.frame_subject(namespace, 1), names.reply_subject(namespace, 1, 2)]
-        allowed = rights.subjects(OURS).removesuffix(">")
+        allowed = permissions.subjects(OURS).removesuffix(">")
         assert [s.startswith(allowed) for s in subjects] == [namespace == OURS] * 5
         keys = [names.instance_key(instance), names.client_key(namespace, 1)]
-        written = [k for k in keys for r in rights.keys(OURS) if r.write and r.prefix <= k < r.end]
+        written = [k for k in keys for r in permissions.keys(OURS) if r.write and r.prefix <= k < r.end]
         assert written == (keys if namespace == OURS else [])
-    read = {r.prefix for r in rights.keys(OURS) if not r.write}
+    read = {r.prefix for r in permissions.keys(OURS) if not r.write}
     assert read == {names.EPOCH_KEY, names.client_prefix(None)}
-    assert json.dumps([r.end for r in rights.keys("ns")]) == json.dumps(
+    assert json.dumps([r.end for r in permissions.keys("ns")]) == json.dumps(
         ["dynamo/instances/ns0", "dynamo/clients/ns0", "dynamo/clients/_all0", "dynamo/epoci"]
     )
 
 
 def test_a_pipeline_cannot_name_anothers_namespace() -> None:
     """The part before the underscore is the Kubernetes namespace, which holds none itself."""
-    assert rights.refused("serving", OURS) is None
-    assert rights.refused("serving", "serving_a_b") is None
+    assert permissions.refused("serving", OURS) is None
+    assert permissions.refused("serving", "serving_a_b") is None
     for name in (THEIRS, "llama", "_all", "serving-2_llama", "serving_a.>", "serving_*", "serving_a/b"):
-        assert "must begin with 'serving_'" in (rights.refused("serving", name) or "")
+        assert "must begin with 'serving_'" in (permissions.refused("serving", name) or "")
     for name in ("a.b", "*", ">", "", "a/b", "a b"):
         with pytest.raises(ValueError, match="no Dynamo namespace"):
-            rights.subjects(name)
+            permissions.subjects(name)
         with pytest.raises(ValueError, match="no Dynamo namespace"):
-            rights.keys(name)
+            permissions.keys(name)

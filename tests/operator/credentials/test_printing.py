@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dynamo.operator.credentials import nats_keys, rights
+from dynamo.operator.credentials import nats_keys, permissions
 from dynamo.operator.credentials.__main__ import main
 from dynamo.operator.credentials.nats_keys import NatsIssuer
 from dynamo.operator.credentials.secret import data_in
@@ -36,8 +36,8 @@ def test_renewed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     before, after = (NatsIssuer.of(data_in(found)) for found in (old, printed(capsys, "renew")))
     assert before.account == after.account
     assert before.public != after.public
-    user = nats_keys.new_user(before, "x", rights.subjects("ns"), lambda: b"u" * 32, 1)
-    assert not nats_keys.is_user_of(user, after, rights.subjects("ns"))
+    user = nats_keys.new_user(before, "x", permissions.subjects("ns"), lambda: b"u" * 32, 1)
+    assert not nats_keys.is_user_of(user, after, permissions.subjects("ns"))
 
 
 @pytest.mark.parametrize(

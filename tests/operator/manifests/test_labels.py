@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.operator.test_reconcile import Bench, run
+from tests.operator.reconcile.test_reconciler import Bench, run
 
-from dynamo.operator.resources import naming
+from dynamo.operator.manifests import naming
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ def test_workers_whose_labels_somebody_took_away_go_on(gone: list[str] | None) -
         labels = {} if gone is None else {k: v for k, v in found["metadata"]["labels"].items() if k not in gone}
         bench.server.put({**found, "metadata": {**found["metadata"], "labels": labels}})
         for _ in range(3):
-            await bench.look()
+            await bench.reconcile()
             assert bench.server.one("StatefulSet", name)["spec"]["replicas"] == 3
             ready = bench.condition("Ready")
             assert ready is not None
             assert ready["status"] == "True"
         assert len(bench.server.names("Pod")) == 3
         assert bench.fingerprint() == before
-        assert (await bench.look()).writes == 0
+        assert (await bench.reconcile()).writes == 0
 
     run(case, {"components": [{"engine": "mocker", "replicas": 3}]})

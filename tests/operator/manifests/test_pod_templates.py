@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.operator.pipelines import Spec, pipeline
 from tests.operator.rendered import env_of, main_container, of_kind, render
 
-from dynamo.operator.diff import differences
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.site import RenderError
+from dynamo.operator.cluster.diff import differences
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import RenderError
 
 
 def test_pod_templates_merge_by_name() -> None:

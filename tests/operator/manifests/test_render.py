@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, UID, Spec, pipeline, valid_pipelines
 from tests.operator.rendered import (
     CLUSTER,
+    CLUSTER_SETTINGS,
     SECURED,
-    SITE,
     env_of,
     main_container,
     of_kind,
@@ -26,18 +26,18 @@ from tests.operator.rendered import (
 )
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.kinds import resource_of
-from dynamo.operator.mirror import trimmed
-from dynamo.operator.plan import plan
-from dynamo.operator.resources import naming
-from dynamo.operator.resources.entrance import url as entrance_url
-from dynamo.operator.resources.render import with_images
-from dynamo.operator.resources.site import Manifest, RenderError, Scene, Site
-from dynamo.operator.resources.workers import POD_NAME
-from dynamo.operator.yamltext import to_yaml
+from dynamo.operator.cluster.object_store import trimmed
+from dynamo.operator.codegen.yaml_text import to_yaml
+from dynamo.operator.kube.resources import resource_of
+from dynamo.operator.manifests import naming
+from dynamo.operator.manifests.context import ClusterSettings, Manifest, RenderContext, RenderError
+from dynamo.operator.manifests.ingress import url as entrance_url
+from dynamo.operator.manifests.render import with_images
+from dynamo.operator.manifests.workers import POD_NAME
+from dynamo.operator.plan.plan import plan
 from dynamo.runtime import config
 from dynamo.runtime.config import ETCD_FILES, NATS_FILES
-from dynamo.runtime.settings import parse
+from dynamo.runtime.process.settings import parse
 
 GOLDEN = Path(__file__).parent / "golden"
 MOST_WRITES = 8
@@ -45,12 +45,17 @@ MOST_WRITES = 8
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "site"),
-    [("smallest", SMALLEST, SITE), ("full", FULL, SITE), ("secured", SMALLEST, SECURED), ("routed", ROUTED, SITE)],
+    ("name", "spec", "cluster"),
+    [
+        ("smallest", SMALLEST, CLUSTER_SETTINGS),
+        ("full", FULL, CLUSTER_SETTINGS),
+        ("secured", SMALLEST, SECURED),
+        ("routed", ROUTED, CLUSTER_SETTINGS),
+    ],
 )
-def test_golden(name: str, spec: Spec, site: Site) -> None:
+def test_golden(name: str, spec: Spec, cluster: ClusterSettings) -> None:
     """What users get, word for word; `GOLDEN=1` writes the files again."""
-    file, text = GOLDEN / f"{name}.yaml", to_yaml(render(pipeline(spec), site))
+    file, text = GOLDEN / f"{name}.yaml", to_yaml(render(pipeline(spec), cluster))
     if os.environ.get("GOLDEN"):
         file.write_text(text, encoding="utf-8")
     assert file.read_text("utf-8") == text
@@ -231,8 +236,11 @@ def test_devices_are_requested() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert container["resources"]["requests"]["nvidia.com/gpu"] == "2"
     assert "/dev/shm" in [m["mountPath"] for m in container["volumeMounts"]]
-    assert worker(accelerator={"resource": "amd.com/gpu", "count": 1})["resources"]["limits"] == {"amd.com/gpu": "1"}
-    assert "limits" not in worker()["resources"]
+    assert worker(accelerator={"resource": "amd.com/gpu", "count": 1})["resources"]["limits"] == {
+        "amd.com/gpu": "1", "memory": "2Gi",
+    }  # fmt: skip
+    assert worker()["resources"]["limits"] == {"memory": "2Gi"}, "what needs little gets little"
+    assert "memory" not in container["resources"]["limits"], "what a model takes only its user knows"
 
 
 def test_a_model_of_the_hub_is_loaded_before_the_worker_starts() -> None:
@@ -255,7 +263,10 @@ def test_a_model_of_the_hub_is_loaded_before_the_worker_starts() -> None:
     assert env_of(loader) == {
         "HF_HOME": "/var/cache/dynamo/huggingface", "HOME": "/tmp", "HF_TOKEN": token, "HF_ENDPOINT": "http://hub",
     }  # fmt: skip
-    assert env_of(loader).items() <= env_of(main).items()
+    serving = env_of(main)
+    assert "HF_TOKEN" not in serving, "users' code runs there"
+    assert serving["HF_HUB_OFFLINE"] == "1", "a gated model isn't asked for again"
+    assert all(serving[name] == value for name, value in env_of(loader).items() if name != "HF_TOKEN")
     assert loader["envFrom"] == main["envFrom"]
     assert {"name": "cache", "mountPath": "/var/cache/dynamo"} in loader["volumeMounts"]
     assert not any("nvidia" in name for amounts in loader["resources"].values() for name in amounts)
@@ -292,7 +303,7 @@ def test_shared_memory_is_sized() -> None:
 def test_the_url_is_where_clients_come_in(frontend: Spec, expected: str) -> None:
     """The host that they use, else the Service."""
     found = pipeline({**SMALLEST, "frontend": frontend})
-    assert entrance_url(Scene.of(found, plan(found, CLUSTER), SITE)) == expected
+    assert entrance_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS)) == expected
 
 
 def test_a_limit_without_request_stays_alone() -> None:
@@ -313,14 +324,14 @@ def test_models_on_a_claim_are_mounted() -> None:
     assert {"claimName": "models", "readOnly": True} in [v.get("persistentVolumeClaim") for v in volumes]
 
 
-def secret_volumes(runtime: Spec, site: Site) -> dict[str, Any]:
-    template = of_kind(render(pipeline({**SMALLEST, "runtime": runtime}), site), "StatefulSet")["spec"]["template"]
+def secret_volumes(runtime: Spec, cluster: ClusterSettings) -> dict[str, Any]:
+    template = of_kind(render(pipeline({**SMALLEST, "runtime": runtime}), cluster), "StatefulSet")["spec"]["template"]
     return {v["name"]: v["secret"] for v in template["spec"]["volumes"] if "secret" in v}
 
 
 def test_credentials_are_files() -> None:
     """No value and no key stands in a template: the runtime finds the files, by the names that it knows."""
-    environment = env_of(worker(site=SECURED))
+    environment = env_of(worker(cluster=SECURED))
     assert environment["ETCD_AUTH_DIR"] == "/etc/dynamo/credentials/etcd"
     assert environment["NATS_AUTH_DIR"] == "/etc/dynamo/credentials/nats"
     found = secret_volumes({}, SECURED)
@@ -328,7 +339,7 @@ def test_credentials_are_files() -> None:
         volume = found[f"{server}-credentials"]
         assert (volume["secretName"], volume["optional"]) == ("llama-credentials", True)
         assert {i["path"]: i["key"] for i in volume["items"]} == {f: f"{server}.{f}" for f in files}
-    assert secret_volumes({}, SITE) == {}
+    assert secret_volumes({}, CLUSTER_SETTINGS) == {}
 
 
 def test_the_platforms_credentials_go_to_its_own_servers_only() -> None:
@@ -365,11 +376,13 @@ def test_images_are_part_of_the_revision() -> None:
     """A new version of the platform rolls; a change of how many doesn't."""
     found, more = pipeline(SMALLEST), pipeline({**SMALLEST, "replicas": 5})
 
-    def revision(p: DynamoPipeline, site: Site) -> str:
-        return with_images(plan(p, CLUSTER), p, site).workers[0].revision
+    def revision(p: DynamoPipeline, cluster: ClusterSettings) -> str:
+        return with_images(plan(p, CLUSTER), p, cluster).workers[0].revision
 
-    assert revision(found, SITE) == revision(more, SITE)
-    assert revision(found, SITE) != revision(found, Site("dynamo/frontend:1", {"default": "dynamo/worker:2"}))
+    assert revision(found, CLUSTER_SETTINGS) == revision(more, CLUSTER_SETTINGS)
+    assert revision(found, CLUSTER_SETTINGS) != revision(
+        found, ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:2"})
+    )
 
 
 def test_only_objects_of_a_cluster_own_others() -> None:
@@ -408,9 +421,9 @@ ONE = [{"ip": "203.0.113.7"}]
 def test_the_url_is_a_load_balancers_address_once_it_has_one(
     frontend: Spec, kind: str, addresses: list[Spec], expected: str
 ) -> None:
-    """Of the Service, or of an Ingress without a host of its own; what the mirror keeps is enough for it."""
+    """Of the Service, or of an Ingress without a host of its own; what the store keeps is enough for it."""
     found = pipeline({**SMALLEST, "frontend": frontend})
     metadata = {"name": "llama-frontend", "namespace": "serving"}
     status = {"loadBalancer": {"ingress": addresses} if addresses else {}}
     kept = trimmed(resource_of(kind), {"metadata": metadata, "status": status})
-    assert entrance_url(Scene.of(found, plan(found, CLUSTER), SITE), [kept]) == expected
+    assert entrance_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS), [kept]) == expected

@@ -17,9 +17,9 @@ from dynamo.frontend.settings import FrontendSettings
 from dynamo.operator.api.frontend import RouterSpec
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.plan import GRACE_SECONDS, Environment, model_name, plan
-from dynamo.operator.workload import Placement, Plan, Rollout, SecretRef, Workload, resolve
-from dynamo.runtime.settings import parse
+from dynamo.operator.plan.plan import GRACE_SECONDS, Environment, model_name, plan
+from dynamo.operator.plan.workload import Placement, Plan, Rollout, SecretRef, Workload, resolve
+from dynamo.runtime.process.settings import parse
 
 LOCAL = Environment(("http://127.0.0.1:1",), "nats://127.0.0.1:2", local=True, http_host="127.0.0.1")
 CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_namespace="serving")
@@ -97,10 +97,10 @@ def test_every_field_reaches_its_process() -> None:
         "shared",
         2,
     )
-    assert (frontend.router_mode, frontend.migration_limit, frontend.hold_seconds) == ("kv", 3, 1.5)
-    assert (frontend.overlap_score_weight, frontend.router_temperature) == (0.5, 0.1)
-    assert RouterSpec().overlap_score_weight == FrontendSettings().overlap_score_weight  # what isn't passed on
-    assert (frontend.use_kv_events, frontend.active_decode_blocks_threshold) == (False, 0.8)
+    assert (frontend.router_mode, frontend.migration.limit, frontend.hold_seconds) == ("kv", 3, 1.5)
+    assert (frontend.kv.overlap_score_weight, frontend.kv.temperature) == (0.5, 0.1)
+    assert RouterSpec().overlap_score_weight == FrontendSettings().kv.overlap_score_weight  # what isn't passed on
+    assert (frontend.kv.follow_events, frontend.thresholds.active_decode_blocks_threshold) == (False, 0.8)
     big, small, code = map(settings_of, planned.workers)
     assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
     assert (big.endpoint, big.role) == ("dyn://shared.big.generate", "decode")

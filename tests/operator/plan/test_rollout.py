@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamo.operator.converge import Action, RevisionSet, Scale, Start, Stop, converge
-from dynamo.operator.workload import Plan, Rollout, Workload
+from dynamo.operator.plan.rollout import Action, RevisionSet, Scale, Start, Stop, converge
+from dynamo.operator.plan.workload import Plan, Rollout, Workload
 
 
 def workload(replicas: int, rollout: Rollout = Rollout(), revision: str = "new") -> Workload:  # noqa: B008

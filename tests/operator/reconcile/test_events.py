@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 from tests.operator.apiserver import refusal
 from tests.operator.pipelines import SMALLEST
-from tests.operator.test_reconcile import Bench, on, run
+from tests.operator.reconcile.test_reconciler import Bench, on, run
 
-from dynamo.operator.events import MESSAGE_LIMIT, QUIET_SECONDS, REMEMBERED, Quiet, Told, event_of, told
+from dynamo.operator.reconcile.events import (
+    MESSAGE_LIMIT,
+    QUIET_SECONDS,
+    REMEMBERED,
+    EventContent,
+    EventRateLimit,
+    event_of,
+    transition_event,
+)
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PIPELINE = {"metadata": {"namespace": "serving", "name": "llama", "uid": "u", "resourceVersion": "7"}}
@@ -24,55 +32,61 @@ def ready(status: str, reason: str, message: str = "words") -> dict[str, Any]:
     ("before", "after", "expected"),
     [
         ({}, ready("False", "Starting"), None),
-        ({}, ready("Unknown", "Observing"), None),
-        ({}, ready("False", "InvalidSpec"), Told("InvalidSpec", "words", False)),
+        ({}, ready("Unknown", "Pending"), None),
+        ({}, ready("False", "InvalidSpec"), EventContent("InvalidSpec", "words", False)),
         (ready("False", "Starting"), ready("False", "Starting", "other words"), None),
         (ready("False", "Starting"), ready("False", "LoadingModel"), None),
-        (ready("Unknown", "Observing"), ready("False", "Starting"), None),
-        (ready("True", "Serving"), ready("False", "Starting"), Told("Starting", "words", True)),
-        (ready("False", "Starting"), ready("True", "Serving"), Told("Serving", "words", True)),
+        (ready("Unknown", "Pending"), ready("False", "Starting"), None),
+        (ready("True", "Serving"), ready("False", "Starting"), EventContent("Starting", "words", True)),
+        (ready("False", "Starting"), ready("True", "Serving"), EventContent("Serving", "words", True)),
         (ready("True", "Serving"), ready("True", "Serving"), None),
-        (ready("True", "Serving"), ready("False", "RollingOut"), Told("RollingOut", "words", True)),
-        (ready("False", "Starting"), ready("False", "CrashLooping"), Told("CrashLooping", "words", False)),
-        (ready("False", "CrashLooping"), ready("True", "Serving"), Told("Serving", "words", True)),
+        (ready("True", "Serving"), ready("False", "RollingOut"), EventContent("RollingOut", "words", True)),
+        (
+            ready("False", "Starting"),
+            ready("False", "CrashLoopBackOff"),
+            EventContent("CrashLoopBackOff", "words", False),
+        ),
+        (ready("False", "CrashLoopBackOff"), ready("True", "Serving"), EventContent("Serving", "words", True)),
         (ready("True", "Serving"), {}, None),
     ],
 )
-def test_only_a_transition_is_told(before: dict[str, Any], after: dict[str, Any], expected: Told | None) -> None:
+def test_only_a_transition_is_told(
+    before: dict[str, Any], after: dict[str, Any], expected: EventContent | None
+) -> None:
     """The same state again, in whatever words, is none; the beginning of a new pipeline is no news."""
-    assert told(before, after) == expected
+    assert transition_event(before, after) == expected
 
 
 def test_who_goes_to_and_fro_is_quiet() -> None:
     """Each reason once in five minutes, however often it comes; other reasons and pipelines aren't held up."""
-    quiet = Quiet()
-    spoken = [quiet.may("u", ("Up", "Down")[i % 2], NOW + timedelta(seconds=i)) for i in range(600)]
+    quiet = EventRateLimit()
+    spoken = [quiet.allows("u", ("Up", "Down")[i % 2], NOW + timedelta(seconds=i)) for i in range(600)]
     assert sum(spoken) == 4
-    assert quiet.may("u", "Third", NOW)
-    assert quiet.may("v", "Up", NOW)
-    assert not quiet.may("v", "Up", NOW + timedelta(seconds=QUIET_SECONDS - 1))
-    assert quiet.may("v", "Up", NOW + timedelta(seconds=QUIET_SECONDS))
+    assert quiet.allows("u", "Third", NOW)
+    assert quiet.allows("v", "Up", NOW)
+    assert not quiet.allows("v", "Up", NOW + timedelta(seconds=QUIET_SECONDS - 1))
+    assert quiet.allows("v", "Up", NOW + timedelta(seconds=QUIET_SECONDS))
 
 
 def test_what_was_said_is_remembered_within_bounds() -> None:
     """The oldest go first."""
-    quiet = Quiet()
+    quiet = EventRateLimit()
     for i in range(REMEMBERED + 1):
-        assert quiet.may(str(i), "Up", NOW)
-    assert not quiet.may(str(REMEMBERED), "Up", NOW)
-    assert quiet.may("0", "Up", NOW)
+        assert quiet.allows(str(i), "Up", NOW)
+    assert not quiet.allows(str(REMEMBERED), "Up", NOW)
+    assert quiet.allows("0", "Up", NOW)
 
 
 def test_an_event_is_about_the_pipeline_and_short_enough() -> None:
     """`kubectl describe` finds it by the uid; sent twice it has the same name."""
-    found = event_of(Told("CrashLooping", "x" * 2000, False), PIPELINE, NOW, "pod-1")
+    found = event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
     assert found["involvedObject"] == {
         "apiVersion": "dynamo.dev/v1alpha1", "kind": "DynamoPipeline", "namespace": "serving", "name": "llama",
         "uid": "u", "resourceVersion": "7",
     }  # fmt: skip
-    assert (found["type"], found["reason"], len(found["message"])) == ("Warning", "CrashLooping", MESSAGE_LIMIT)
-    assert found == event_of(Told("CrashLooping", "x" * 2000, False), PIPELINE, NOW, "pod-1")
-    other = event_of(Told("CrashLooping", "y", False), PIPELINE, NOW, "pod-1")
+    assert (found["type"], found["reason"], len(found["message"])) == ("Warning", "CrashLoopBackOff", MESSAGE_LIMIT)
+    assert found == event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
+    other = event_of(EventContent("CrashLoopBackOff", "y", False), PIPELINE, NOW, "pod-1")
     assert other["metadata"]["name"] != found["metadata"]["name"]
 
 
@@ -82,7 +96,7 @@ def test_one_event_from_apply_to_serving_and_none_after() -> None:
     async def case(bench: Bench) -> None:
         await bench.settle()
         for _ in range(10):
-            await bench.look()
+            await bench.reconcile()
         assert [(e["reason"], e["type"]) for e in bench.server.events] == [("Serving", "Normal")]
         assert bench.server.events[0]["message"] == bench.condition("Ready")["message"]  # type: ignore[index]
 

@@ -11,12 +11,11 @@ from typing import Any
 from aiohttp import web
 from tests.waiting import until
 
-from dynamo.operator import asking as module
-from dynamo.operator.asking import Asking
-from dynamo.operator.dirty import Key
-from dynamo.operator.kinds import PODS
-from dynamo.operator.mirror import Mirror
-from dynamo.operator.resources import naming
+from dynamo.operator.cluster.object_store import ObjectStore
+from dynamo.operator.kube.resources import PODS, Key
+from dynamo.operator.manifests import naming
+from dynamo.operator.reconcile import frontend_poller as module
+from dynamo.operator.reconcile.frontend_poller import FrontendPoller
 
 KEY = Key("serving", "llama")
 
@@ -28,12 +27,12 @@ def pod(name: str, component: str, version: int = 1, ready: bool = True) -> dict
     return {"metadata": metadata, "status": {"podIP": "127.0.0.1", "conditions": conditions}}
 
 
-def mirrored(*pods: dict[str, Any]) -> Mirror:
-    mirror = Mirror()
-    mirror.live(PODS, None, True)
+def mirrored(*pods: dict[str, Any]) -> ObjectStore:
+    store = ObjectStore()
+    store.live(PODS, None, True)
     for one in pods:
-        mirror.take(PODS, one)
-    return mirror
+        store.take(PODS, one)
+    return store
 
 
 class Frontend:
@@ -52,17 +51,19 @@ class Frontend:
 
 
 @asynccontextmanager
-async def asked(mirror: Mirror, marks: list[Key]) -> AsyncIterator[tuple[Frontend, Asking]]:
+async def asked(store: ObjectStore, marks: list[Key]) -> AsyncIterator[tuple[Frontend, FrontendPoller]]:
     frontend, app = Frontend(), web.Application()
     app.router.add_get("/health", frontend.health)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    asking = Asking(mirror, marks.append, clock=lambda: time.monotonic() * 1000, every=0.01)  # pauses pass at once
-    asking.expects(KEY, runner.addresses[0][1])
-    task = asyncio.create_task(asking.run())
+    poller = FrontendPoller(
+        store, marks.append, clock=lambda: time.monotonic() * 1000, every=0.01
+    )  # pauses pass at once
+    poller.expect(KEY, runner.addresses[0][1])
+    task = asyncio.create_task(poller.run())
     try:
-        yield frontend, asking
+        yield frontend, poller
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -76,14 +77,14 @@ PODS_OF = (pod("f", naming.FRONTEND), pod("w-0", "worker"), pod("w-1", "worker")
 def test_a_worker_that_frontends_lose_marks_its_pipeline_and_so_does_its_return() -> None:
     async def run() -> None:
         marks: list[Key] = []
-        async with asked(mirrored(*PODS_OF), marks) as (frontend, asking):
+        async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
             await until("it was asked", lambda: frontend.asked > 2)
-            assert (asking.lost(KEY), marks) == (frozenset(), [])
+            assert (poller.lost(KEY), marks) == (frozenset(), [])
             frontend.reached = ["w-0"]
-            await until("it is known", lambda: asking.lost(KEY) == {"w-1"})
+            await until("it is known", lambda: poller.lost(KEY) == {"w-1"})
             assert marks == [KEY]
             frontend.reached = ["w-0", "w-1"]
-            await until("it is back", lambda: not asking.lost(KEY))
+            await until("it is back", lambda: not poller.lost(KEY))
             assert marks == [KEY, KEY]
 
     asyncio.run(run())
@@ -94,14 +95,14 @@ def test_answers_that_cant_be_used_say_nothing() -> None:
 
     async def run() -> None:
         marks: list[Key] = []
-        async with asked(mirrored(*PODS_OF), marks) as (frontend, asking):
+        async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
             await until("it was asked", lambda: frontend.asked > 1)
             endless = " " * (module.ANSWER_BYTES + 1)
             for status, text in ((503, ""), (200, "<html>"), (200, '{"instances": 7}'), (200, endless)):
                 frontend.status, frontend.text, frontend.reached = status, text, []
                 often = frontend.asked + 2
                 await until("it was asked again", lambda: frontend.asked > often)  # noqa: B023 - waited for at once
-            assert (asking.lost(KEY), marks) == (frozenset(), [])
+            assert (poller.lost(KEY), marks) == (frozenset(), [])
 
     asyncio.run(run())
 
@@ -111,11 +112,11 @@ def test_silent_frontends_are_asked_less_and_less() -> None:
 
     async def run() -> None:
         now = 100.0
-        asking = Asking(mirrored(*PODS_OF), lambda key: None, clock=lambda: now, every=0.001)
-        asking.expects(KEY, 1)
-        task = asyncio.create_task(asking.run())
+        poller = FrontendPoller(mirrored(*PODS_OF), lambda key: None, clock=lambda: now, every=0.001)
+        poller.expect(KEY, 1)
+        task = asyncio.create_task(poller.run())
         try:
-            known = asking._asked[KEY]
+            known = poller._polls[KEY]
             await until("it failed", lambda: known.failures == 1)
             assert known.not_before == now + 2
             now += 2
@@ -125,8 +126,8 @@ def test_silent_frontends_are_asked_less_and_less() -> None:
             now += 4
             await until("it failed once more", lambda: known.failures == 5_001)
             assert known.not_before == now + 30
-            asking.gone(KEY)
-            assert asking.lost(KEY) == frozenset()
+            poller.gone(KEY)
+            assert poller.lost(KEY) == frozenset()
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -14,21 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import SMALLEST, body
-from tests.operator.test_reconcile import KEY, NOW, SETTINGS
+from tests.operator.reconcile.test_reconciler import KEY, NOW, SETTINGS
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.claims import Installation, Rivals, claimed_by
-from dynamo.operator.dirty import Key
-from dynamo.operator.fence import Fence
-from dynamo.operator.kinds import LEASES, resource_of
-from dynamo.operator.kube import Api
-from dynamo.operator.reconcile import Outcome, Reconciler
-from dynamo.operator.resources.site import Site
+from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.lease import Installation
+from dynamo.operator.kube.resources import LEASES, Key, resource_of
+from dynamo.operator.kube.write_fence import Fence
+from dynamo.operator.manifests.context import ClusterSettings
+from dynamo.operator.reconcile.other_installations import REASON, OwnershipResolver
+from dynamo.operator.reconcile.ownership import OtherInstallations, claimed_by
+from dynamo.operator.reconcile.reconciler import Outcome, Reconciler
 from dynamo.operator.settings import Settings
-from dynamo.operator.standing import REASON, Claims
 
 PATIENCE = 120.0
-OTHER = Site("other/frontend:1", {"default": "other/worker:1"})
+OTHER = ClusterSettings("other/frontend:1", {"default": "other/worker:1"})
 FIRST, SECOND = Installation("one", "lease"), Installation("two", "lease")
 Object = dict[str, Any]
 
@@ -63,47 +63,47 @@ def lease(holder: str, renewed: str) -> Object:
 
 def test_a_lease_that_is_renewed_keeps_its_pipelines() -> None:
     """However old the times are that stand in it: only what changes between our looks counts."""
-    rivals = Rivals(PATIENCE)
+    others = OtherInstallations(PATIENCE)
     for now in range(0, 1000, 30):
-        rivals.saw(FIRST, lease("a", str(now)), now)
-        assert not rivals.is_gone(FIRST, KEY, (1, 1), now)
+        others.observe_lease(FIRST, lease("a", str(now)), now)
+        assert not others.is_gone(FIRST, KEY, (1, 1), now)
 
 
 @pytest.mark.parametrize("left", [lease("a", "then"), lease("", "then"), None])
 def test_a_lease_that_nobody_renews_is_gone_after_a_while(left: Object | None) -> None:
     """Killed, ended, or removed with its namespace; and not before."""
-    rivals = Rivals(PATIENCE)
-    rivals.saw(FIRST, left, 0.0)
-    rivals.saw(FIRST, left, PATIENCE - 1)
-    assert not rivals.is_gone(FIRST, KEY, (1, 1), PATIENCE - 1)
-    assert rivals.is_gone(FIRST, KEY, (1, 1), PATIENCE)
-    rivals.saw(FIRST, lease("b", "now"), PATIENCE)
-    assert not rivals.is_gone(FIRST, KEY, (1, 1), PATIENCE)
+    others = OtherInstallations(PATIENCE)
+    others.observe_lease(FIRST, left, 0.0)
+    others.observe_lease(FIRST, left, PATIENCE - 1)
+    assert not others.is_gone(FIRST, KEY, (1, 1), PATIENCE - 1)
+    assert others.is_gone(FIRST, KEY, (1, 1), PATIENCE)
+    others.observe_lease(FIRST, lease("b", "now"), PATIENCE)
+    assert not others.is_gone(FIRST, KEY, (1, 1), PATIENCE)
 
 
 def test_what_cannot_be_read_says_nothing() -> None:
     """Without the right to read leases only an edit that nobody observes tells."""
-    rivals = Rivals(PATIENCE)
-    rivals.saw(FIRST, lease("a", "then"), 0.0)
-    rivals.saw_nothing(FIRST, 1.0)
-    assert not rivals.is_gone(FIRST, KEY, (1, 1), 10 * PATIENCE)
-    assert not rivals.is_gone(FIRST, KEY, (2, 1), 10 * PATIENCE)
-    assert not rivals.is_gone(FIRST, KEY, (3, 1), 11 * PATIENCE - 1), "another edit"
-    assert rivals.is_gone(FIRST, KEY, (3, 1), 12 * PATIENCE)
-    assert not rivals.is_gone(FIRST, KEY, (3, 3), 12 * PATIENCE)
-    assert not rivals.is_gone(FIRST, Key("serving", "other"), (3, 1), 12 * PATIENCE)
+    others = OtherInstallations(PATIENCE)
+    others.observe_lease(FIRST, lease("a", "then"), 0.0)
+    others.lease_unreadable(FIRST, 1.0)
+    assert not others.is_gone(FIRST, KEY, (1, 1), 10 * PATIENCE)
+    assert not others.is_gone(FIRST, KEY, (2, 1), 10 * PATIENCE)
+    assert not others.is_gone(FIRST, KEY, (3, 1), 11 * PATIENCE - 1), "another edit"
+    assert others.is_gone(FIRST, KEY, (3, 1), 12 * PATIENCE)
+    assert not others.is_gone(FIRST, KEY, (3, 3), 12 * PATIENCE)
+    assert not others.is_gone(FIRST, Key("serving", "other"), (3, 1), 12 * PATIENCE)
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=60))
 def test_a_lease_is_read_seldom(gaps: list[float]) -> None:
     """At most every fifteen seconds, however many pipelines ask; never where nobody renews one."""
-    rivals, now, asked = Rivals(PATIENCE), 0.0, list[float]()
+    others, now, asked = OtherInstallations(PATIENCE), 0.0, list[float]()
     for gap in gaps:
         now += gap
-        if rivals.is_due(FIRST, now):
-            rivals.saw_nothing(FIRST, now)
+        if others.is_due(FIRST, now):
+            others.lease_unreadable(FIRST, now)
             asked.append(now)
-        assert not rivals.is_due(FIRST._replace(elects=False), now)
+        assert not others.is_due(FIRST._replace(elects=False), now)
     assert all(later - earlier >= PATIENCE / 8 for earlier, later in pairwise(asked))
 
 
@@ -121,14 +121,14 @@ class Two:
 
     def _one(self, api: Api, us: Installation) -> Reconciler:
         settings = _settings(us)
-        claims = Claims(api, us, "pod", Rivals(PATIENCE), lambda: self.now)
-        return Reconciler(api, settings, lambda: NOW, claims=claims)
+        ownership = OwnershipResolver(api, us, "pod", OtherInstallations(PATIENCE), lambda: self.now)
+        return Reconciler(api, settings, lambda: NOW, ownership=ownership)
 
-    async def settle(self, *looks: Reconciler) -> None:
-        """All of them look until nobody writes any more; a look that fails is repeated."""
+    async def settle(self, *reconciler: Reconciler) -> None:
+        """All of them look until nobody writes any more; a reconcile that fails is repeated."""
         quiet = 0
         for _ in range(60):
-            outcomes = [await one.reconcile(KEY) for one in looks]
+            outcomes = [await one.reconcile(KEY) for one in reconciler]
             self.server.play()
             quiet = 0 if any(one.writes or one.failed for one in outcomes) else quiet + 1
             if quiet == 2:
@@ -153,8 +153,8 @@ class Two:
 
 
 def _settings(us: Installation) -> Settings:
-    site = OTHER if us == SECOND else SETTINGS.site
-    return replace(SETTINGS, site=site, own_namespace=us.namespace, name=us.name, lease=us.name)
+    cluster = OTHER if us == SECOND else SETTINGS.cluster
+    return replace(SETTINGS, cluster=cluster, own_namespace=us.namespace, name=us.name, lease=us.name)
 
 
 def two(case: Callable[[Two], Awaitable[None]]) -> None:
@@ -192,9 +192,9 @@ def test_who_begins_together_ends_with_one(seed: int) -> None:
     async def case(both: Two) -> None:
         both.renew(FIRST)
         both.renew(SECOND)
-        looks = (both.first, both.second) if seed % 2 else (both.second, both.first)
+        reconciler = (both.first, both.second) if seed % 2 else (both.second, both.first)
         for _ in range(1 + seed // 2):
-            await asyncio.gather(*(one.reconcile(KEY) for one in looks), return_exceptions=True)
+            await asyncio.gather(*(one.reconcile(KEY) for one in reconciler), return_exceptions=True)
         await both.settle(both.first, both.second)
         assert len(both.images()) == 1
         winner = SECOND if both.images() == {"other"} else FIRST
@@ -281,15 +281,15 @@ def test_a_status_that_names_nobody_is_claimed() -> None:
 
 
 def test_a_definition_that_drops_the_name() -> None:
-    """An older CRD has no place for it: it is tried once, not at each look."""
+    """An older CRD has no place for it: it is tried once, not at each reconcile."""
 
     async def case(both: Two) -> None:
         await both.settle(both.first)
         found = both.server.one("DynamoPipeline", "llama")
         dropped = {**found, "status": {k: v for k, v in found["status"].items() if k != "operator"}}
-        looks = [both.first, both.first, both.first]
+        reconciler = [both.first, both.first, both.first]
         outcomes = []
-        for one in looks:
+        for one in reconciler:
             both.server.put(dropped)
             outcomes.append(await one.reconcile(KEY))
         assert [one.writes for one in outcomes] == [0, 0, 0]
@@ -309,10 +309,10 @@ def test_a_leader_that_slept_writes_nothing_but_its_lease() -> None:
             leads = False
             for write in (
                 api.apply(resource_of("Service"), service, None),
-                api.delete(resource_of("Service"), "n", "s", "uid"),
-                api.resize(resource_of("StatefulSet"), "n", "s", "uid", 1),
+                api.delete(resource_of("Service"), "n", "s", ("uid", "")),
+                api.resize(resource_of("StatefulSet"), "n", "s", ("uid", ""), 1),
             ):
-                with pytest.raises(ApiError, match="another replica may lead"):
+                with pytest.raises(ApiError, match="another replica may be the leader"):
                     await write
             assert await api.get(resource_of("Service"), "n", "s")
             lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": "l"}, "spec": {}}

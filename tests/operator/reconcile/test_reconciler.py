@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from tests.operator.apiserver import ApiServer, refusal
 from tests.operator.pipelines import ROUTED, SMALLEST, Spec, body
 
-from dynamo.operator.answers import ApiError
-from dynamo.operator.dirty import Key
-from dynamo.operator.kube import Api, encoded
-from dynamo.operator.reconcile import Outcome, Reconciler
-from dynamo.operator.resources.site import Site
+from dynamo.operator.kube.client import Api, encoded
+from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.resources import Key
+from dynamo.operator.manifests.context import ClusterSettings
+from dynamo.operator.reconcile.reconciler import Outcome, Reconciler
 from dynamo.operator.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SETTINGS = Settings(
-    ("http://etcd:2379",), "nats://nats:4222", Site("dynamo/frontend:1", {"default": "dynamo/worker:1"})
+    ("http://etcd:2379",), "nats://nats:4222", ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
 )
 THEIRS = {"kind": "Chart", "name": "theirs", "uid": "another", "controller": True}
 KEY = Key("serving", "llama")
@@ -39,7 +39,7 @@ class Bench:
 
     def __init__(self, server: ApiServer, api: Api) -> None:
         self.server, self.api = server, api
-        self.looks = Reconciler(api, SETTINGS, lambda: NOW)
+        self.reconciler = Reconciler(api, SETTINGS, lambda: NOW)
 
     def ask(self, spec: Spec) -> None:
         """A user applies this."""
@@ -50,14 +50,14 @@ class Bench:
             new |= {"status": old["status"]} if "status" in old else {}
         self.server.put(new)
 
-    async def look(self) -> Outcome:
-        return await self.looks.reconcile(KEY)
+    async def reconcile(self) -> Outcome:
+        return await self.reconciler.reconcile(KEY)
 
     async def settle(self) -> None:
         for _ in range(40):
-            outcome = await self.look()
+            outcome = await self.reconcile()
             self.server.play()
-            if not outcome.writes and not (await self.look()).writes:
+            if not outcome.writes and not (await self.reconcile()).writes:
                 return
         raise AssertionError(f"no rest: {self.server.writes[-5:]}")
 
@@ -122,7 +122,7 @@ def test_ten_resyncs_write_nothing() -> None:
         await bench.settle()
         written, asked = len(bench.server.writes), len(bench.server.requests)
         for _ in range(10):
-            assert await bench.look() == Outcome()
+            assert await bench.reconcile() == Outcome()
         assert len(bench.server.writes) == written
         assert {method for method, _ in bench.server.requests[asked:]} == {"GET"}
 
@@ -133,7 +133,7 @@ def test_the_first_write_is_the_status() -> None:
     """Before any child exists, whoever waits for Ready can see that it is not done."""
 
     async def case(bench: Bench) -> None:
-        await bench.look()
+        await bench.reconcile()
         assert bench.server.writes[0][1].endswith("/llama/status")
         assert bench.condition("Reconciling")
 
@@ -168,7 +168,7 @@ def test_drift_is_undone() -> None:
         await bench.settle()
         assert bench.fingerprint() == before
         bench.server.one("Service", "llama-frontend")["metadata"]["labels"]["team"] = "a"
-        assert (await bench.look()).writes == 0
+        assert (await bench.reconcile()).writes == 0
 
     run(case)
 
@@ -180,9 +180,9 @@ def test_deletion_is_left_to_the_garbage_collector() -> None:
         await bench.settle()
         written = len(bench.server.writes)
         bench.server.one("DynamoPipeline", "llama")["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
-        assert await bench.look() == Outcome()
+        assert await bench.reconcile() == Outcome()
         del bench.server.objects["DynamoPipeline", "serving", "llama"]
-        assert (await bench.look()).gone
+        assert (await bench.reconcile()).gone
         assert len(bench.server.writes) == written
         for _ in range(3):
             bench.server.play()
@@ -201,11 +201,11 @@ def test_a_foreign_object_is_never_taken_over(labels: dict[str, str]) -> None:
         metadata = {"name": "llama-frontend", "labels": labels}
         theirs = bench.server.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"a": 1}})
         before = dict(theirs)
-        assert (await bench.look()).failed
+        assert (await bench.reconcile()).failed
         assert bench.server.one("Service", "llama-frontend") == before
         stalled = bench.condition("Stalled")
         assert stalled is not None
-        assert stalled["reason"] == "NameTaken"
+        assert stalled["reason"] == "NameConflict"
         assert "Service llama-frontend" in stalled["message"]
         del bench.server.objects["Service", "serving", "llama-frontend"]
         await bench.settle()
@@ -215,8 +215,8 @@ def test_a_foreign_object_is_never_taken_over(labels: dict[str, str]) -> None:
 
 
 REFUSALS: list[tuple[int, str, str, str]] = [
-    (422, "StatefulSet is invalid: spec.serviceName: field is immutable", "Stalled", "Refused"),
-    (500, "failed to create typed patch object: field not declared in schema", "Stalled", "Refused"),
+    (422, "StatefulSet is invalid: spec.serviceName: field is immutable", "Stalled", "AdmissionRejected"),
+    (500, "failed to create typed patch object: field not declared in schema", "Stalled", "AdmissionRejected"),
     (403, "exceeded quota: gpus, requested: 1", "Reconciling", "QuotaExceeded"),
     (403, "statefulsets.apps is forbidden: cannot patch", "Reconciling", "Forbidden"),
 ]
@@ -228,16 +228,16 @@ def test_a_refusal_is_told_and_the_rest_is_written(code: int, message: str, kind
 
     async def case(bench: Bench) -> None:
         bench.server.fault = on("PATCH", "/statefulsets/", lambda: refusal(code, message))
-        assert (await bench.look()).failed
+        assert (await bench.reconcile()).failed
         found = bench.condition(kind)
         assert found is not None
         assert found["reason"] == reason
         assert message in found["message"]
         assert bench.server.names("Deployment") == ["llama-frontend"]
         bench.server.play()
-        await bench.look()
+        await bench.reconcile()
         before = len(bench.server.writes)
-        await bench.look()
+        await bench.reconcile()
         assert len(bench.server.writes) == before
         bench.server.fault = lambda method, path: None
         await bench.settle()
@@ -253,7 +253,7 @@ def test_what_passes_is_raised_and_tried_again(code: int) -> None:
     async def case(bench: Bench) -> None:
         bench.server.fault = on("PATCH", "/deployments/", lambda: refusal(code, "busy", **{"Retry-After": "7"}))
         with pytest.raises(ApiError) as caught:
-            await bench.look()
+            await bench.reconcile()
         assert caught.value.retry_after == 7
         bench.server.fault = lambda method, path: None
         await bench.settle()
@@ -276,12 +276,12 @@ def test_a_namesake_that_came_meanwhile_is_not_written_over() -> None:
             return None
 
         bench.server.fault = swapped
-        assert (await bench.look()).failed
+        assert (await bench.reconcile()).failed
         assert bench.server.one("Deployment", "llama-frontend")["spec"]["replicas"] == 5
-        await bench.look()
+        await bench.reconcile()
         stalled = bench.condition("Stalled")
         assert stalled is not None
-        assert stalled["reason"] == "NameTaken"
+        assert stalled["reason"] == "NameConflict"
 
     run(case)
 
@@ -297,7 +297,7 @@ def test_a_list_whose_token_expired_begins_anew() -> None:
             return next(answers, None) if path.endswith("/pods") else None
 
         bench.server.fault = expired
-        assert await bench.look() == Outcome()
+        assert await bench.reconcile() == Outcome()
 
     run(case)
 
@@ -307,7 +307,7 @@ def test_a_spec_that_the_types_refuse_is_told() -> None:
 
     async def case(bench: Bench) -> None:
         bench.ask({"components": [{"engine": "mocker", "replicas": -1}]})
-        assert (await bench.look()).failed
+        assert (await bench.reconcile()).failed
         stalled = bench.condition("Stalled")
         assert stalled is not None
         assert stalled["reason"] == "InvalidSpec"
@@ -367,7 +367,7 @@ def test_pages_are_read_to_the_end() -> None:
     async def case(bench: Bench) -> None:
         await bench.settle()
         bench.server.page = 1
-        assert await bench.look() == Outcome()
+        assert await bench.reconcile() == Outcome()
 
     run(case, TWO)
 
@@ -397,13 +397,13 @@ def test_without_the_gateway_api_the_rest_is_made_and_the_status_says_so() -> No
     """The kind may come later, and go again: nothing ends, nothing is left over."""
 
     async def case(bench: Bench) -> None:
-        await bench.look()
+        await bench.reconcile()
         stalled = bench.condition("Stalled")
         assert stalled is not None
         assert "install the Gateway API, or use spec.frontend.ingress" in stalled["message"]
         assert bench.server.names("Deployment") == ["llama-frontend"]
         bench.server.gateway_api = True
-        bench.looks = Reconciler(bench.api, SETTINGS, lambda: NOW)
+        bench.reconciler = Reconciler(bench.api, SETTINGS, lambda: NOW)
         await bench.settle()
         assert bench.server.names("HTTPRoute") == ["llama-frontend"]
         assert bench.status["url"] == "https://llama.example.org"

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from tests.operator.admission import admit
-from tests.operator.cluster import NOW, Cluster, planned
 from tests.operator.pipelines import SMALLEST, Spec, body, pipeline, specs, valid_pipelines
+from tests.operator.played_cluster import NOW, Cluster, planned
 
+from dynamo.operator.api.conditions import Reason, Trouble, Type
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, PipelineStatus
-from dynamo.operator.conditions import Reason, Type
-from dynamo.operator.last_words import chosen, gist
-from dynamo.operator.observe import GIST_CHARACTERS, Observed, observe, why
-from dynamo.operator.resources import naming
-from dynamo.operator.status import Trouble, failed_status, first_status, status
+from dynamo.operator.cluster.observe import GIST_CHARACTERS, Observed, observe, why
+from dynamo.operator.cluster.termination_message import chosen, gist
+from dynamo.operator.manifests import naming
+from dynamo.operator.reconcile.status import failed_status, first_status, status
 
 EARLY, LATE = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
 URL = "http://llama-frontend.serving.svc:8000"
@@ -104,40 +104,40 @@ def test_scale_speaks_of_what_follows_spec_replicas() -> None:
         ),
         (
             {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]},
-            Reason.IMAGE_PULL_FAILED, "ImagePullBackOff: no such image",
+            Reason.IMAGE_PULL_BACK_OFF, "ImagePullBackOff: no such image",
         ),
         (
             {"containerStatuses": [
                 {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
                  "lastState": {"terminated": {"exitCode": 2, "message": "log\n--engine is required\n"}}}]},
-            Reason.CRASH_LOOPING, "CrashLoopBackOff: exit code 2: --engine is required",
+            Reason.CRASH_LOOP_BACK_OFF, "CrashLoopBackOff: exit code 2: --engine is required",
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
-            Reason.OUT_OF_MEMORY, "OOMKilled: exit code 137",
+            Reason.OOM_KILLED, "OOMKilled: exit code 137",
         ),
         (
             {"containerStatuses": [{"state": {"waiting": {"reason": "CreateContainerConfigError",
                                                           "message": 'secret "hf" not found'}}}]},
-            Reason.CONFIG_MISSING, 'secret "hf" not found',
+            Reason.CREATE_CONTAINER_CONFIG_ERROR, 'secret "hf" not found',
         ),
         (
             {"containerStatuses": [
                 {"state": {"waiting": {"reason": "CrashLoopBackOff"}},
                  "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
-            Reason.OUT_OF_MEMORY, "OOMKilled: exit code 137",
+            Reason.OOM_KILLED, "OOMKilled: exit code 137",
         ),
         (
             {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}],
              "containerStatuses": [{"name": "worker", "state": {"waiting": {"reason": "PodInitializing"}}}]},
-            Reason.LOADING_MODEL, "loads its model",
+            Reason.LOADING_MODEL, "is loading its model",
         ),
         ({"initContainerStatuses": [{"name": "theirs", "state": {"running": {}}}]}, Reason.STARTING, "not ready"),
         (
             {"initContainerStatuses": [
                 {"name": "model", "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                  "lastState": {"terminated": {"exitCode": 1, "message": "hf://a/b: 401, a token is needed"}}}]},
-            Reason.CRASH_LOOPING, "its model could not be loaded: exit code 1: hf://a/b: 401, a token is needed",
+            Reason.CRASH_LOOP_BACK_OFF, "could not load its model: exit code 1: hf://a/b: 401, a token is needed",
         ),
         ({"phase": "Failed", "reason": "Evicted", "message": "disk pressure"}, Reason.EVICTED, "disk pressure"),
         ({"containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}]}, Reason.STARTING, "not ready"),
@@ -184,7 +184,7 @@ def test_what_keeps_the_model_from_being_loaded_is_told() -> None:
     """The only worker's trouble is ModelLoaded's; an old revision's isn't."""
     found, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
     failed = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}]}
-    assert condition(with_pod(found, failed), Type.MODEL_LOADED)["reason"] == "ImagePullFailed"
+    assert condition(with_pod(found, failed), Type.MODEL_LOADED)["reason"] == "ImagePullBackOff"
     assert condition(with_pod(found, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
     cluster = settled(found)
     cluster.objects["Pod", min(cluster.names("Pod"))]["status"] = failed
@@ -200,7 +200,7 @@ def test_loading_is_no_news_while_something_rolls() -> None:
     cluster.objects["Pod", name]["status"] = {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}]}
     told = of(new, cluster.observed())
     assert condition(told, Type.READY)["reason"] == "RollingOut"
-    assert condition(told, Type.READY)["message"].endswith(f"pod {name} loads its model")
+    assert condition(told, Type.READY)["message"].endswith(f"pod {name} is loading its model")
     assert condition(told, Type.MODEL_LOADED)["reason"] == "LoadingModel"
 
 
@@ -212,14 +212,14 @@ def test_pods_that_nobody_makes() -> None:
     del cluster.objects["Pod", lacking]
     told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
     assert told["reason"] == "Starting"
-    assert f"pod {lacking} is not made yet" in told["message"]
+    assert f"pod {lacking} is not created yet" in told["message"]
     deployment = cluster.objects["Deployment", "llama-frontend"]
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: small"}
     deployment["status"] = {"conditions": [refused]}
     told = condition(of(found, cluster.observed()), Type.FRONTEND_READY)
     assert (told["reason"], "exceeded quota: small" in told["message"]) == ("QuotaExceeded", True)
     deployment["status"] = {"conditions": [{**refused, "message": "violates PodSecurity"}]}
-    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "Refused"
+    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "AdmissionRejected"
 
 
 def test_a_pod_that_hangs_is_named() -> None:
@@ -230,7 +230,7 @@ def test_a_pod_that_hangs_is_named() -> None:
     cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
     told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
     assert told["reason"] == Reason.NODE_LOST
-    assert f"pod {name} NodeLost: should have ended long ago" in told["message"]
+    assert f"pod {name} NodeLost: is stuck terminating: node" in told["message"]
 
 
 def test_a_pod_that_hangs_is_replaced() -> None:
@@ -281,8 +281,8 @@ def test_a_rollout_is_not_ready_before_the_old_is_gone() -> None:
     ready = condition(told, Type.READY)
     assert (ready["status"], ready["reason"]) == ("False", "RollingOut")
     assert "0 of 3 of revision" in ready["message"]
-    assert told["components"][0]["updated"] == 0
-    assert told["components"][0]["ready"] == 3
+    assert told["components"][0]["updatedReplicas"] == 0
+    assert told["components"][0]["readyReplicas"] == 3
     assert condition(told, Type.AVAILABLE)["status"] == "True"
     cluster.settle(new)
     assert condition(of(new, cluster.observed()), Type.READY)["status"] == "True"
@@ -335,8 +335,8 @@ def test_trouble_is_told_and_the_rest_is_kept(final: bool, kind: Type) -> None:
     """Children are untouched, and so are their counts; only what can't end by itself is stalled."""
     found = mocker()
     before = of(found, settled(found).observed())
-    told = failed_status(found, Trouble(Reason.NAME_TAKEN, "a Service is in the way", final), before, LATE)
-    assert condition(told, Type.READY)["reason"] == "NameTaken"
+    told = failed_status(found, Trouble(Reason.NAME_CONFLICT, "a Service is in the way", final), before, LATE)
+    assert condition(told, Type.READY)["reason"] == "NameConflict"
     assert condition(told, kind)["status"] == "True"
     assert told["components"] == before["components"]
 
@@ -358,10 +358,12 @@ def test_routable_can_be_less_than_ready() -> None:
     name = min(cluster.names("Pod"))
     told = of(found, observe(cluster.live(), NOW, lost={name}))
     assert told["workers"] == "1/2"
-    assert [(c["ready"], c["routable"], c["updated"]) for c in told["components"]] == [(2, 1, 1)]
+    assert [(c["readyReplicas"], c["availableReplicas"], c["updatedReplicas"]) for c in told["components"]] == [
+        (2, 1, 1)
+    ]
     said = condition(told, Type.READY)
     assert (said["status"], said["reason"]) == ("False", Reason.UNREACHABLE)
-    assert f"pod {name} Unreachable: it is ready, but the frontends can't reach it" in said["message"]
+    assert f"pod {name} Unreachable: is ready, but the frontends can't reach it" in said["message"]
     assert of(found, observe(cluster.live(), NOW, lost={"a-pod-of-before"})) == of(found, cluster.observed())
 
 
@@ -410,7 +412,7 @@ def test_the_api_server_takes_every_status(spec: Spec) -> None:
     told.append(of(found, cluster.observed(), told[-1]))
     cluster.settle(found)
     told.append(of(found, cluster.observed(), told[-1], LATE))
-    told.append(failed_status(found, Trouble(Reason.REFUSED, "no", True), told[-1], LATE))
+    told.append(failed_status(found, Trouble(Reason.ADMISSION_REJECTED, "no", True), told[-1], LATE))
     for each in told:
         assert admit({**body(spec), "status": each}) == []
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures_etcd import EtcdServer, free_ports
+from tests.waiting import until
 
 from dynamo.runtime import (
     CannotConnect,
@@ -26,7 +27,7 @@ from dynamo.runtime import (
     RuntimeConfig,
     UnaryClient,
 )
-from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.discovery.etcd import EtcdStore
 from dynamo.runtime.names import EndpointPath, instance_prefix
 
 pytestmark = pytest.mark.servers
@@ -72,18 +73,6 @@ class Site:
         self.etcd.start()
         self.etcd.wait()
         await asyncio.gather(*(runtime.shutdown(0) for runtime in self._made))
-
-
-async def until(what: str, check: Callable[[], Any], within: float = 10.0) -> float:
-    """Poll until true; returns the seconds that it took."""
-    begun = asyncio.get_running_loop().time()
-    while True:
-        found = check()
-        passed = asyncio.get_running_loop().time() - begun
-        if await found if isinstance(found, Awaitable) else found:
-            return passed
-        assert passed < within, f"not within {within} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def answered_by_all(client: Client, workers: int) -> None:

@@ -14,12 +14,12 @@ import pytest
 import trustme
 from tests.fixtures_etcd import EtcdServer
 
-from dynamo.runtime._etcd import EtcdStore
 from dynamo.runtime.config import EtcdConfig
+from dynamo.runtime.discovery.etcd import EtcdStore
+from dynamo.runtime.discovery.registry import Registry
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import Registry
+from dynamo.runtime.transport.bus import Verdict
 
 pytestmark = pytest.mark.servers
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime._membership import (
+from dynamo.runtime.discovery.membership import (
     Changed,
     ClientRecord,
     Effect,
@@ -20,9 +20,10 @@ from dynamo.runtime._membership import (
     decode_instance,
     encode_instance,
 )
+from dynamo.runtime.discovery.store import Change, Entry
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath, InstanceKey, instance_key
-from dynamo.runtime.ports import Change, Entry, Verdict
+from dynamo.runtime.transport.bus import Verdict
 
 PATH = EndpointPath("ns", "backend", "generate")
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamo.runtime._membership import ClientRecord
-from dynamo.runtime._readiness import Clients, Written
+from dynamo.runtime.discovery.membership import ClientRecord
+from dynamo.runtime.discovery.readiness import Clients, Written
+from dynamo.runtime.discovery.store import Change, Entry
 from dynamo.runtime.names import client_key, client_prefix
-from dynamo.runtime.ports import Change, Entry
 
 ME = 77
 WRITTEN = Written("e", 100, at=0.0)

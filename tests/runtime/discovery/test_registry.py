@@ -10,10 +10,10 @@ import pytest
 from tests.runtime.registries import KEY, PATH, Log, Site, play, watching
 from tests.waiting import until
 
+from dynamo.runtime.discovery.registry import IdTaken
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey, client_key, instance_key
-from dynamo.runtime.ports import Verdict
-from dynamo.runtime.registry import IdTaken
+from dynamo.runtime.transport.bus import Verdict
 
 
 def test_registered_seen_changed_withdrawn() -> None:
@@ -197,7 +197,7 @@ def test_a_failing_listener_disturbs_nobody(caplog: pytest.LogCaptureFixture) ->
         await site.registry(5).register(KEY)
         await until("the other one is told", lambda: good.lines == ["joined 5"])
 
-    with caplog.at_level(logging.CRITICAL + 1, "dynamo.runtime.view"):
+    with caplog.at_level(logging.CRITICAL + 1, "dynamo.runtime.discovery.instance_view"):
         play(case)
 
 

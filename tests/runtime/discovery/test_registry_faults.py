@@ -11,7 +11,7 @@ from tests.waiting import until
 
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import InstanceKey, client_key, instance_key
-from dynamo.runtime.ports import Verdict
+from dynamo.runtime.transport.bus import Verdict
 
 
 def test_a_lost_lease_is_replaced() -> None:
@@ -136,7 +136,7 @@ def test_compaction_during_an_outage() -> None:
         await site.registry(5).register(KEY)
         await until("joined", lambda: KEY in view.instances)
         site.world.down = True
-        await until("noticed", lambda: view.follower._watching is None)
+        await until("noticed", lambda: view.prefix_watch._watching is None)
         site.world._down = False
         other = InstanceKey(PATH, 6)
         await site.registry(6).register(other)

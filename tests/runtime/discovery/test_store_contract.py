@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.fixtures_etcd import EtcdServer
 
-from dynamo.runtime._etcd import EtcdStore
-from dynamo.runtime._memory_store import MemoryStore, StoreWorld
-from dynamo.runtime.ports import Change, Compacted, Entry, LeaseLost, Store
+from dynamo.runtime.discovery.etcd import EtcdStore
+from dynamo.runtime.discovery.memory import MemoryStore, StoreWorld
+from dynamo.runtime.discovery.store import Change, Compacted, Entry, LeaseLost, Store
 
 _prefixes = itertools.count()
 

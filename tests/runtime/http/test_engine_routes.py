@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.runtime.test_system import health, serve
+from tests.runtime.http.test_system_server import health, serve
 from tests.waiting import until
 
 from dynamo.runtime import DistributedRuntime
-from dynamo.runtime.engine_routes import AT_ONCE, PREFIX, EngineRoutes
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.system import BODY_LIMIT, SystemServer
+from dynamo.runtime.http.engine_routes import AT_ONCE, PREFIX, EngineRoutes
+from dynamo.runtime.http.system_server import BODY_LIMIT, SystemServer
 
 
 def run(routes: EngineRoutes, case: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
@@ -149,3 +149,36 @@ def test_names() -> None:
                     runtime.register_engine_route(name, sleep)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "open_trees", "status"),
+    [
+        ("127.0.0.1", {}, False, 200), ("127.0.0.1", {"x-envoy-attempt-count": "1"}, False, 403),
+        ("127.0.0.1", {"x-forwarded-proto": "http"}, False, 403), ("127.0.0.6", {}, False, 403),
+        ("127.0.0.6", {}, True, 200), ("127.0.0.1", {"via": "1.1 p"}, True, 200),
+    ],
+)  # fmt: skip
+def test_only_this_machine_changes_an_engine(
+    address: str, headers: dict[str, str], open_trees: bool, status: int
+) -> None:
+    """Any pod reaches the port for its figures: what changes something comes from loopback, unless told otherwise."""
+    routes = EngineRoutes()
+    called: list[dict[str, Any]] = []
+    routes.register("sleep", called.append)
+
+    async def main() -> None:
+        server = SystemServer(health(), trees={PREFIX: routes.answer}, open_trees=open_trees)
+        url = f"http://127.0.0.1:{await server.start()}"
+        transport = httpx.AsyncHTTPTransport(local_address=address)
+        try:
+            async with httpx.AsyncClient(base_url=url, transport=transport, headers=headers) as client:
+                for method in ("POST", "PUT", "DELETE"):
+                    answer = await client.request(method, "/engine/sleep", json={})
+                    assert answer.status_code == (status if method == "POST" or status == 403 else 405)
+                assert (await client.get("/live")).status_code == 200
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+    assert len(called) == (status == 200)

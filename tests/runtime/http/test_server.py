@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.runtime.test_system import health
+from tests.runtime.http.test_system_server import health
 from tests.waiting import until
 
-from dynamo.runtime import loops
-from dynamo.runtime.probing import Held, ProbeLimits, victim
-from dynamo.runtime.system import SystemServer
+from dynamo.runtime.http.server import Held, ProbeLimits, victim
+from dynamo.runtime.http.system_server import SystemServer
+from dynamo.runtime.process import event_loop
 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 LONG = 60.0
@@ -82,7 +82,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
 
     def on_loop(case: Any) -> None:
         if request.param == "uvloop":
-            loops.run(case)
+            event_loop.run(case)
         else:
             asyncio.run(case)
 
@@ -155,7 +155,7 @@ def test_a_call_that_runs_is_not_what_makes_room(run: Any) -> None:
     [
         (b"", b"headers did not arrive in time"),
         (b"GET /health HTTP/1.1\r\nhost: x\r\n", b"headers did not arrive in time"),
-        (b"POST /tree HTTP/1.1\r\ncontent-length: 9\r\n\r\n123", b"body did not arrive in time"),
+        (b"POST /tree HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n123", b"body did not arrive in time"),
     ],
 )
 def test_who_stops_in_the_middle_is_told_and_closed(run: Any, sent: bytes, says: bytes) -> None:
@@ -224,8 +224,12 @@ def test_who_asks_nothing_more_is_closed(run: Any) -> None:
         (b"GET /health HTTP/1.1\r\nx-long: ", b"a" * 1024, 431),
         (b"GET /", b"a" * 1024, 431),
         (b"GET /health HTTP/1.1\r\n", b"a: b\r\n" * 100, 431),
-        (b"POST /tree HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 100, 413),
-        (b"POST /tree HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1;%s\r\nx\r\n" % (b"e" * 1024), 413),
+        (b"POST /tree HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 100, 413),
+        (
+            b"POST /tree HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n",
+            b"1;%s\r\nx\r\n" % (b"e" * 1024),
+            413,
+        ),
     ],
     ids=["a header", "a path", "many headers", "trailers", "frames of chunks"],
 )
@@ -291,3 +295,25 @@ def test_garbage_is_400(run: Any) -> None:
                 assert (await (await site.client()).ask(garbage))[0] == 400
 
     run(case())
+
+
+def test_an_offer_to_upgrade_loses_no_body_here_either(run: Any) -> None:
+    """Answered in HTTP/1.1; a request without a host, or with two, is refused."""
+    bodies: list[bytes] = []
+
+    async def tree(_method: str, _path: str, _headers: Any, body: bytes) -> tuple[int, str, bytes]:
+        bodies.append(body)
+        return 200, "text/plain", b"ok"
+
+    offer = b"upgrade: h2c\r\nconnection: upgrade\r\n"
+
+    async def case() -> None:
+        async with serving(SLOW, trees={"/tree": tree}) as site:
+            asked = b"POST /tree HTTP/1.1\r\nhost: x\r\n" + offer + b"content-length: 3\r\n\r\nabc"
+            assert (await (await site.client()).ask(asked + PROBE))[0] == 200
+            for wrong in (b"GET /live HTTP/1.1\r\n\r\n", b"GET /live HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n"):
+                assert (await (await site.client()).ask(wrong))[0] == 400
+            assert await site.probe() == 200
+
+    run(case())
+    assert bodies == [b"abc"]

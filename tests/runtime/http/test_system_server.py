@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from tests.waiting import until
 
 from dynamo.runtime import CannotConnect, DistributedRuntime
-from dynamo.runtime._memory_bus import MemoryBus
-from dynamo.runtime.system import Health, SystemServer, runtime_health
+from dynamo.runtime.http.system_server import Health, SystemServer, runtime_health
+from dynamo.runtime.transport.memory import MemoryBus
 
 
 def serve(server: SystemServer, case: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
@@ -28,13 +29,6 @@ def serve(server: SystemServer, case: Callable[[httpx.AsyncClient], Awaitable[No
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
-
-
-async def until(check: Callable[[], bool], within: float = 5.0) -> None:
-    deadline = asyncio.get_running_loop().time() + within
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.01)
 
 
 def health(ready: bool = True, **more: Any) -> Callable[[], Health]:
@@ -139,7 +133,7 @@ def test_the_health_of_a_runtime() -> None:
         async with await DistributedRuntime.in_memory() as runtime:
             assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"])
             served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
-            await until(lambda: runtime_health(runtime).ready)
+            await until("the runtime is ready", lambda: runtime_health(runtime).ready, 5)
             assert runtime_health(runtime) == (True, {"c": True}, [])
             bus = runtime.bus
             assert isinstance(bus, MemoryBus)

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dynamo.runtime.flags import Former, modern, needless, refused, renamed
-from dynamo.runtime.settings import command, setting
+from dynamo.runtime.process.legacy_flags import LegacyFlag, modern, needless, refused, renamed
+from dynamo.runtime.process.settings import command, setting
 
 FORMERS = (
     renamed("--store-kv", "--discovery-backend", "{}"),
@@ -62,7 +62,7 @@ def test_a_flag_has_one_state() -> None:
     """The words of the table in docs/compatibility.md."""
     states = [former.state for former in FORMERS]
     assert states == ["renamed"] * 2 + ["accepted, changes nothing"] * 2 + ["refused"] * 2
-    assert Former(("--x",), "y").state == "accepted, changes nothing"
+    assert LegacyFlag(("--x",), "y").state == "accepted, changes nothing"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,14 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.logs import TRACE, configure_logging, levels, parse_filter, without_secrets
+from dynamo.runtime.process.logs import LONGEST_MESSAGE, TRACE, configure_logging, levels, parse_filter, without_secrets
+from dynamo.runtime.process.printable import one_line, visible, visible_json
 
-NAMES = ("", "dynamo", "dynamo.llm", "dynamo.llm.files")
+NAMES = ("", "dynamo", "dynamo.llm", "dynamo.llm.models.file_cache")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +36,7 @@ class Terminal(io.StringIO):
 def written(env: dict[str, str] | None = None, stream: io.StringIO | None = None, verbosity: int = 0) -> str:
     out = stream if stream is not None else io.StringIO()
     configure_logging(verbosity, env=env or {}, stream=out)
-    log = logging.getLogger("dynamo.llm.files")
+    log = logging.getLogger("dynamo.llm.models.file_cache")
     log.debug("fine %d", 1)
     log.info("hello")
     log.warning("careful")
@@ -87,11 +90,11 @@ def test_flag_beats_environment(verbosity: int, env: str, expected: dict[str, in
 def test_readable_by_default() -> None:
     """A line has time, module and message; the level where it is not INFO; no colour off a terminal."""
     lines = written().splitlines()
-    assert lines[0].endswith(" llm.files: hello")
-    assert lines[1].endswith(" WARNING llm.files: careful")
+    assert lines[0].endswith(" llm.models.file_cache: hello")
+    assert lines[1].endswith(" WARNING llm.models.file_cache: careful")
     assert "fine" not in written()
     assert "noise" not in written()
-    assert lines[-1] == "ValueError: boom"
+    assert lines[-1] == "  ValueError: boom"  # no line but a record's own begins at the left: see the forgeries below
 
 
 def test_json_lines() -> None:
@@ -99,9 +102,62 @@ def test_json_lines() -> None:
     records = [json.loads(line) for line in written({"DYN_LOGGING_JSONL": "1"}).splitlines()]
     assert [r["message"] for r in records] == ["hello", "careful", "broken"]
     assert records[0]["level"] == "INFO"
-    assert records[0]["target"] == "dynamo.llm.files"
+    assert records[0]["target"] == "dynamo.llm.models.file_cache"
     assert records[0]["time"].endswith("Z")
     assert "ValueError: boom" in records[2]["exception"]
+
+
+CONTROLS = [
+    "\n00:58:00 ERROR runtime.auth: user admin signed in", "\r00:58:00 ERROR x: y", "\x1b[31m", "\x9b31m",
+    "\x07\x08\x7f", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\u202e", "\u2066", "\u200f", "\ufeff",
+    "\U000e0041", "\ud800",
+]  # fmt: skip
+
+
+def shown(message: str, env: dict[str, str], error: Exception | None = None) -> str:
+    out = io.StringIO()
+    configure_logging(env=env, stream=out)
+    logging.getLogger("dynamo.x").info("got %s", message, exc_info=error)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("env", [{}, {"DYN_LOGGING_JSONL": "1"}], ids=["readable", "json"])
+@pytest.mark.parametrize("control", CONTROLS)
+def test_nobody_writes_a_line_of_his_own(control: str, env: dict[str, str]) -> None:
+    """A message is one line without control characters, and so is each line of a traceback, which is indented."""
+    text = shown(f"a{control}b", env)
+    assert len(text.splitlines()) == 1
+    assert visible(text[:-1]) == text[:-1]
+    if env:
+        assert json.loads(text)["message"] == f"got a{control}b"
+        return
+    first, *rest = shown("m", env, ValueError(f"a{control}b")).splitlines()
+    assert first.endswith("x: got m")
+    assert rest
+    assert all(line.startswith("  ") for line in rest)
+
+
+@pytest.mark.parametrize("env", [{}, {"DYN_LOGGING_JSONL": "1"}], ids=["readable", "json"])
+@pytest.mark.parametrize("piece", ["a", "\x1b", "é", "\U0001f600", "\n"])
+def test_a_message_is_cut(piece: str, env: dict[str, str]) -> None:
+    """At 8 KB of what is written, with the size of all of it; a traceback likewise, at both ends of it."""
+    text = shown(piece * 5_000_000, env)
+    assert len(text) < 80_000
+    assert "characters)" in text
+    if not env:
+        assert len(text.encode()) < LONGEST_MESSAGE + 200
+    assert len(shown("m", env, ValueError(piece * 5_000_000))) < 400_000
+
+
+@given(st.text(max_size=300), st.integers(0, 200))
+def test_what_is_shown_is_printable(text: str, most: int) -> None:
+    """Whatever a stranger writes: no control character is left, the bound holds, ordinary text is as it was."""
+    line = one_line(text, most)
+    assert visible(line) == line
+    assert len(line.splitlines()) <= 1
+    assert len(line.encode()) <= most + 60
+    assert json.loads(visible_json(json.dumps(text, ensure_ascii=False))) == text
+    assert visible("Grüße 你好 👩‍👩‍👧 a\tb", tabs=True) == "Grüße 你好 👩‍👩‍👧 a\tb"
 
 
 def test_colours_on_a_terminal_only() -> None:

@@ -9,7 +9,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dynamo.runtime.settings import command, parse, setting
+from dynamo.runtime.process.settings import (
+    build,
+    changed,
+    command,
+    group,
+    options,
+    out_of_range,
+    parse,
+    setting,
+    values_in,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,3 +115,60 @@ def test_parse_raises() -> None:
     """`parse` raises instead of ending the process."""
     with pytest.raises(click.UsageError):
         parse(Example, ["--odd"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Queue:
+    """A concern: one option by its field's name, one by a name of its own."""
+
+    depth: int = setting(3, "How many may wait.", env="EXAMPLE_DEPTH")
+    seconds: float | None = setting(None, "How long.", env="EXAMPLE_SECONDS", name="queue_timeout_secs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grouped:
+    """A program with that concern between two options of its own."""
+
+    first: str = setting("a", "The first.")
+    queue: Queue = group(Queue)
+    last: bool = setting(False, "The last.")
+    plain: int = 0
+
+
+def test_a_groups_flags_stand_in_its_place() -> None:
+    """In the order of the fields, under their own names."""
+    assert [option.name for option in options(Grouped)] == ["first", "depth", "queue_timeout_secs", "last"]
+    assert list(values_in(Grouped())) == ["first", "depth", "queue_timeout_secs", "last"]
+
+
+def test_a_group_is_read_from_flags_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if its fields were the program's."""
+    monkeypatch.setenv("EXAMPLE_DEPTH", "7")
+    found = parse(Grouped, ["--queue-timeout-secs", "2.5", "--last"])
+    assert found == Grouped(queue=Queue(7, 2.5), last=True)
+
+
+def test_changes_find_their_group() -> None:
+    """By the option's name; what is not named stays, and an unknown name is an error."""
+    settings = changed(Grouped(queue=Queue(5)), queue_timeout_secs=1.0, plain=9)
+    assert settings == Grouped(queue=Queue(5, 1.0), plain=9)
+    assert build(Grouped, depth=1) == Grouped(queue=Queue(1))
+    with pytest.raises(TypeError, match="Grouped has no seconds"):
+        changed(Grouped(), seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule", "sentence"),
+    [
+        (Queue(), {}, None),
+        (Queue(0), {}, None),
+        (Queue(-1), {}, "--depth must be 0 or more"),
+        (Queue(0), {"least": 1}, "--depth must be at least 1"),
+        (Queue(1, 0.0), {"above": True}, "--queue-timeout-secs must be more than 0"),
+        (Queue(1, float("nan")), {}, "--queue-timeout-secs must be 0 or more"),
+        (Queue(1, float("inf")), {"above": True}, "--queue-timeout-secs must be more than 0"),
+    ],
+)
+def test_ranges_name_the_flag(settings: Queue, rule: dict[str, Any], sentence: str | None) -> None:
+    """A field without a value is fine."""
+    assert out_of_range(settings, "depth", "seconds", **rule) == sentence

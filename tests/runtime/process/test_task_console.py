@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from dynamo.runtime import loops
-from dynamo.runtime.console import Console, console, running, socket_path, spot, wanted
 from dynamo.runtime.errors import InvalidArgument
+from dynamo.runtime.process import event_loop
+from dynamo.runtime.process.task_console import Console, console, running, socket_path, spot, wanted
 
 
 async def sleeper(event: asyncio.Event) -> None:
@@ -183,6 +183,6 @@ def test_programs_have_it_where_the_environment_says_so(tmp_path: Path, monkeypa
     async def look() -> list[int]:
         return list(running(os.environ))
 
-    assert loops.run(look()) == [os.getpid()]
+    assert event_loop.run(look()) == [os.getpid()]
     monkeypatch.setenv("DYN_CONSOLE", "0")
-    assert loops.run(look()) == []
+    assert event_loop.run(look()) == []

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.logs import JsonLines, Readable
-from dynamo.runtime.tracing import CURRENT, trace_ids, tracing_from_env
+from dynamo.runtime.process.logs import JsonLines, Readable
+from dynamo.runtime.process.tracing import CURRENT, trace_ids, tracing_from_env
 
 HEADER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -26,7 +26,7 @@ def test_off_by_default() -> None:
 def test_nothing_is_imported_while_it_is_off() -> None:
     """Neither by the worker nor by the frontend: not the SDK (libraries may import the bare API)."""
     code = (
-        "import sys, dynamo.worker.main, dynamo.frontend.process, dynamo.runtime.tracing as t;"
+        "import sys, dynamo.worker.main, dynamo.frontend.process, dynamo.runtime.process.tracing as t;"
         "t.tracing_from_env('s', {});"
         "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )

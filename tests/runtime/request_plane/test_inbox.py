@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime import _inbox
-from dynamo.runtime._inbox import Inbox, OpenStream
-from dynamo.runtime._wire import DONE, FAILED, Item, Pong, StepFrame
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Verdict
+from dynamo.runtime.request_plane import inbox
+from dynamo.runtime.request_plane.inbox import Inbox, OpenStream
+from dynamo.runtime.request_plane.wire import DONE, FAILED, Item, Pong, StepFrame
+from dynamo.runtime.transport.bus import Verdict
 
 KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)
 
@@ -205,6 +205,23 @@ def test_nobody_listening_is_dead_now() -> None:
     assert client.verdict() is Verdict.DEAD
 
 
+def test_a_worker_that_dies_with_what_it_had_not_accepted() -> None:
+    """What was sent before the question is lost with it; what was sent after it, or not at all, reached nobody."""
+    client = Client(1, 2, 3)
+    client.frame(1, accepted=[1])
+    sent, later, unsent = (client.streams[number] for number in (1, 2, 3))
+    for number in (2, 3):
+        client.inbox.pending[number].since = 0.1 * number
+    client.inbox.pending[2].sent = True
+    pending = Stream(4)
+    client.streams[4] = pending
+    client.inbox.open(pending.open, 0.5)
+    pending.open.sent = True
+    client.inbox.no_responders(0.6, grace=False, asked=0.4)
+    assert (sent.codes, later.codes) == (["worker_lost"], ["worker_lost"])
+    assert (unsent.codes, pending.codes) == (["unreachable"], ["unreachable"])
+
+
 def test_silence_is_suspect_then_dead_after_five_seconds() -> None:
     """Unanswered pings: suspect after one, dead after five seconds of suspicion."""
     client = Client(1)
@@ -330,6 +347,6 @@ def test_a_dead_worker_that_takes_a_request_is_alive() -> None:
 
 def test_constants_fit_together() -> None:
     """A kill shows within a second, within two where the bus is slow; a pong must settle before the next one."""
-    assert _inbox.MISSED + 0.2 < 1.0, "a missing heartbeat, a tick, and the bus says that nobody listens"
-    assert _inbox.MISSED + 0.2 + _inbox.PING_TIMEOUT < 2.0
-    assert _inbox.SETTLE < _inbox.MISSED
+    assert inbox.MISSED + 0.2 < 1.0, "a missing heartbeat, a tick, and the bus says that nobody listens"
+    assert inbox.MISSED + 0.2 + inbox.PING_TIMEOUT < 2.0
+    assert inbox.SETTLE < inbox.MISSED

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamo.runtime._inbox import Inbox, OpenStream
-from dynamo.runtime._outbox import Outbox
-from dynamo.runtime._wire import DONE, Pong, decode_frame
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
+from dynamo.runtime.request_plane.inbox import Inbox, OpenStream
+from dynamo.runtime.request_plane.outbox import Outbox
+from dynamo.runtime.request_plane.wire import DONE, Pong, decode_frame
 
 KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime._nats import NatsBus
-from dynamo.runtime.calling import Caller, Verdict
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import new_id
-from dynamo.runtime.ports import Message
-from dynamo.runtime.serving import from_generator
+from dynamo.runtime.request_plane.caller import Caller, Verdict
+from dynamo.runtime.request_plane.server import from_generator
+from dynamo.runtime.transport.bus import Message
+from dynamo.runtime.transport.nats import NatsBus
 
 
 async def count(request: int) -> AsyncIterator[int]:

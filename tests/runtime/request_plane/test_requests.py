@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime.calling import Verdict
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import (
     CannotConnect,
@@ -19,7 +18,8 @@ from dynamo.runtime.errors import (
     InvalidArgument,
 )
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.serving import Incoming, from_generator
+from dynamo.runtime.request_plane.caller import Verdict
+from dynamo.runtime.request_plane.server import Incoming, from_generator
 
 
 def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
@@ -349,13 +349,13 @@ def test_a_cancelled_question_is_cancelled_though_its_answer_has_come(memory: An
         caller = await memory.caller()
         server.on_control(instance.path, "add", lambda body: body + 1)
         asking = asyncio.ensure_future(caller.control(instance, "add", 1, timeout=5))
-        heard = caller._questions.on_reply
+        heard = caller._control_client.on_reply
 
         def hear(token: str, message: Any) -> None:
             heard(token, message)
             asking.cancel()
 
-        caller._questions.on_reply = hear
+        caller._control_client.on_reply = hear
         with pytest.raises(asyncio.CancelledError):
             await asking
         await memory.close()

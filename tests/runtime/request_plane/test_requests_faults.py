@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime import _inbox, calling
-from dynamo.runtime.calling import Verdict
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import InstanceKey, new_id
-from dynamo.runtime.serving import Incoming, from_generator
+from dynamo.runtime.request_plane import caller as calling
+from dynamo.runtime.request_plane import inbox
+from dynamo.runtime.request_plane.caller import Verdict
+from dynamo.runtime.request_plane.server import Incoming, from_generator
 
 
 def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
@@ -199,9 +200,9 @@ def test_a_silent_worker_is_suspect_then_dead(
     memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It neither sends nor answers, but still listens: suspect, then dead, its streams retryable."""
-    monkeypatch.setattr(_inbox, "PING_TIMEOUT", 0.2)
-    monkeypatch.setattr(_inbox, "DEAD_AFTER", 1.0)
-    monkeypatch.setattr(_inbox, "DEAD_PING", 0.3)
+    monkeypatch.setattr(inbox, "PING_TIMEOUT", 0.2)
+    monkeypatch.setattr(inbox, "DEAD_AFTER", 1.0)
+    monkeypatch.setattr(inbox, "DEAD_PING", 0.3)
 
     async def main() -> None:
         _, instance = await memory.worker(Holding())

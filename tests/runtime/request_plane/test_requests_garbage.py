@@ -9,12 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamo.runtime._wire import FAILED, Request, StepFrame, encoder
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.names import InstanceKey, frame_subject, reply_subject, request_subject
-from dynamo.runtime.ports import Message
-from dynamo.runtime.serving import Incoming, Typed, from_generator
+from dynamo.runtime.names import (
+    InstanceKey,
+    control_subject,
+    frame_subject,
+    gone_subject,
+    reply_subject,
+    request_subject,
+)
+from dynamo.runtime.request_plane import chunks, known_peers
+from dynamo.runtime.request_plane.server import Incoming, Typed, from_generator
+from dynamo.runtime.request_plane.wire import FAILED, Chunk, Request, StepFrame, encoder
+from dynamo.runtime.transport.bus import Message
 
 
 def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
@@ -210,6 +218,96 @@ def test_items_that_cannot_be_sent_end_their_stream_alone(memory: Any, reader: A
         assert error.code == "engine_error"
         assert "can't be sent" in error.message
         assert (await good.end(), good.items) == (None, ["fine"])
+        assert server.active == 0
+        await memory.close()
+
+    asyncio.run(main())
+
+
+def test_clients_that_are_made_up(memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins a request and leaves it: few are remembered, their pieces go by the clock, others are answered."""
+    monkeypatch.setattr(chunks, "PATIENCE", 0.2)
+    monkeypatch.setattr(known_peers, "MOST_IDLE", 50)
+
+    async def main() -> None:
+        server, instance = await memory.worker(from_generator(count))
+        bus = await memory.bus()
+        for client in range(2000):
+            bus.publish(request_subject(instance), encoder.encode(Chunk(client, 1, 0, 2, bytes(1000))))
+        await until("they came", lambda: len(server._peers) == 50)
+        assert server._peers._shelf.used <= 50 * (1000 + chunks.PIECE_BYTES)
+        await until("their pieces are dropped", lambda: server._peers._shelf.used == 0)
+        caller = await memory.caller()
+        sink, _ = start(caller, instance, 20, reader)
+        assert await sink.end() is None
+        assert sink.items == list(range(20))
+        await memory.close()
+
+    asyncio.run(main())
+
+
+DEEP = b"\x91" * 100_000 + b"\xc0"
+HOSTILE = [
+    DEEP,
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff\xc0",
+    b"\xc6\xff\xff\xff\xff",
+    b"\x97\xa1q\x01" + b"\xdd\xff\xff\xff\xf0" * 5,
+    request_bytes(payload=DEEP),
+    request_bytes(payload=b"\xdd\xff\xff\xff\xff"),
+    encoder.encode(["q", 1, 1 << 63, 1 << 63, "x" * 100_000, 1 << 62, {}, 1]),
+    encoder.encode(["q", 1, 5, 5, "r", -(1 << 60), {}, 1]),
+    encoder.encode(["k", 5, 9, 0, 1 << 60, b"x"]),
+    encoder.encode([1, 5, "cancel", list(range(100_000))]),
+    encoder.encode([1, 5, "cancel", "all"]),
+    encoder.encode([1, 5, "x" * 100_000, None]),
+    encoder.encode([1, 1 << 70 >> 7, "ping"]),
+    encoder.encode([1, 7, 1 << 62, list(range(10_000)), []]),
+    encoder.encode([1, 7, 1, [1], [[1, {"a": [[[]]]}, 99]]]),
+    encoder.encode([1, 7, 1, [], [[n, n] for n in range(10_000)]]),
+]
+
+
+def test_hostile_bytes(memory: Any, reader: Any, until: Any) -> None:
+    """Huge counts, deep nesting and wrong types on every subject: streams go on, and later ones are answered."""
+
+    async def main() -> None:
+        _, instance = await memory.worker(from_generator(count))
+        caller = await memory.caller()
+        bus = await memory.bus()
+        good, _ = start(caller, instance, 300, reader)
+        namespace = instance.path.namespace
+        subjects = [
+            request_subject(instance), control_subject(instance), gone_subject(instance, 1),
+            frame_subject(namespace, caller._client), reply_subject(namespace, caller._client, "1"),
+            reply_subject(namespace, caller._client, "c1"), reply_subject(namespace, caller._client, "nonsense"),
+        ]  # fmt: skip
+        for data in HOSTILE:
+            for subject in subjects:
+                if subject != reply_subject(namespace, caller._client, "1"):
+                    bus.publish(subject, data, "back")
+            await asyncio.sleep(0)
+        assert await good.end() is None
+        assert good.items == list(range(300))
+        sink, _ = start(caller, instance, 20, reader)
+        assert await sink.end() is None
+        await memory.close()
+
+    asyncio.run(main())
+
+
+def test_requests_with_an_id_that_is_no_id(memory: Any, until: Any) -> None:
+    """It would be in every line of the log: one of bounded length is asked for."""
+
+    async def main() -> None:
+        server, instance = await memory.worker(from_generator(count))
+        bus = await memory.bus()
+        answers: list[Message] = []
+        await bus.subscribe("back", answers.append, lambda: None)
+        request = Request(1, 5, 1, "x" * 100_000, 0, {}, msgspec.Raw(b"\x01"))
+        bus.publish(request_subject(instance), encoder.encode(request), "back")
+        await until("the answer", lambda: answers)
+        assert b"bad_request" in answers[0].data
         assert server.active == 0
         await memory.close()
 

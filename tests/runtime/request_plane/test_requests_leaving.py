@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime.calling import Verdict
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import (
     CannotConnect,
 )
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.serving import Incoming, from_generator
+from dynamo.runtime.request_plane.caller import Verdict
+from dynamo.runtime.request_plane.server import Incoming, from_generator
 
 
 def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:

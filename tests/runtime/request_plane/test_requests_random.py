@@ -12,7 +12,7 @@ import pytest
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.serving import Incoming
+from dynamo.runtime.request_plane.server import Incoming
 
 
 class Talker:

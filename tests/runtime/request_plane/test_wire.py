@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamo.runtime import _wire
-from dynamo.runtime._wire import (
+from dynamo.runtime.request_plane import wire
+from dynamo.runtime.request_plane.wire import (
     Chunk,
     Control,
     ControlReply,
@@ -49,8 +49,8 @@ def test_golden_bytes(message: Any, expected: str) -> None:
 def test_items_may_be_short() -> None:
     """The worker leaves trailing fields of an item away; `end` is then "more to come"."""
     data = encoder.encode([1, 2, 3, [], [(4, "x"), (4, None, 1)]])
-    frame = _wire.decode_frame(data)
-    assert [(i.stream, i.data, i.end) for i in frame.items] == [(4, "x", _wire.MORE), (4, None, _wire.DONE)]
+    frame = wire.decode_frame(data)
+    assert [(i.stream, i.data, i.end) for i in frame.items] == [(4, "x", wire.MORE), (4, None, wire.DONE)]
     assert frame.heartbeat is False
 
 
@@ -63,6 +63,6 @@ def test_unknown_trailing_fields_are_ignored(message: Any, _: str) -> None:
 
 def test_version_of_an_unreadable_request() -> None:
     """The version can be read even where the rest has another shape."""
-    assert _wire.version_of(encoder.encode(["q", 9, {"all": "new"}])) == 9
-    assert _wire.version_of(b"\xc1garbage") is None
-    assert _wire.version_of(encoder.encode({"q": 1})) is None
+    assert wire.version_of(encoder.encode(["q", 9, {"all": "new"}])) == 9
+    assert wire.version_of(b"\xc1garbage") is None
+    assert wire.version_of(encoder.encode({"q": 1})) is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dynamo.runtime.errors import CannotConnect, InvalidArgument
-from dynamo.runtime.ports import Message
+from dynamo.runtime.transport.bus import Message
 
 
 def ignore() -> None:

@@ -17,14 +17,14 @@ import nkeys  # type: ignore[import-untyped]
 import pytest
 import trustme
 
-from dynamo.runtime._nats import NatsBus
-from dynamo.runtime.calling import Verdict
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import CannotConnect
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.ports import Message
-from dynamo.runtime.serving import from_generator
+from dynamo.runtime.request_plane.caller import Verdict
+from dynamo.runtime.request_plane.server import from_generator
+from dynamo.runtime.transport.bus import Message
+from dynamo.runtime.transport.nats import NatsBus
 
 pytestmark = pytest.mark.servers
 
@@ -82,10 +82,10 @@ def test_a_killed_server_is_survived(start_nats: Any, over: Any, reader: Any, un
 
 WORKER = """
 import asyncio, sys
-from dynamo.runtime._nats import NatsBus
+from dynamo.runtime.transport.nats import NatsBus
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.serving import RequestServer, from_generator
+from dynamo.runtime.request_plane.server import RequestServer, from_generator
 
 async def main():
     async def numbers(request):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dynamo.runtime._nats import NatsBus
 from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.errors import CannotConnect
+from dynamo.runtime.transport.nats import NatsBus
 
 
 def test_a_cancellation_that_a_dial_loses_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime._nats_protocol import NatsProtocol
-from dynamo.runtime.ports import Message
+from dynamo.runtime.transport.bus import Message
+from dynamo.runtime.transport.nats_protocol import NatsProtocol
 
 
 class FakeTransport:

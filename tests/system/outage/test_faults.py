@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import until
 
 from dynamo.runtime import EtcdConfig
-from dynamo.runtime._etcd import EtcdStore
+from dynamo.runtime.discovery.etcd import EtcdStore
 from dynamo.runtime.names import instance_prefix
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from tests.system.traffic import Traffic, traffic
+from tests.system.outage.traffic import Traffic, traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]

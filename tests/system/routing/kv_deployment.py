@@ -11,23 +11,23 @@ from typing import Any
 
 from tests import waiting
 
-from dynamo.frontend.desk import Desk
-from dynamo.frontend.generation import Choice
-from dynamo.frontend.model_set import ModelSet
-from dynamo.frontend.prefilling import new_choice
+from dynamo.frontend.generation.choice import Choice
+from dynamo.frontend.generation.request_scope import RequestScope
+from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.server import frontend
 from dynamo.frontend.services import Services
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.llm import open_model
-from dynamo.llm.kv.activity import Load
+from dynamo.llm.kv.active_requests import Load
 from dynamo.llm.kv.index import Rank
-from dynamo.llm.kv.router import KvRouter
+from dynamo.llm.kv.scheduler import KvScheduler
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions
 from dynamo.runtime import DistributedRuntime, RuntimeConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import new_id
-from dynamo.worker.engines.mocker import Mocker
-from dynamo.worker.serve import Serving, serve_engine
+from dynamo.runtime.process.settings import build
+from dynamo.worker.engines.mocker.engine import Mocker
+from dynamo.worker.instance.serving import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 BLOCK = 4
@@ -70,7 +70,7 @@ class Front:
 
     @property
     def instances(self) -> int:
-        return sum(len(one.seats) for one in self.services.pool.served())
+        return sum(len(one.workers) for one in self.services.pool.served())
 
     def start(self, tokens: list[int], max_tokens: int = 1) -> Answer:
         """Send a request."""
@@ -78,9 +78,12 @@ class Front:
             model="m", token_ids=tokens, stop_conditions=StopConditions(max_tokens=max_tokens, ignore_eos=True)
         )
         meter = self.services.metrics.meter("m")
-        desk = Desk(self.models, self.services.opener, Context(), meter, self.services.clock)
+        scope = RequestScope(
+            self.models, self.services.opener, Context(), meter, self.services.clock,
+            prefills=self.services.pool.prefills,
+        )  # fmt: skip
         answer = Answer()
-        answer.choice = new_choice(self.services.pool.prefills, 0, request, desk, answer)
+        answer.choice = Choice(0, request, scope, answer)
         answer.choice.start()
         return answer
 
@@ -91,7 +94,7 @@ class Front:
         return answer.choice.cached
 
     @property
-    def router(self) -> KvRouter:
+    def router(self) -> KvScheduler:
         kv = self.models.kv
         assert kv is not None
         return kv.router
@@ -154,7 +157,7 @@ class Deployment:
 
     async def frontend(self, mode: str = "kv", **options: Any) -> Front:
         """Ready when this returns: it can send to every worker that is there. `options`: more settings."""
-        settings = FrontendSettings(namespace=self.namespace, router_mode=mode, **options)
+        settings = build(FrontendSettings, namespace=self.namespace, router_mode=mode, **options)
         services = await self._stack.enter_async_context(frontend(await self._runtime(), settings))
         front = Front(services)
         await until("the frontend knows all workers", lambda: front.instances >= len(self.workers))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
-from tests.system.kv_deployment import BLOCK, Deployment, Front, run, until
+from tests.system.routing.kv_deployment import BLOCK, Deployment, Front, run, until
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.gate import Visitor
+from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.runtime import NatsConfig, RuntimeConfig
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(180)]
@@ -39,7 +39,7 @@ def visit(front: Front) -> list[str]:
 
     gate = front.models.gate
     assert gate is not None
-    gate.enter(Visitor(lambda: said.append("went"), refuse))
+    gate.enter(QueuedRequest(lambda: said.append("went"), refuse))
     return said
 
 

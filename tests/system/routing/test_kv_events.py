@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
-from tests.system.kv_deployment import BLOCK, Deployment, run, until
+from tests.system.routing.kv_deployment import BLOCK, Deployment, run, until
 
 from dynamo.runtime import EtcdConfig, NatsConfig, RuntimeConfig
 
@@ -177,9 +177,9 @@ def test_a_killed_worker_takes_its_blocks_along(stack: Any) -> None:
         await until("it is served", lambda: front.instances, 60)
         await until("another one is followed", lambda: front.count("model_kv_snapshots_total") == 2)
         await front.ask(list(range(5 * BLOCK)))
-        (seat,) = front.models.seats.values()
-        assert seat.id != instance
-        await until("its blocks are known", lambda: len(front.holds(seat.id)) == 5)
+        (worker,) = front.models.workers.values()
+        assert worker.id != instance
+        await until("its blocks are known", lambda: len(front.holds(worker.id)) == 5)
 
     run(case, config, namespace="test")
 

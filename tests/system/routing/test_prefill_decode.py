@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
-from tests.system.kv_deployment import BLOCK, Deployment, run, until
+from tests.system.routing.kv_deployment import BLOCK, Deployment, run, until
 
 from dynamo.runtime import NatsConfig, RuntimeConfig
 
@@ -125,7 +125,7 @@ def test_the_next_turn_stays_where_its_beginning_is(etcd_server: EtcdServer, nat
 
 def _seats(front: Any) -> int:
     found = front.services.pool.prefills.of(front.models)
-    return 0 if found is None else len(found.seats)
+    return 0 if found is None else len(found.workers)
 
 
 def _follows(front: Any, prefills: list[Any]) -> bool:

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 import zmq.asyncio
+from tests.waiting import until
 
 from dynamo.llm import KvEventPublisher
 from dynamo.runtime import Client, DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
@@ -68,12 +69,14 @@ class Deployment:
 
     async def until_held(self, tokens: list[int], blocks: int) -> int:
         """The one worker that holds that much of the prompt."""
-        async with asyncio.timeout(20):
-            while True:
-                found = [worker for worker, count in (await self.held(tokens)).items() if count == blocks]
-                if len(found) == 1:
-                    return found[0]
-                await asyncio.sleep(0.02)
+        workers: list[int] = []
+
+        async def known() -> bool:
+            workers[:] = [worker for worker, count in (await self.held(tokens)).items() if count == blocks]
+            return len(workers) == 1
+
+        await until(f"one worker holds {blocks} blocks", known, 20)
+        return workers[0]
 
     def metric(self, name: str) -> float:
         text = httpx.get(f"http://127.0.0.1:{self.ready['system_port']}/metrics", timeout=10).text
@@ -137,9 +140,11 @@ def test_a_program_relays_its_engines_own_events(stack: Any, tmp_path: Path) -> 
             await engine.send_multipart(
                 [b"", (1).to_bytes(8, "big"), msgspec.msgpack.encode([2.0, [{"type": "AllBlocksCleared"}], 0])]
             )
-            async with asyncio.timeout(20):
-                while (await site.held(tokens))[runtime.id]:  # noqa: ASYNC110 - another process's index
-                    await asyncio.sleep(0.02)
+
+            async def forgotten() -> bool:
+                return not (await site.held(tokens))[runtime.id]
+
+            await until("the index has forgotten the blocks", forgotten, 20)
         finally:
             await runtime.shutdown(0)
             context.destroy(linger=0)
@@ -156,8 +161,6 @@ def test_it_leaves_in_order(stack: Any) -> None:
         assert await site.generate(list(range(20)))
         leaving = asyncio.create_task(asyncio.to_thread(site.router.stop))
         assert await leaving == 0
-        async with asyncio.timeout(20):
-            while site.clients["generate"].instance_ids():  # noqa: ASYNC110 - the registry's own event is not ours
-                await asyncio.sleep(0.02)
+        await until("its instance is gone", lambda: not site.clients["generate"].instance_ids(), 20)
 
     site.play(case)

@@ -17,11 +17,11 @@ from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.client import Client
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.worker.canary import MARK, Canary, health_check
 from dynamo.worker.engine import Abort, Sink
 from dynamo.worker.engines import create_engine
 from dynamo.worker.engines.echo import EchoCore
-from dynamo.worker.serve import Serving, serve_engine
+from dynamo.worker.instance.canary import MARK, Canary, health_check
+from dynamo.worker.instance.serving import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PATH = "dyn://tests.backend.generate"

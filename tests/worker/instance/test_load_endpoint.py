@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dynamo.llm import open_model
+from dynamo.runtime.http.system_server import runtime_health
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.system import runtime_health
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
-from dynamo.worker.load_metrics import figures
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.load_endpoint import figures
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 ARGUMENTS = '{"max_num_seqs": 3, "num_gpu_blocks": 50, "dp_size": 2, "speedup_ratio": 0}'

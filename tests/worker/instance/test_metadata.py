@@ -13,8 +13,8 @@ from dynamo.llm import open_model
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
-from dynamo.worker.metadata import slug
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.instance.metadata import slug
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PATH = EndpointPath("tests", "backend", "generate")

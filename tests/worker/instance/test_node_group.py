@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dynamo.llm import open_model
+from dynamo.runtime.backends import MemoryWorld
 from dynamo.runtime.errors import EngineError
-from dynamo.runtime.memory import MemoryWorld
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import Nodes, OverNodes
 from dynamo.worker.engines import create_engine
-from dynamo.worker.nodes import NodeGroup
+from dynamo.worker.instance.node_group import NodeGroup
 from dynamo.worker.settings import WorkerSettings
 
 ADDRESS = "127.0.0.1:29500"

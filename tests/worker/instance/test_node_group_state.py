@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.leaving import Leaving
-from dynamo.runtime.ports import Verdict
-from dynamo.worker.group import SILENCE_SECONDS, Follower, Leader, NodeRecord, node_record
+from dynamo.runtime.process.shutdown import ShutdownSignal
+from dynamo.runtime.transport.bus import Verdict
+from dynamo.worker.instance.node_group_state import SILENCE_SECONDS, Follower, Leader, NodeRecord, node_record
 from dynamo.worker.main import _meeting
 from dynamo.worker.settings import leader_address
 
@@ -200,7 +200,7 @@ def test_a_signal_at_the_end_of_a_start_is_not_lost() -> None:
     """It comes when the group is whole, and nobody waits for it yet: who serves then finds that it came."""
 
     async def main() -> None:
-        leaving = Leaving()
+        leaving = ShutdownSignal()
 
         async def start() -> Any:
             os.kill(os.getpid(), signal.SIGTERM)

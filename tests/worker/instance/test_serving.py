@@ -12,16 +12,16 @@ import httpx
 import pytest
 
 from dynamo.llm import card_from_dict, open_model
-from dynamo.llm.files import FileCache, fetch_files
+from dynamo.llm.models.file_cache import FileCache, fetch_files
 from dynamo.llm.protocols import LENGTH, read_delta
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
+from dynamo.runtime.http.system_server import SystemServer
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.runtime.system import SystemServer
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
-from dynamo.worker.serve import Serving, serve_engine
+from dynamo.worker.instance.serving import Serving, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PATH = EndpointPath("tests", "backend", "generate")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.addresses import Address, addresses, http_port, inside, pending
 from dynamo.cli.cluster.client import Target
-from dynamo.cli.cluster.finding import nothing_answers
-from dynamo.cli.cluster.greeting import lines
-from dynamo.cli.cluster.locate import Location, named_outside
-from dynamo.cli.cluster.progress import Phase, Progress
-from dynamo.cli.local.greeting import Served
+from dynamo.cli.cluster.pipelines.addresses import Address, addresses, http_port, inside, pending
+from dynamo.cli.cluster.pipelines.find_url import nothing_answers
+from dynamo.cli.cluster.pipelines.locate import Location, named_outside
+from dynamo.cli.cluster.pipelines.next_steps import lines
+from dynamo.cli.cluster.pipelines.progress import PipelinePhase, PipelineProgress
+from dynamo.cli.local.next_steps import Served
 
 
 def service(kind: str = "ClusterIP", port: int = 8000, **more: Any) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def location(reachable: Address | None = None, **more: Any) -> Location:
 
 
 def greeted(where: Location, workers: tuple[int, int] = (2, 2), target: Target | None = None) -> str:
-    found = Progress("llama", "serving", Phase.READY, workers=workers)
+    found = PipelineProgress("llama", "serving", PipelinePhase.READY, workers=workers)
     return "\n".join(lines(found, where, Served("m"), target or Target()))
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.follow import Tracker, follow
-from dynamo.cli.cluster.progress import Part, Phase, Progress, failure, phase_of, progress
-from dynamo.cli.cluster.trouble import ClusterError, RefusedError
-from dynamo.cli.local.logs import Severity
-from dynamo.cli.local.show import Row
-from dynamo.cli.local.supervise import State
+from dynamo.cli.cluster.errors import ClusterError, RefusedError
+from dynamo.cli.cluster.pipelines.follow import Tracker, follow
+from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase, PipelineProgress, failure, phase_of, progress
+from dynamo.cli.local.display import Row
+from dynamo.cli.local.log_files import Severity
+from dynamo.cli.local.process_lifecycle import State
 
 
 def pipeline(
@@ -37,18 +37,18 @@ def pod(name: str, component: str, reason: str = "", *, ready: bool = False) -> 
 @pytest.mark.parametrize(
     ("live", "phase"),
     [
-        (pipeline(conditions={"Ready": "True"}), Phase.READY),
-        (pipeline(observed=1, conditions={"Ready": "True"}), Phase.UNSEEN),
-        (pipeline(conditions={}), Phase.UNSEEN),
-        (pipeline(conditions={"Ready": "False"}), Phase.WAITING),
-        (pipeline(conditions={"Ready": "Unknown"}), Phase.WAITING),
-        (pipeline(conditions={"Ready": "False", "Stalled": "True"}), Phase.STALLED),
-        (pipeline(conditions={"Ready": "False", "Stalled": "False"}), Phase.WAITING),
-        ({"metadata": {"name": "x", "generation": 1}}, Phase.UNSEEN),
-        ({"metadata": {"name": "x", "deletionTimestamp": "now"}}, Phase.DELETED),
+        (pipeline(conditions={"Ready": "True"}), PipelinePhase.READY),
+        (pipeline(observed=1, conditions={"Ready": "True"}), PipelinePhase.UNSEEN),
+        (pipeline(conditions={}), PipelinePhase.UNSEEN),
+        (pipeline(conditions={"Ready": "False"}), PipelinePhase.WAITING),
+        (pipeline(conditions={"Ready": "Unknown"}), PipelinePhase.WAITING),
+        (pipeline(conditions={"Ready": "False", "Stalled": "True"}), PipelinePhase.STALLED),
+        (pipeline(conditions={"Ready": "False", "Stalled": "False"}), PipelinePhase.WAITING),
+        ({"metadata": {"name": "x", "generation": 1}}, PipelinePhase.UNSEEN),
+        ({"metadata": {"name": "x", "deletionTimestamp": "now"}}, PipelinePhase.DELETED),
     ],
 )
-def test_only_this_generation_counts(live: dict[str, Any], phase: Phase) -> None:
+def test_only_this_generation_counts(live: dict[str, Any], phase: PipelinePhase) -> None:
     """Ready of the spec before says nothing."""
     assert phase_of(live) is phase
 
@@ -57,15 +57,15 @@ def test_a_condition_that_lags_behind_its_status_doesn_t_count() -> None:
     """observedGeneration stands at both."""
     live = pipeline(conditions={"Ready": "True"})
     live["status"]["conditions"][0]["observedGeneration"] = 1
-    assert phase_of(live) is Phase.UNSEEN
+    assert phase_of(live) is PipelinePhase.UNSEEN
 
 
 def test_parts_say_how_many_and_why_not_more() -> None:
     """The frontends from their condition, the workers from their counts, the reason from a pod."""
     components = [
-        {"name": "prefill", "desired": 2, "updated": 2, "ready": 2, "routable": 2},
-        {"name": "decode", "desired": 2, "updated": 0, "ready": 1, "routable": 1},
-        {"name": "roll", "desired": 2, "updated": 1, "ready": 2, "routable": 2},
+        {"name": "prefill", "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2},
+        {"name": "decode", "replicas": 2, "updatedReplicas": 0, "readyReplicas": 1, "availableReplicas": 1},
+        {"name": "roll", "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2},
     ]
     live = pipeline(conditions={"Ready": "False", "FrontendReady": "True"}, components=components)
     found = progress(live, [pod("p-1", "decode", "ImagePullBackOff"), pod("p-0", "decode", ready=True)])
@@ -87,15 +87,15 @@ def test_an_unseen_generation_shows_no_old_parts() -> None:
 @pytest.mark.parametrize(
     ("phase", "part"),
     [
-        (Phase.STALLED, "serving/llama will not become ready: Why: because"),
-        (Phase.WAITING, "serving/llama isn't ready after 9 s: Why: because"),
-        (Phase.UNSEEN, "no operator has looked at it for 9 s"),
-        (Phase.DELETED, "was deleted while this waited"),
+        (PipelinePhase.STALLED, "serving/llama will not become ready: Why: because"),
+        (PipelinePhase.WAITING, "serving/llama isn't ready after 9 s: Why: because"),
+        (PipelinePhase.UNSEEN, "no operator has looked at it for 9 s"),
+        (PipelinePhase.DELETED, "was deleted while this waited"),
     ],
 )
-def test_failures_are_sentences(phase: Phase, part: str) -> None:
+def test_failures_are_sentences(phase: PipelinePhase, part: str) -> None:
     """With the reason's own words."""
-    assert part in failure(Progress("llama", "serving", phase, "Why", "because"), 9.0)
+    assert part in failure(PipelineProgress("llama", "serving", phase, "Why", "because"), 9.0)
 
 
 class Recorder:
@@ -134,15 +134,15 @@ class Time:
         self.now += seconds
 
 
-def seen(phase: Phase, *parts: Part, name: str = "llama") -> Progress:
-    return Progress(name, "serving", phase, "Why", "because", parts)
+def seen(phase: PipelinePhase, *parts: Part, name: str = "llama") -> PipelineProgress:
+    return PipelineProgress(name, "serving", phase, "Why", "because", parts)
 
 
-def run(looks: list[Any], seconds: float = 10.0) -> tuple[list[Progress], Recorder, float]:
+def run(looks: list[Any], seconds: float = 10.0) -> tuple[list[PipelineProgress], Recorder, float]:
     """Each look in turn, the last one again and again; an exception is raised."""
     display, clock, rest = Recorder(), Time(), list(looks)
 
-    def look() -> list[Progress]:
+    def look() -> list[PipelineProgress]:
         found = rest.pop(0) if len(rest) > 1 else rest[0]
         if isinstance(found, Exception):
             raise found
@@ -154,10 +154,10 @@ def run(looks: list[Any], seconds: float = 10.0) -> tuple[list[Progress], Record
 
 def test_a_wait_ends_when_it_is_ready() -> None:
     """Parts are told once, when they are there."""
-    waiting = [seen(Phase.WAITING, Part("frontend", True, "1 of 1"), Part("w", False, "0 of 1"))]
-    ready = [seen(Phase.READY, Part("frontend", True, "1 of 1"), Part("w", True, "1 of 1"))]
-    found, display, seconds = run([[seen(Phase.UNSEEN)], waiting, waiting, ready])
-    assert found[0].phase is Phase.READY
+    waiting = [seen(PipelinePhase.WAITING, Part("frontend", True, "1 of 1"), Part("w", False, "0 of 1"))]
+    ready = [seen(PipelinePhase.READY, Part("frontend", True, "1 of 1"), Part("w", True, "1 of 1"))]
+    found, display, seconds = run([[seen(PipelinePhase.UNSEEN)], waiting, waiting, ready])
+    assert found[0].phase is PipelinePhase.READY
     assert display.said == [f"frontend {State.READY} 0 1 of 1", f"w {State.READY} 2 1 of 1"]
     assert display.moving == [["operator hasn't looked at it yet"], ["w 0 of 1"], ["w 0 of 1"], []]
     assert seconds == 1.5
@@ -165,29 +165,29 @@ def test_a_wait_ends_when_it_is_ready() -> None:
 
 def test_a_wait_ends_with_the_time() -> None:
     """And says how it stood last."""
-    found, _, seconds = run([[seen(Phase.WAITING)]], seconds=3.0)
-    assert (found[0].phase, seconds) == (Phase.WAITING, 3.0)
+    found, _, seconds = run([[seen(PipelinePhase.WAITING)]], seconds=3.0)
+    assert (found[0].phase, seconds) == (PipelinePhase.WAITING, 3.0)
 
 
 def test_one_that_stalled_does_not_end_the_others_wait() -> None:
     """All must have settled."""
-    first = [seen(Phase.STALLED, name="a"), seen(Phase.WAITING, name="b")]
-    last = [seen(Phase.STALLED, name="a"), seen(Phase.READY, name="b")]
+    first = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.WAITING, name="b")]
+    last = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.READY, name="b")]
     found, _, seconds = run([first, first, last])
-    assert [each.phase for each in found] == [Phase.STALLED, Phase.READY]
+    assert [each.phase for each in found] == [PipelinePhase.STALLED, PipelinePhase.READY]
     assert seconds == 1.0
 
 
 def test_a_lost_server_is_said_once_and_asked_again() -> None:
     """The wait goes on; at its end the loss is the reason."""
     lost = ClusterError("gone")
-    found, display, _ = run([[seen(Phase.WAITING)], lost, lost, [seen(Phase.READY)]])
-    assert found[0].phase is Phase.READY
+    found, display, _ = run([[seen(PipelinePhase.WAITING)], lost, lost, [seen(PipelinePhase.READY)]])
+    assert found[0].phase is PipelinePhase.READY
     assert display.said == ["gone (goes on asking)"]
     with pytest.raises(ClusterError, match="gone"):
         run([lost], seconds=2.0)
     with pytest.raises(ClusterError, match="gone"):
-        run([[seen(Phase.READY), seen(Phase.WAITING, name="b")], lost], seconds=2.0)
+        run([[seen(PipelinePhase.READY), seen(PipelinePhase.WAITING, name="b")], lost], seconds=2.0)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -202,7 +202,7 @@ def test_a_part_that_goes_back_is_shown_again() -> None:
     display = Recorder()
     tracker = Tracker(display)
     for done, at in ((True, 1.0), (False, 2.0), (True, 3.0)):
-        tracker.show([seen(Phase.WAITING, Part("w", done, "x"))], at)
+        tracker.show([seen(PipelinePhase.WAITING, Part("w", done, "x"))], at)
     assert [text.split()[2] for text in display.said] == ["1", "3"]
     assert display.moving[1] == ["w x"]
 
@@ -212,7 +212,7 @@ def test_what_is_gone_is_not_shown_and_what_has_no_part_is() -> None:
     display = Recorder()
     tracker = Tracker(display)
     for parts in ((Part("old", False, "x"), Part("w", False, "y")), (Part("w", False, "y"),), ()):
-        tracker.show([seen(Phase.WAITING, *parts)], 0.0)
+        tracker.show([seen(PipelinePhase.WAITING, *parts)], 0.0)
     assert display.moving == [["old x", "w y"], ["w y"], ["pipeline Why: because"]]
 
 
@@ -220,5 +220,7 @@ def test_several_pipelines_are_told_apart() -> None:
     """By their names."""
     display = Recorder()
     part = Part("w", False, "x")
-    Tracker(display).show([seen(Phase.WAITING, part, name="a"), seen(Phase.WAITING, part, name="b")], 0.0)
+    Tracker(display).show(
+        [seen(PipelinePhase.WAITING, part, name="a"), seen(PipelinePhase.WAITING, part, name="b")], 0.0
+    )
     assert display.moving == [["a/w x", "b/w x"]]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import yaml
 
-from dynamo.cli.cluster.events import event_lines
-from dynamo.cli.cluster.listing import COLUMNS, WIDE, bare, component_rows, detail, rows, since
-from dynamo.cli.cluster.podlogs import Wanted, parse_line, query, short_name, split_name
-from dynamo.cli.cluster.progress import Part, Phase, Progress
+from dynamo.cli.cluster.pipelines.events import event_lines
+from dynamo.cli.cluster.pipelines.pod_logs import Wanted, parse_line, query, short_name, split_name
+from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase, PipelineProgress
+from dynamo.cli.cluster.pipelines.tables import COLUMNS, WIDE, bare, component_rows, detail, rows, since
+from dynamo.cli.main import dynamo
 
-CRD = Path(__file__).parents[3] / "crds" / "dynamo.dev_dynamopipelines.yaml"
+CRD = Path(__file__).parents[4] / "crds" / "dynamo.dev_dynamopipelines.yaml"
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
@@ -54,7 +58,7 @@ def test_a_row() -> None:
 def test_an_older_generation_s_ready_is_not_shown() -> None:
     """Where kubectl would show it."""
     row = rows([pipeline(observed=0)], NOW, wide=False, namespaces=False)[1]
-    assert row[:3] == ("llama", "Unknown", "Observing")
+    assert row[:3] == ("llama", "Unknown", "Pending")
     assert rows([{"metadata": {"name": "x"}}], NOW, wide=False, namespaces=False)[1][-1] == "-"
 
 
@@ -68,11 +72,13 @@ def test_ages_are_short() -> None:
 def test_one_pipeline_closely() -> None:
     """Parts with their revision, and the reason while it isn't ready."""
     live = pipeline(components=[{"name": "w", "revision": "r1"}])
-    found = Progress("llama", "serving", Phase.WAITING, "Starting", "w: 0 of 1", (Part("w", False, "0 of 1"),))
+    found = PipelineProgress(
+        "llama", "serving", PipelinePhase.WAITING, "Starting", "w: 0 of 1", (Part("w", False, "0 of 1"),)
+    )
     assert component_rows(live, found)[1:] == [("w", "waits", "r1", "0 of 1")]
     texts = [block for block in detail(live, found, NOW, wide=False) if isinstance(block, str)]
     assert texts[-1] == "Starting: w: 0 of 1"
-    unseen = Progress("llama", "serving", Phase.UNSEEN)
+    unseen = PipelineProgress("llama", "serving", PipelinePhase.UNSEEN)
     assert "No operator has looked" in str(list(detail(live, unseen, NOW, wide=False))[-1])
     assert component_rows(live, unseen) == []
 
@@ -104,6 +110,20 @@ def test_events_are_in_order_whoever_wrote_them() -> None:
         "Warning Failed pod/a: at 3 (x4)",
         "Warning Failed pod/a: at 4 (x2)",
     ]
+
+
+def test_log_lines_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a pod wrote can't speak to the terminal, nor look like a line of another pod; nor can its time."""
+    raw = b"2026-11-21T10:00:00Z a\x1b[31mb\r\xe2\x80\xa8c\td\n\x1b[2J x\x1b]0;t\x07\n"
+    pod = {"metadata": {"name": "llama-worker-0", "uid": "u"}, "spec": {"containers": [{"name": "main"}]}}
+    cluster = SimpleNamespace(raw=lambda *asked: raw, namespace="n", items=lambda *asked, **more: [pod])
+    with patch("dynamo.cli.cluster.client.connect", lambda target: cluster):
+        for flags in ([], ["--timestamps"]):
+            dynamo.main(["logs", "llama", "-n", "n", *flags], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 4
+    assert not set(out) & set("\x1b\x07\r\u2028")
+    assert "a\\x1b[31mb\\r\\u2028c\td" in out
 
 
 def test_log_lines_and_names() -> None:

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.helm import said, version_of
-from dynamo.cli.cluster.platform import (
+from dynamo.cli.cluster.pipelines.progress import Part, PipelinePhase
+from dynamo.cli.cluster.platform.helm import said, version_of
+from dynamo.cli.cluster.platform.permissions import Access, for_helm, for_objects, for_roles, missing_sentence
+from dynamo.cli.cluster.platform.state import (
     FIRST_PIPELINE,
-    Place,
+    ReleaseName,
     adoption,
+    new_sign_in,
     next_command,
     owner,
     platform_progress,
@@ -20,10 +23,8 @@ from dynamo.cli.cluster.platform import (
     what_stays,
     workload_part,
 )
-from dynamo.cli.cluster.progress import Part, Phase
-from dynamo.cli.cluster.rights import Access, for_helm, for_objects, for_roles, missing_sentence
 from dynamo.operator.api.load import load_pipelines
-from dynamo.operator.kinds import Resource
+from dynamo.operator.kube.resources import Resource
 
 ONE: dict[str, Any] = {"replicas": 1, "readyReplicas": 1}
 TWO: dict[str, Any] = {"replicas": 2, "readyReplicas": 2}
@@ -39,7 +40,7 @@ def live(kind: str = "Deployment", generation: int = 1, wanted: int = 1, **statu
 
 def test_a_crd_belongs_to_a_release_or_to_nobody() -> None:
     """By helm's own marks; both are needed."""
-    place = Place("dynamo", "platform")
+    place = ReleaseName("dynamo", "platform")
     marked = {"metadata": {"name": "crd", **adoption(place)["metadata"]}}
     assert owner(marked) == place
     assert owner({"metadata": {"annotations": marked["metadata"]["annotations"]}}) is None
@@ -89,9 +90,9 @@ def test_a_pod_that_waits_says_why() -> None:
     pod = {"metadata": {"name": "operator-x"}, "status": {"containerStatuses": [waiting]}}
     part = workload_part(DEPLOYMENT, live(), [pod])
     assert part.text == "0 of 1 ready; pod operator-x ErrImagePull: not found"
-    found = platform_progress(Place("dynamo", "platform"), [part, Part("etcd", True, "1 of 1 ready")])
-    assert (found.phase, found.message) == (Phase.WAITING, f"operator: {part.text}")
-    assert platform_progress(Place("d", "p"), [Part("etcd", True, "")]).phase is Phase.READY
+    found = platform_progress(ReleaseName("dynamo", "platform"), [part, Part("etcd", True, "1 of 1 ready")])
+    assert (found.phase, found.message) == (PipelinePhase.WAITING, f"operator: {part.text}")
+    assert platform_progress(ReleaseName("d", "p"), [Part("etcd", True, "")]).phase is PipelinePhase.READY
 
 
 def test_pods_are_found_by_their_selector() -> None:
@@ -192,3 +193,36 @@ def test_missing_rights_are_named_together() -> None:
     text = missing_sentence(missing, "the cluster")
     assert "you what the installation needs: get, list secrets in namespace p; create r0.g; " in text
     assert "; and 6 kinds more" in text
+
+
+def auth(**servers: bool) -> dict[str, Any]:
+    return {server: {"auth": {"enabled": enabled}} for server, enabled in servers.items()}
+
+
+ON, OFF = auth(etcd=True, nats=True), auth(etcd=False, nats=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "values", "defaults", "named"),
+    [
+        (OFF, {}, ON, "etcd and nats of"),
+        (OFF, {"operator": {"replicaCount": 2}}, ON, "etcd and nats of"),
+        (OFF, auth(etcd=True), ON, "nats of"),
+        (OFF, OFF, ON, ""),
+        (OFF, ON, ON, ""),
+        (OFF, {}, OFF, ""),
+        (ON, {}, ON, ""),
+        ({}, {}, ON, ""),
+        (OFF, {}, {}, ""),
+        ({"etcd": None, "nats": {"auth": "x"}}, {"etcd": 3}, ON, ""),
+    ],
+)
+def test_an_upgrade_turns_no_sign_in_on_unasked(
+    before: dict[str, Any], values: dict[str, Any], defaults: dict[str, Any], named: str
+) -> None:
+    """Every pipeline would be replaced, and requests fail: the user says when, or that it stays as it is."""
+    sentence = new_sign_in(before, values, defaults)
+    assert sentence.startswith(named)
+    assert bool(sentence) == bool(named)
+    if named:
+        assert "--set nats.auth.enabled=true when that suits you, or =false" in sentence

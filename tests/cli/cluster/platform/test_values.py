@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dynamo.cli.cluster.trouble import ClusterError
-from dynamo.cli.cluster.values import merge, read_files, set_all
+from dynamo.cli.cluster.errors import ClusterError
+from dynamo.cli.cluster.platform.values import merge, read_files, set_all
 
 
 @pytest.mark.parametrize(

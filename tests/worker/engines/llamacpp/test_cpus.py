@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamo.worker.cpus import usable_cpus
+from dynamo.worker.engines.llamacpp.engine import usable_cpus
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tests.worker.engine_rigs import Rig, alone
 from dynamo.llm.protocols import LENGTH
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines import create_engine
-from dynamo.worker.engines.llamacpp import adapters
-from dynamo.worker.engines.llamacpp_course import Course
+from dynamo.worker.engines.llamacpp.calls import CallSequence
+from dynamo.worker.engines.llamacpp.engine import adapters
 from dynamo.worker.settings import WorkerSettings
 
 
@@ -62,7 +62,7 @@ def test_what_a_chunk_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def body(rig: Rig) -> None:
         with monkeypatch.context() as broke:
-            broke.setattr(Course, "hear", broken)
+            broke.setattr(CallSequence, "hear", broken)
             sink, _ = rig.submit(prompt="abc", max_tokens=3)
             error = await sink.end()
         assert isinstance(error, EngineError)

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.llamacpp_grammar import grammar_of
+from dynamo.worker.engines.llamacpp.requests import grammar_of
 
 
 @pytest.mark.parametrize(
     ("wanted", "part"),
     [
-        ({"grammar": 'root ::= "a"'}, 'root ::= "a"'),
+        ({"grammar": 'root ::= "a"'}, 'T0: "a"'),
+        ({"grammar": '%llguidance {}\nstart: "a"'}, '\nstart: "a"'),
         ({"json": {"type": "object"}}, 'start: %json {"type": "object"}'),
         ({"json": ' {"type":\n "object"}'}, 'start: %json {"type": "object"}'),
         ({"regex": "a/b+"}, "start: /"),
-        ({"choice": ['say "yes"', "no"]}, 'start: "say \\"yes\\"" | "no"'),
+        ({"choice": ['say "yes"', "no"]}, 'CHOICE: "say \\"yes\\"" | "no"'),
     ],
 )
 def test_each_kind_has_its_grammar(wanted: dict[str, Any], part: str) -> None:
@@ -33,7 +34,7 @@ def test_each_kind_has_its_grammar(wanted: dict[str, Any], part: str) -> None:
         ({"json": "[" * 100_000}, r"guided decoding \(json\): the schema is no JSON"),
         ({"json": '{"type": "object"}\nother: "rule"'}, "the schema is no JSON"),
         ({"regex": "(", "backend": "auto"}, r"guided decoding \(regex\)"),
-        ({"structural_tag": "x"}, "by structural_tag: llamacpp takes"),
+        ({"structural_tag": "x"}, "by structural_tag: it takes"),
     ],
 )
 def test_what_can_not_be_compiled_is_refused(wanted: dict[str, Any], says: str) -> None:
@@ -43,5 +44,6 @@ def test_what_can_not_be_compiled_is_refused(wanted: dict[str, Any], says: str) 
 
 
 def test_nothing_wanted() -> None:
-    """Is no grammar."""
+    """Is no grammar; what was compiled elsewhere is taken as it is."""
     assert grammar_of(None) is None
+    assert grammar_of({"compiled": "it"}) == "it"

@@ -10,16 +10,16 @@ import pytest
 
 from dynamo.llm.protocols import EOS, LENGTH, STOP, PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.errors import EngineError, InvalidArgument
-from dynamo.worker.engines.conditions import UNKNOWN_LOGPROB, stop_reasons
-from dynamo.worker.engines.llamacpp_chunks import (
+from dynamo.worker.engines.llamacpp.calls import CallSequence
+from dynamo.worker.engines.llamacpp.requests import (
     Chunk,
     ChunkReader,
-    Phase,
+    CompletionPhase,
     completion,
     read_chunk,
     wishes,
 )
-from dynamo.worker.engines.llamacpp_course import Course
+from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, stop_reasons
 
 VOCABULARY = {1: b"\xf0", 2: b"\x93", 3: b"\x80", 9: b" Berlin"}
 BYTE_IDS = {0xF0: 1, 0x93: 2, 0x80: 3}
@@ -50,7 +50,7 @@ def sent(body: dict[str, Any]) -> Chunk:
     return read_chunk(msgspec.json.encode(body))
 
 
-def body_of(asked: PreprocessedRequest, tokens: list[int], phase: Phase) -> dict[str, Any]:
+def body_of(asked: PreprocessedRequest, tokens: list[int], phase: CompletionPhase) -> dict[str, Any]:
     """What llama.cpp reads, which computes four tokens of a prompt at once."""
     return dict(json.loads(completion(wishes(asked), tokens, phase, 4)))
 
@@ -83,50 +83,50 @@ def test_the_last_chunk(said: str, reason: str) -> None:
     assert reader().read(last) == ([], {"cached_tokens": 7}, reason)
 
 
-def calls(room: int = 100, **stop: Any) -> list[Phase]:
+def calls(room: int = 100, **stop: Any) -> list[CompletionPhase]:
     """The calls of a request that gets a token for each that it may have."""
-    course = Course(request(**stop), room, reader())
+    sequence = CallSequence(request(**stop), room, reader())
     made = []
-    while phase := course.next_call():
+    while phase := sequence.next_call():
         made.append(phase)
         for _ in range(phase.max_tokens):
-            course.hear(chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}]), phase)
-        course.hear(chunk([], "length"), phase)
-    assert course.end is not None
-    assert course.end.reason == LENGTH
+            sequence.hear(chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}]), phase)
+        sequence.hear(chunk([], "length"), phase)
+    assert sequence.end is not None
+    assert sequence.end.reason == LENGTH
     return made
 
 
 def test_min_tokens_is_a_call_without_eos() -> None:
     """`min_tokens` runs first with EOS off; without it there is one call."""
-    assert calls(max_tokens=10) == [Phase(10, False)]
-    assert calls(max_tokens=10, min_tokens=4) == [Phase(4, True, last=False), Phase(6, False)]
-    assert calls(max_tokens=3, min_tokens=4) == [Phase(3, True, last=False)]
-    assert calls(max_tokens=10, min_tokens=4, ignore_eos=True) == [Phase(10, True)]
-    assert calls() == [Phase(100, False)]
+    assert calls(max_tokens=10) == [CompletionPhase(10, False)]
+    assert calls(max_tokens=10, min_tokens=4) == [CompletionPhase(4, True, last=False), CompletionPhase(6, False)]
+    assert calls(max_tokens=3, min_tokens=4) == [CompletionPhase(3, True, last=False)]
+    assert calls(max_tokens=10, min_tokens=4, ignore_eos=True) == [CompletionPhase(10, True)]
+    assert calls() == [CompletionPhase(100, False)]
 
 
 def test_a_tail_that_was_held_back_is_asked_for_again() -> None:
     """llama.cpp names no tokens of a character that its last one leaves unfinished: then a few more are asked for."""
-    course = Course(request(max_tokens=3), 100, reader())
-    first = course.next_call()
-    assert first == Phase(3, False)
+    sequence = CallSequence(request(max_tokens=3), 100, reader())
+    first = sequence.next_call()
+    assert first == CompletionPhase(3, False)
     token = {"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}
-    assert course.hear(chunk([token]), first) == ([9], None)
-    assert course.hear(chunk([], "length"), first) == ([], None)
-    again = course.next_call()
-    assert (again, course.tokens) == (Phase(5, False), [1, 2, 9])
+    assert sequence.hear(chunk([token]), first) == ([9], None)
+    assert sequence.hear(chunk([], "length"), first) == ([], None)
+    again = sequence.next_call()
+    assert (again, sequence.tokens) == (CompletionPhase(5, False), [1, 2, 9])
     assert again is not None
     whole = {"id": 3, "bytes": [0xF0, 0x93, 0x80, 0x80], "logprob": -0.5}
-    assert course.hear(chunk([whole]), again) == ([1, 2], None)
-    assert course.end == (LENGTH, None)
+    assert sequence.hear(chunk([whole]), again) == ([1, 2], None)
+    assert sequence.end == (LENGTH, None)
 
 
 def test_sampling_is_passed_under_their_names() -> None:
     """What the client gave is passed, what it did not is left to llama.cpp."""
     asked = request(max_tokens=5)
     asked.sampling_options = SamplingOptions(temperature=0.5, repetition_penalty=1.1, logit_bias={"7": -3.0})
-    body = body_of(asked, [1, 2, 3], Phase(5, False))
+    body = body_of(asked, [1, 2, 3], CompletionPhase(5, False))
     assert (body["prompt"], body["n_predict"]) == ([1, 2, 3], 5)
     assert (body["temperature"], body["repeat_penalty"], body["logit_bias"]) == (0.5, 1.1, [[7, -3.0]])
     assert "top_p" not in body
@@ -135,11 +135,11 @@ def test_sampling_is_passed_under_their_names() -> None:
 def test_log_probabilities_are_computed_where_they_are_wanted() -> None:
     """They cost llama.cpp a sort of the vocabulary for each token; without them it names tokens for nothing."""
     asked = request(max_tokens=5)
-    named = body_of(asked, [1], Phase(5, False))
+    named = body_of(asked, [1], CompletionPhase(5, False))
     assert (named["return_tokens"], named["verbose"], "logprobs" in named) == (True, True, False)
     for wanted, least in ((0, 1), (1, 1), (3, 3)):
         asked.output_options.logprobs = wanted
-        body = body_of(asked, [1], Phase(5, False))
+        body = body_of(asked, [1], CompletionPhase(5, False))
         assert (body["logprobs"], "verbose" in body) == (least, False)
 
 
@@ -163,7 +163,7 @@ def test_cached_tokens_are_told_once_with_the_first_token() -> None:
 
 def test_short_prompts_have_no_progress() -> None:
     """Between the steps of a long one a cancel can be told; a short one is told what was cached with its tokens."""
-    short, long = (body_of(request(), [1] * count, Phase(5, False)) for count in (4, 5))
+    short, long = (body_of(request(), [1] * count, CompletionPhase(5, False)) for count in (4, 5))
     assert (short.get("timings_per_token"), short.get("return_progress")) == (True, None)
     assert (long.get("timings_per_token"), long.get("return_progress")) == (None, True)
     stream = reader()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm.gguf import Header
+from dynamo.llm.models.gguf_header import Header
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.llamacpp_vocabulary import Vocabulary, byte_alphabet
+from dynamo.worker.engines.llamacpp.vocabulary import Vocabulary, byte_alphabet
 
 
 def vocabulary(kind: str, tokens: list[str]) -> Vocabulary:

@@ -15,7 +15,7 @@ from tests.worker.engine_rigs import Recorder, Rig, Run, alone, opened, shared
 from dynamo.llm.protocols import LENGTH, PreprocessedRequest, SamplingOptions
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engines import create_engine
-from dynamo.worker.engines.mistralrs_tokens import (
+from dynamo.worker.engines.mistralrs.requests import (
     TokenReader,
     guided,
     options,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.mock.arguments import read_arguments
-from dynamo.worker.engines.mock.kv import BlockPool
-from dynamo.worker.engines.mock.scheduler import Limits, Scheduler, Sequence
-from dynamo.worker.engines.mock.timing import Timing, decode_ms, prefill_ms
+from dynamo.worker.engines.mocker.arguments import read_arguments
+from dynamo.worker.engines.mocker.block_pool import BlockPool
+from dynamo.worker.engines.mocker.scheduler import Limits, Scheduler, Sequence
+from dynamo.worker.engines.mocker.stepper import Timing, decode_ms, prefill_ms
 
 
 @pytest.mark.parametrize(("tokens", "ms"), [(0, 0.0), (1, 16.516604), (1000, 32.105850), (8192, 169.135768)])

@@ -27,10 +27,10 @@ from dynamo.runtime.context import Context
 from dynamo.runtime.errors import CannotConnect, DynamoException, EngineShutdown, InvalidArgument, StreamIncomplete
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.worker.engine import Abort, Fetched
-from dynamo.worker.engines import mocker_handing
-from dynamo.worker.engines.mock.handover import PARAMS
-from dynamo.worker.engines.mocker import Mocker
-from dynamo.worker.serve import serve_engine
+from dynamo.worker.engines.mocker import kv_transfers
+from dynamo.worker.engines.mocker.engine import Mocker
+from dynamo.worker.engines.mocker.kv_transfer_state import PARAMS
+from dynamo.worker.instance.serving import serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PROMPT = list(range(40))
@@ -268,7 +268,7 @@ def test_a_half_without_the_other() -> None:
 
 
 def test_who_comes_to_a_room_where_nobody_is_waits_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mocker_handing, "PATIENCE", 0.05)
+    monkeypatch.setattr(kv_transfers, "PATIENCE", 0.05)
 
     async def case(pair: Pair) -> None:
         sink, _ = pair.meet(pair.decode, 1)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dynamo.llm import open_model
-from dynamo.llm.kv.events import KvStep
-from dynamo.llm.kv.hashing import block_hashes, sequence_hashes
+from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
+from dynamo.llm.kv.messages import KvStep
 from dynamo.llm.protocols import CACHED_TOKENS, PreprocessedRequest, RoutingHints, StopConditions
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
-from dynamo.worker.engines.mocker import Mocker
+from dynamo.worker.engines.mocker.engine import Mocker
 from dynamo.worker.settings import WorkerSettings
 
 BLOCK = 4

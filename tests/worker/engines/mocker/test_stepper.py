@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo.llm.protocols import EOS, STOP
-from dynamo.worker.engines.mock.answers import Reasoning, TextAnswer
-from dynamo.worker.engines.mock.scheduler import Limits
-from dynamo.worker.engines.mock.stepper import Stepper
-from dynamo.worker.engines.mock.timing import Timing
+from dynamo.worker.engines.mocker.answers import Reasoning, TextAnswer
+from dynamo.worker.engines.mocker.scheduler import Limits
+from dynamo.worker.engines.mocker.stepper import Stepper, Timing
 
 TEXT = list(range(100, 140))
 

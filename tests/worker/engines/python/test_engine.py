@@ -17,10 +17,11 @@ from dynamo.llm import open_model
 from dynamo.llm.protocols import LENGTH, STOP, PreprocessedRequest, StopConditions, TextRequest
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.canary import MARK, health_check
-from dynamo.worker.engines import conditions, create_engine, takes_text
-from dynamo.worker.engines.python import Python
-from dynamo.worker.engines.userfile import standstill
+from dynamo.worker.engines import create_engine, takes_text
+from dynamo.worker.engines.python import loop_watchdog
+from dynamo.worker.engines.python.engine import Python
+from dynamo.worker.engines.support import request_checks
+from dynamo.worker.instance.canary import MARK, health_check
 from dynamo.worker.settings import WorkerSettings
 
 
@@ -297,7 +298,7 @@ def test_stopping_ends_what_is_open(tmp_path: Path) -> None:
 
 def test_only_so_many_requests_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by other engines: one too many goes to another worker; one that ended makes room."""
-    monkeypatch.setattr(conditions, "MOST_OPEN", 2)
+    monkeypatch.setattr(request_checks, "MOST_OPEN", 2)
     text = "import asyncio\nasync def generate(request):\n    yield 'one'\n    await asyncio.Event().wait()\n"
 
     async def body(rig: Rig) -> None:
@@ -350,8 +351,8 @@ def test_what_holds_the_loop_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line of the user's file that blocks, though the library's code is what runs; and when it goes on."""
-    monkeypatch.setattr(standstill, "LIMIT", 0.1)
-    monkeypatch.setattr(standstill, "_EVERY", 0.02)
+    monkeypatch.setattr(loop_watchdog, "LIMIT", 0.1)
+    monkeypatch.setattr(loop_watchdog, "_EVERY", 0.02)
     told = "engine.py:4 in generate has held the event loop"
     text = """import threading
 event = threading.Event()

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from dynamo.llm.handlers.outputs import Mistake, Piece, read_chunk, read_output
-from dynamo.llm.handlers.requests import tokens_request
 from dynamo.llm.protocols import PreprocessedRequest, StopConditions, TextRequest
+from dynamo.llm.serving.handler_io import Mistake, Piece, read_chunk, read_output, tokens_request
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import EngineError, InvalidArgument
-from dynamo.runtime.generators import Wants
-from dynamo.worker.engines.userfile.arguments import file_arguments
-from dynamo.worker.engines.userfile.limits import TextLimits, TokenLimits
-from dynamo.worker.engines.userfile.loading import UserFile, load
-from dynamo.worker.engines.userfile.mistakes import Home, explained, users_traceback
-from dynamo.worker.engines.userfile.standstill import Signs
+from dynamo.runtime.request_plane.generator_handler import Wants
+from dynamo.worker.engines.python.limits import TextLimits, TokenLimits
+from dynamo.worker.engines.python.loading import UserFile, file_arguments, load
+from dynamo.worker.engines.python.loop_watchdog import Signs
+from dynamo.worker.engines.python.tracebacks import Home, explained, users_traceback
 from dynamo.worker.settings import WorkerSettings
 
 GOOD = "async def generate(request):\n    yield {}\n"

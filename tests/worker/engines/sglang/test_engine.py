@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 import pytest
 from tests.waiting import until
-from tests.worker import played_sglang as played
 from tests.worker.engine_rigs import Recorder
+from tests.worker.engines.sglang import played_sglang as played
 from tests.worker.test_embedding_engines import Recorder as VectorRecorder
 
 from dynamo.llm import open_model
-from dynamo.llm.embeddings import EmbeddingRequest, numbers_of
+from dynamo.llm.processing.embeddings import EmbeddingRequest, numbers_of
 from dynamo.llm.protocols import CACHED_TOKENS, EOS, LENGTH, LOG_PROBS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
 from dynamo.worker.engine import Nodes
-from dynamo.worker.engines import sglang
+from dynamo.worker.engines.sglang import engine as sglang
 from dynamo.worker.settings import WorkerSettings
 
 MODULE = "sglang.srt.entrypoints.engine"

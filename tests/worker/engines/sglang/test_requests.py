@@ -20,9 +20,9 @@ from dynamo.llm.protocols import (
     PreprocessedRequest,
 )
 from dynamo.runtime.errors import CapacityExceeded, EngineError, InvalidArgument
-from dynamo.worker.engines.sglang import _Home
-from dynamo.worker.engines.sglang_arguments import arguments, argv, kv_events
-from dynamo.worker.engines.sglang_requests import NEVER, OutputReader, Phase, error_of, generate, phases
+from dynamo.worker.engines.sglang.arguments import arguments, argv, kv_events
+from dynamo.worker.engines.sglang.engine import _Home
+from dynamo.worker.engines.sglang.requests import NEVER, GenerationPhase, OutputReader, error_of, generate, phases
 from dynamo.worker.settings import WorkerSettings
 
 
@@ -37,16 +37,19 @@ def output(ids: list[int], reason: dict[str, Any] | None = None, **about: Any) -
 @pytest.mark.parametrize(
     ("conditions", "expected"),
     [
-        ({}, [Phase(50, False)]),
-        ({"max_tokens": 8}, [Phase(8, False)]),
-        ({"max_tokens": 80}, [Phase(50, False)]),
-        ({"max_tokens": 8, "ignore_eos": True}, [Phase(8, True)]),
-        ({"max_tokens": 8, "min_tokens": 3}, [Phase(3, True, floor=True), Phase(5, False)]),
-        ({"max_tokens": 3, "min_tokens": 8}, [Phase(3, True, floor=True)]),
-        ({"max_tokens": 8, "min_tokens": 3, "ignore_eos": True}, [Phase(3, True, floor=True), Phase(5, True)]),
+        ({}, [GenerationPhase(50, False)]),
+        ({"max_tokens": 8}, [GenerationPhase(8, False)]),
+        ({"max_tokens": 80}, [GenerationPhase(50, False)]),
+        ({"max_tokens": 8, "ignore_eos": True}, [GenerationPhase(8, True)]),
+        ({"max_tokens": 8, "min_tokens": 3}, [GenerationPhase(3, True, floor=True), GenerationPhase(5, False)]),
+        ({"max_tokens": 3, "min_tokens": 8}, [GenerationPhase(3, True, floor=True)]),
+        (
+            {"max_tokens": 8, "min_tokens": 3, "ignore_eos": True},
+            [GenerationPhase(3, True, floor=True), GenerationPhase(5, True)],
+        ),
     ],
 )
-def test_a_floor_is_a_phase_of_its_own(conditions: dict[str, Any], expected: list[Phase]) -> None:
+def test_a_floor_is_a_phase_of_its_own(conditions: dict[str, Any], expected: list[GenerationPhase]) -> None:
     """SGLang's own floor needs its tokenizer."""
     assert phases(request(stop_conditions=conditions), 50) == expected
 
@@ -71,14 +74,16 @@ def test_a_floor_is_a_phase_of_its_own(conditions: dict[str, Any], expected: lis
 )  # fmt: skip
 def test_sampling_is_said_in_its_words(given: dict[str, Any], sampling: dict[str, Any]) -> None:
     """What is not asked for is left to it; the stop token stays in the output."""
-    made = generate(request(**given), [1, 2, 3], Phase(8, False), "r")
+    made = generate(request(**given), [1, 2, 3], GenerationPhase(8, False), "r")
     fixed = {"max_new_tokens": 8, "ignore_eos": False, "no_stop_trim": True}
     assert made == {"input_ids": [1, 2, 3], "sampling_params": fixed | sampling, "stream": True, "rid": "r"}
 
 
 def test_below_the_floor_no_end_can_be_sampled() -> None:
     """Neither the model's nor the request's."""
-    made = generate(request(stop_conditions={"min_tokens": 2, "stop_token_ids": [7]}), [1], Phase(2, True, True), "r")
+    made = generate(
+        request(stop_conditions={"min_tokens": 2, "stop_token_ids": [7]}), [1], GenerationPhase(2, True, True), "r"
+    )
     sampling = made["sampling_params"]
     assert sampling["logit_bias"] == {"9": NEVER, "7": NEVER}
     assert (sampling["ignore_eos"], "stop_token_ids" in sampling) == (True, False)
@@ -92,7 +97,7 @@ def test_what_else_is_wanted() -> None:
             routing={"dp_rank": 1},
             bootstrap_info={"bootstrap_host": "h", "bootstrap_port": 8998, "bootstrap_room": 3},
         ),
-        [1], Phase(2, False), "r",
+        [1], GenerationPhase(2, False), "r",
     )  # fmt: skip
     more = {
         "return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0, "routed_dp_rank": 1,
@@ -104,7 +109,7 @@ def test_what_else_is_wanted() -> None:
 def test_grammars_are_refused() -> None:
     """Its grammars need its tokenizer."""
     with pytest.raises(InvalidArgument, match="guided decoding needs SGLang's own tokenizer"):
-        generate(request(sampling_options={"guided_decoding": {"json": {}}}), [1], Phase(2, False), "r")
+        generate(request(sampling_options={"guided_decoding": {"json": {}}}), [1], GenerationPhase(2, False), "r")
 
 
 @pytest.mark.parametrize(

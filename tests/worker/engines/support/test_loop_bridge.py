@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.waiting import until
 
-from dynamo.worker.engines.to_loop import ToLoop
+from dynamo.worker.engines.support.loop_bridge import ToLoop
 
 
 def test_all_arrive_in_order() -> None:

@@ -9,12 +9,12 @@ from tests.worker.engine_rigs import Recorder
 
 from dynamo.llm.protocols import CACHED_TOKENS, LENGTH, LOG_PROBS, STOP, STOP_REASON, PreprocessedRequest
 from dynamo.runtime.errors import CapacityExceeded, EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.engines import conditions
-from dynamo.worker.engines.under_way import Piece, UnderWay
+from dynamo.worker.engines.support import request_checks
+from dynamo.worker.engines.support.open_requests import EngineOutput, OpenRequests
 
 
-def begun() -> tuple[UnderWay[str], Recorder]:
-    under_way, sink = UnderWay[str](), Recorder()
+def begun() -> tuple[OpenRequests[str], Recorder]:
+    under_way, sink = OpenRequests[str](), Recorder()
     under_way.add("a", sink)
     return under_way, sink
 
@@ -22,8 +22,8 @@ def begun() -> tuple[UnderWay[str], Recorder]:
 def test_what_is_said_of_tokens_travels_with_them() -> None:
     """Also with the last ones: who reads log probabilities finds one for each token of its delta."""
     under_way, sink = begun()
-    assert not under_way.hand("a", Piece([4], {LOG_PROBS: [-1.0]}, None))
-    assert under_way.hand("a", Piece([5], {LOG_PROBS: [-2.0]}, STOP, {STOP_REASON: 5}))
+    assert not under_way.hand("a", EngineOutput([4], {LOG_PROBS: [-1.0]}, None))
+    assert under_way.hand("a", EngineOutput([5], {LOG_PROBS: [-2.0]}, STOP, {STOP_REASON: 5}))
     assert sink.produced == [4, 5]
     assert sink.extras == [{LOG_PROBS: [-1.0]}, {LOG_PROBS: [-2.0]}, {STOP_REASON: 5}]
     assert sink.ends == [STOP]
@@ -33,13 +33,13 @@ def test_what_is_said_of_tokens_travels_with_them() -> None:
 def test_an_end_without_tokens_brings_what_is_left_to_say() -> None:
     """One delta, not two."""
     under_way, sink = begun()
-    under_way.hand("a", Piece([], {CACHED_TOKENS: 3}, LENGTH))
+    under_way.hand("a", EngineOutput([], {CACHED_TOKENS: 3}, LENGTH))
     assert (sink.produced, sink.extras, sink.ends) == ([], [{CACHED_TOKENS: 3}], [LENGTH])
 
 
 def test_nothing_comes_after_an_end() -> None:
     """Whichever end it was, and whatever comes late from a thread."""
-    ends: list[Callable[[UnderWay[str]], object]] = [
+    ends: list[Callable[[OpenRequests[str]], object]] = [
         lambda u: u.finish("a", LENGTH), lambda u: u.fail("a", EngineError("broken")), lambda u: u.drop("a"),
         lambda u: u.end_all(),
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def test_nothing_comes_after_an_end() -> None:
         end(under_way)
         heard = list(sink.ends)
         under_way.push("a", [1])
-        assert under_way.hand("a", Piece([1], None, LENGTH))
+        assert under_way.hand("a", EngineOutput([1], None, LENGTH))
         under_way.fail("a", EngineError("late"))
         assert not under_way.drop("a")
         assert (sink.produced, sink.ends) == ([], heard)
@@ -56,7 +56,7 @@ def test_nothing_comes_after_an_end() -> None:
 
 def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tokens as the context leaves; not too many at once, and nobody when all were ended."""
-    monkeypatch.setattr(conditions, "MOST_OPEN", 2)
+    monkeypatch.setattr(request_checks, "MOST_OPEN", 2)
     under_way, _ = begun()
     asked = PreprocessedRequest(model="m", token_ids=[1, 2, 3])
     assert under_way.room(asked, 10) == 7

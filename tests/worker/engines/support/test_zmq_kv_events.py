@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 import zmq.asyncio
-from tests.frontend.kv_reader import BLOCK, Site, run
+from tests.frontend.routing.kv_reader import BLOCK, Site, run
 from tests.waiting import until
 
-from dynamo.llm.kv.engine_wire import END_OF_REPLAY, read_number, write_number
-from dynamo.llm.kv.hashing import compute_block_hash_for_seq, sequence_hashes
+from dynamo.llm.kv.block_hash import compute_block_hash_for_seq, sequence_hashes
+from dynamo.llm.kv_events.engine_wire import END_OF_REPLAY, read_number, write_number
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engine import KvCaching
-from dynamo.worker.native_events import NativeKvEvents
+from dynamo.worker.engines.support.zmq_kv_events import NativeKvEvents
 
 
 class Stored(msgspec.Struct, omit_defaults=True, tag="BlockStored"):

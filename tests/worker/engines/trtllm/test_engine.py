@@ -19,12 +19,12 @@ import pytest
 from tests.waiting import until
 from tests.worker.chain_model import write_checkout
 from tests.worker.engine_rigs import Recorder
-from tests.worker.trtllm_outputs import Completion, Logprob
+from tests.worker.engines.trtllm.trtllm_outputs import Completion, Logprob
 
 from dynamo.llm import LocalModel, open_model
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.engines import trtllm
+from dynamo.worker.engines.trtllm import engine as trtllm
 from dynamo.worker.settings import WorkerSettings
 
 

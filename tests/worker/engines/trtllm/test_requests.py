@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.worker.trtllm_outputs import Completion, Logprob
+from tests.worker.engines.trtllm.trtllm_outputs import Completion, Logprob
 
 from dynamo.llm.protocols import EOS, LENGTH, LOG_PROBS, STOP, STOP_REASON, TOP_LOGPROBS, PreprocessedRequest
 from dynamo.runtime.errors import EngineError, EngineShutdown, InvalidArgument
-from dynamo.worker.engines.trtllm_requests import lines, llm_arguments, read, sampling_arguments
-from dynamo.worker.engines.under_way import Piece
+from dynamo.worker.engines.support.open_requests import EngineOutput
+from dynamo.worker.engines.trtllm.requests import lines, llm_arguments, read, sampling_arguments
 from dynamo.worker.settings import WorkerSettings
 
 PLAIN = {"detokenize": False, "include_stop_str_in_output": True, "end_id": 9, "pad_id": 9, "max_tokens": 50}
@@ -60,15 +60,15 @@ def test_what_it_can_not_do_is_refused(given: dict[str, Any], says: str) -> None
 @pytest.mark.parametrize(
     ("completion", "piece"),
     [
-        (Completion([4, 5]), Piece([4, 5], None, None)),
-        (Completion([5], "length"), Piece([5], None, LENGTH)),
-        (Completion([9], "stop"), Piece([9], None, EOS)),
-        (Completion([], "stop"), Piece([], None, EOS)),
-        (Completion([7], "stop", 7), Piece([7], None, STOP, {STOP_REASON: 7})),
-        (Completion([], "stop", 7), Piece([], None, STOP, {STOP_REASON: 7})),
+        (Completion([4, 5]), EngineOutput([4, 5], None, None)),
+        (Completion([5], "length"), EngineOutput([5], None, LENGTH)),
+        (Completion([9], "stop"), EngineOutput([9], None, EOS)),
+        (Completion([], "stop"), EngineOutput([], None, EOS)),
+        (Completion([7], "stop", 7), EngineOutput([7], None, STOP, {STOP_REASON: 7})),
+        (Completion([], "stop", 7), EngineOutput([], None, STOP, {STOP_REASON: 7})),
     ],
 )
-def test_outputs(completion: Completion, piece: Piece) -> None:
+def test_outputs(completion: Completion, piece: EngineOutput) -> None:
     """Tokens since the last one, and how it ends."""
     assert read(completion, request(stop_conditions={"stop_token_ids": [7]})) == piece
 

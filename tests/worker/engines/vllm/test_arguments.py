@@ -12,7 +12,7 @@ import pytest
 from dynamo.llm import LocalModel, ModelCard, open_model
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines import create_engine
-from dynamo.worker.engines.vllm_arguments import EventSockets, check_names, command_line, merged, one_line
+from dynamo.worker.engines.vllm.arguments import EventSockets, check_names, command_line, merged, one_line
 from dynamo.worker.settings import WorkerSettings
 
 MODEL = LocalModel(ModelCard(name="tiny"), path=Path("/models/tiny"))

@@ -8,8 +8,7 @@ import pytest
 
 from dynamo.llm.protocols import PrefillResult, PreprocessedRequest
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.vllm_handing import asked, handed_over
-from dynamo.worker.engines.vllm_requests import sampling
+from dynamo.worker.engines.vllm.requests import asked, handed_over, sampling
 
 KEPT = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_port": 5600}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.vllm_nodes import Group, NodePlan, group_of, plan_node
+from dynamo.worker.engines.vllm.node_plan import Group, NodePlan, group_of, plan_node
 from dynamo.worker.settings import WorkerSettings
 
 MODEL = {"model": "/m", "served_model_name": ["m"], "tensor_parallel_size": 4, "kv_events_config": {"publisher": "zmq"}}

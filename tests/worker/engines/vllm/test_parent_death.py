@@ -14,7 +14,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.processes
 WORKER = """
 import multiprocessing, os, signal, sys, threading
-from dynamo.worker.engines.vllm_tether import kill_tethered, tethering
+from dynamo.worker.engines.vllm.parent_death import kill_tethered, tethering
 
 def leaf():
     say("leaf")

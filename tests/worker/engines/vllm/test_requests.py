@@ -8,8 +8,8 @@ import pytest
 
 from dynamo.llm.protocols import OutputOptions, PreprocessedRequest, SamplingOptions, StopConditions
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.conditions import room_for
-from dynamo.worker.engines.vllm_requests import constraint, own_defaults, sampling
+from dynamo.worker.engines.support.request_checks import room_for
+from dynamo.worker.engines.vllm.requests import constraint, own_defaults, sampling
 
 ALWAYS: dict[str, Any] = {
     "max_tokens": 90, "min_tokens": 0, "ignore_eos": True, "stop_token_ids": [7], "logprobs": None,

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 
 from dynamo.runtime.errors import EngineError
-from dynamo.worker.engines.vllm_beside import Beside
+from dynamo.worker.engines.vllm.sidecar import SidecarProcess
 
 pytestmark = pytest.mark.processes
 LISTENS = "import socket, signal, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); signal.pause()"
@@ -32,21 +32,21 @@ def free_port() -> int:
 )
 def test_an_end_is_told(command: tuple[str, ...], said: str) -> None:
     async def body() -> None:
-        beside = Beside(command)
-        await beside.start()
+        sidecar = SidecarProcess(command)
+        await sidecar.start()
         async with asyncio.timeout(60):
             with pytest.raises(EngineError, match=said):
-                raise await beside.failed()
-        await beside.stop()
+                raise await sidecar.failed()
+        await sidecar.stop()
 
     asyncio.run(body())
 
 
 def test_a_command_that_can_t_be_found_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     async def body() -> None:
-        beside = Beside(("no-such-command", "start"))
-        await beside.start()
-        await beside.failed()
+        sidecar = SidecarProcess(("no-such-command", "start"))
+        await sidecar.start()
+        await sidecar.failed()
 
     asyncio.run(body())
     assert capfd.readouterr().err == "can't start no-such-command: No such file or directory\n"
@@ -57,12 +57,12 @@ def test_it_is_there_when_it_answers_and_gone_when_stopped() -> None:
 
     async def body() -> None:
         port = free_port()
-        beside = Beside((sys.executable, "-c", LISTENS, str(port)))
-        await beside.start(("127.0.0.1", port))
+        sidecar = SidecarProcess((sys.executable, "-c", LISTENS, str(port)))
+        await sidecar.start(("127.0.0.1", port))
         assert answers(port)
-        await beside.stop()
+        await sidecar.stop()
         await until("the port is shut", lambda: not answers(port))
-        await beside.stop()
+        await sidecar.stop()
 
     asyncio.run(body())
 
@@ -78,6 +78,6 @@ def answers(port: int) -> bool:
 def test_one_that_ends_before_it_answers_is_no_start() -> None:
     async def body() -> None:
         with pytest.raises(EngineError, match=r"true x does not answer at 127\.0\.0\.1:1;"):
-            await Beside(("true", "x")).start(("127.0.0.1", 1))
+            await SidecarProcess(("true", "x")).start(("127.0.0.1", 1))
 
     asyncio.run(body())

@@ -1,0 +1,112 @@
+"""A tenant fills etcd: requests go on, the operator makes room, and who couldn't register does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+import httpx
+import pytest
+from e2e.etcd.conftest import charts_container
+from tests.fixtures_etcd import EtcdServer
+from tests.operator.credentials import attacks
+from tests.operator.credentials.attacks import Stage, b64
+
+from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth
+
+PIECE = "x" * 390_000
+"""In base64 it is all that a request may be."""
+ENOUGH = 400
+"""More such writes than the quota of these tests holds."""
+MEMORY_MB = 512
+"""Half of what the chart lets etcd have."""
+
+
+def one_key(stage: Stage, number: int) -> str:
+    """Written again and again: it is the history that fills etcd."""
+    return stage.own()
+
+
+def many_keys(stage: Stage, number: int) -> str:
+    """All of it stays, whatever happens to the history."""
+    return f"{stage.own()}{number}"
+
+
+def fill(stage: Stage, key: Callable[[Stage, int], str]) -> None:
+    """Until etcd takes no more, from anybody."""
+    for number in range(ENOUGH):
+        put = stage.post("kv/put", {"key": b64(key(stage, number)), "value": b64(PIECE)}, "tenant")
+        if put.status_code != 200:
+            assert "space exceeded" in put.text
+            return
+    pytest.fail("etcd was never full")
+
+
+def make_room(server: EtcdServer) -> str:
+    """As the operator does at each look: it sees to sign-in first."""
+
+    async def main() -> str:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+            auth = EtcdAuth(session, [server.url], EtcdAdmin("root", "secret"))
+            assert not await auth.set_up("another epoch")
+            return await auth.make_room()
+
+    return asyncio.run(main())
+
+
+def writes(stage: Stage) -> int:
+    """The status that the victim gets for a write of its own."""
+    return stage.post("kv/put", {"key": b64(stage.of_victim("late")), "value": b64("x")}, "victim").status_code
+
+
+@pytest.mark.parametrize("key", [one_key, many_keys])
+def test_a_full_etcd_has_room_again(stage: Stage, etcd: EtcdServer, key: Callable[[Stage, int], str]) -> None:
+    """As often as the tenant does it. Meanwhile leases live on, and what is there can be read."""
+    for _ in range(2):
+        fill(stage, key)
+        assert writes(stage) == 429
+        assert stage.post("lease/keepalive", {"ID": stage.lease}, "victim").json()["result"]["TTL"] == "3600"
+        assert stage.seen() == attacks.RECORD
+        assert "etcd was full" in make_room(etcd)
+        assert writes(stage) == 200
+        if key is one_key:  # only what is worth dropping was
+            assert stage.seen() == attacks.RECORD
+        else:
+            stage.register()
+    assert make_room(etcd) == ""
+
+
+def test_a_tenant_cannot_fill_its_memory(stage: Stage, etcd: EtcdServer) -> None:
+    """The largest values, more of them than the memory's limit could hold: it keeps few, and none after a restart."""
+    answer = stage.post("kv/put", {"key": b64(stage.own()), "value": b64("x" * 600_000)}, "tenant")
+    assert "too large" in answer.text
+    body = {"key": b64(stage.own()), "value": b64(PIECE)}
+    most = 0
+    for number in range(3000):
+        if stage.post("kv/put", body, "tenant").status_code != 200:
+            make_room(etcd)
+        if number % 50 == 0:
+            most = max(most, etcd.memory_mb())
+    assert most < MEMORY_MB
+    etcd.kill()
+    etcd.start()
+    etcd.wait()
+    assert etcd.memory_mb() < MEMORY_MB
+
+
+def test_kubernetes_leaves_a_full_etcd_alone(stage: Stage, etcd: EtcdServer) -> None:
+    """By its probes it is alive and ready: else it would be restarted for ever, and out of the operator's reach."""
+    fill(stage, one_key)
+    container = charts_container()
+    probes = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")]
+    answers = {path: httpx.get(f"{etcd.health_url}{path}", timeout=10).status_code for path in probes}
+    assert set(answers.values()) == {200}, answers
+    assert httpx.get(f"{etcd.health_url}/health", timeout=10).status_code == 503
+
+
+def test_rights_hold_while_it_is_full(stage: Stage) -> None:
+    """On a 3.5 whoever filled it could delete everybody's keys then, and turn sign-in off."""
+    fill(stage, one_key)
+    tried = [one for one in (*attacks.SERVER, *attacks.ALARMS, *attacks.KEYS) if "watches" not in one.what]
+    assert [one.name for one in tried if one.succeeds(stage)] == []

@@ -1,0 +1,104 @@
+"""`/openapi.json` and `/docs`: what they say is what is served, and a browser asks nobody else for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
+
+JSON = "application/json"
+
+
+def test_every_answer_is_described(served: Any) -> None:
+    """Errors of each route, the form of the figures, and nothing that FastAPI would say of its own."""
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    paths = described["paths"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            assert {"200", "400", "503"} <= set(operation["responses"]), path
+            assert "422" not in operation["responses"], path
+            if method == "post":
+                assert {"404", "413", "415", "429"} <= set(operation["responses"]), path
+    assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+    assert "409" in paths["/busy_threshold"]["post"]["responses"]
+    assert "Validation" not in json.dumps(described)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/busy_threshold", "GET, POST"), ("PATCH", "/busy_threshold/a/b", "DELETE"),
+        ("POST", "/metrics", "GET"), ("POST", "/docs", "GET"),
+        ("PUT", "/v1/chat/completions", "POST"), ("HEAD", "/live", "GET"), ("DELETE", "/tokenize", "POST"),
+    ],
+)  # fmt: skip
+def test_a_wrong_method_is_told_all_right_ones(site: Any, method: str, path: str, allowed: str) -> None:
+    """`Allow` has every method of the path, whichever route has which."""
+    answer = httpx.request(method, site.url + path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+def test_what_the_schema_allows_is_taken(served: Any) -> None:
+    """Whole numbers written as floats, in fields, in nested ones and as token ids of a prompt."""
+    asked = {"model": "m", "prompt": [104.0, 105], "max_tokens": 3.0, "nvext": {"agent_hints": {"priority": 1.0}}}
+    for prompt in ([104.0, 105], [[104, 105.0], [104.0]], "hi"):
+        assert served.post("/v1/completions", asked | {"prompt": prompt}).status_code == 200, prompt
+    assert served.post("/detokenize", {"model": "m", "tokens": [104.0, 105]}).json()["prompt"] == "hi"
+    for wrong in ({"max_tokens": 3.5}, {"max_tokens": 1e300}, {"prompt": [104.5]}, {"prompt": [1e300]}):
+        assert served.post("/v1/completions", asked | wrong).status_code == 400, wrong
+
+
+@pytest.mark.parametrize("deep", [10, 100_000])
+def test_a_field_is_walked_however_deep_it_is(deep: int) -> None:
+    """Without a stack that could end, and not beyond a bound."""
+    value: Any = 5.0
+    for _ in range(deep):
+        value = [value]
+    body = {"nvext": value, "prompt": [1.0] * 200_000}
+    assert take_whole(body, "Expected `int`, got `float` - at `$.nvext.dp_rank`") is (deep == 10 or deep <= 100_000)
+    take_whole_prompt(body)
+    assert body["prompt"][0] == 1.0
+    assert not take_whole({}, "Expected `int`, got `float` - at `$.gone`")
+    assert not take_whole({"a": 1.5}, "Expected `int | null`, got `float` - at `$.a`")
+
+
+def test_docs_is_a_page_of_ours(served: Any) -> None:
+    """All routes and fields, no script, nothing of another host, and a policy that lets a browser load nothing."""
+    answer = httpx.get(f"{served.url}/docs")
+    policy = answer.headers["content-security-policy"]
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    page = answer.text
+    assert not re.search(r"<script|https?://|\bon\w+=|<link|<img|<iframe", page)
+    described = httpx.get(f"{served.url}/openapi.json").json()
+    for path in described["paths"]:
+        assert path.replace("{", "{") in page
+    assert "max_completion_tokens" in page
+
+
+def test_docs_shows_text_as_text() -> None:
+    """Whatever a description holds is no markup."""
+    from dynamo.frontend.routes.docs_page import page
+
+    hostile = "<script>alert(1)</script>"
+    shown = page(
+        {
+            "info": {"title": hostile, "version": hostile, "description": hostile},
+            "paths": {
+                f"/{hostile}": {
+                    "get": {
+                        "summary": hostile,
+                        "responses": {"200": {"description": hostile, "content": {hostile: {}}}},
+                        "requestBody": {"content": {JSON: {"schema": {"properties": {hostile: {"type": hostile}}}}}},
+                    }
+                }
+            },
+        }
+    )
+    assert "<script" not in shown
