@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Final
 
 import click
+from docs.generate import help_text
+from docs.generate.help_text import Block, Prose
 
-from dynamo.cli import help_text, run
-from dynamo.cli.help_text import Block, Prose
 from dynamo.cli.main import dynamo
+from dynamo.cli.run import main as run
 from dynamo.frontend import process as frontend
 from dynamo.operator import main as operator
 from dynamo.router import main as router
-from dynamo.runtime.flags import FlagCommand
+from dynamo.runtime.process.legacy_flags import FlagCommand
 from dynamo.worker import main as worker
 from dynamo.worker.programs import entry
 
@@ -41,7 +42,7 @@ _HEAD: Final = "| flag | value | default | variable | |\n| --- | --- | --- | ---
 
 def programs() -> dict[str, click.Command | argparse.ArgumentParser]:
     """Every program by what is typed; commands of `dynamo` come right after it."""
-    context = click.Context(dynamo, info_name="dynamo")
+    context = click.Context(dynamo, info_name="dynamo", **dynamo.context_settings)
     names = [name for name in dynamo.list_commands(context) if name != "run"]  # it is dynamo-run
     commands = {f"dynamo {name}": dynamo.get_command(context, name) for name in names}
     return {
@@ -85,7 +86,7 @@ def anchor(title: str) -> str:
 
 
 def _command(name: str, command: click.Command, told: dict[str, str]) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **command.context_settings)
     yield from _texts(command.help or "")
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
     if name in ALSO:

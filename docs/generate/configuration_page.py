@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli.run_settings import RunSettings
+from dynamo.cli.run.settings import RunSettings
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.router.settings import RouterSettings
-from dynamo.worker.programs.engines import EngineProgramSettings
+from dynamo.runtime.process.settings import flag, settings_in
+from dynamo.worker.programs.gpu_engines import EngineProgramSettings
 from dynamo.worker.programs.mocker import MockerSettings
 from dynamo.worker.settings import WorkerSettings
 
@@ -75,7 +76,7 @@ OTHERS: Final = {
         "Files with clusters and credentials, joined by `:`; for the commands of a cluster.",
     ),
     "XDG_STATE_HOME": ("~/.local/state", "`dynamo/history` in it keeps the prompts of `dynamo-run in=text`."),
-    "DYN_CONSOLE": ("", "1: `dynamo console` can show which task of the process waits for what."),
+    "DYN_CONSOLE": ("", "1: `dynamo tasks` can show what each task of the process waits for."),
     "POD_NAME": ("", "Set in the pods of a cluster: where a worker says that it runs (else its host's name)."),
     "DYN_NODE_RANK": ("", "Set in the pods of a group of several nodes; not for users."),
     "DYN_UP_RUN": ("", "Set by `dynamo up` for its processes; not for users."),
@@ -95,16 +96,16 @@ def render() -> str:
 
 
 def _flags(settings: type[Any]) -> Iterable[tuple[str, ...]]:
-    for field in dataclasses.fields(settings):
-        if "help" in field.metadata and not field.metadata["hidden"]:
-            yield _flag(field)
+    for option in settings_in(settings):
+        if not option.field.metadata["hidden"]:
+            yield _flag(option.name, option.field)
 
 
-def _flag(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+def _flag(name: str, field: dataclasses.Field[Any]) -> tuple[str, ...]:
     meta = field.metadata
     default = "" if field.default in (dataclasses.MISSING, None, "") else str(field.default)
     choices = f" One of {', '.join(filter(None, meta['choices']))}." if meta["choices"] else ""
-    names = ("--" + field.name.replace("_", "-"), *(flag.partition("/")[0] for flag in meta["flags"]))
+    names = (flag(name), *(other.partition("/")[0] for other in meta["flags"]))
     variables = (meta["env"],) if isinstance(meta["env"], str) else meta["env"] or ()
     what = (meta["help"] + choices).replace("|", "\\|")
     return ", ".join(map(_code, names)), ", ".join(map(_code, variables)), _code(default), what

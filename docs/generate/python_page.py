@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from dynamo.cli import python_source as source
-from dynamo.cli.commands_page import anchor
+from docs.generate import python_source as source
+from docs.generate.commands_page import anchor
 
 PACKAGES: Final = ("dynamo.runtime", "dynamo.llm", "dynamo.llm.exceptions", "dynamo.worker")
 """Those that are there and have an `__all__` are told."""

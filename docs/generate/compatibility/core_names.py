@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from docs.generate.compatibility import python_llm
+
 import dynamo._core
 import dynamo.llm
-from dynamo.cli.compat import python_llm
-from dynamo.runtime.flags import REFUSED
+from dynamo.runtime.process.legacy_flags import REFUSED
 
 MODULE: Final = "dynamo._core"
 ABOUT: Final = """\
@@ -69,10 +70,10 @@ def state(name: str) -> tuple[str, str]:
     except ImportError as error:
         return REFUSED, str(error).partition(": ")[2]
     except AttributeError:
-        raise LookupError(f"{MODULE}.{name} can't be imported: say why in dynamo._core.instead") from None
+        raise LookupError(f"{MODULE}.{name} can't be imported: say why in dynamo._core.unsupported") from None
     if name in _REMARKS:
         return _WORKS, _REMARKS[name]
-    if name in dynamo.llm.__all__:
+    if name in vars(dynamo.llm)["__all__"]:
         state, remark = python_llm.state(name)
         return state, remark if state == REFUSED else f"`{python_llm.MODULE}`"
     return _WORKS, "`dynamo.runtime`"

@@ -10,34 +10,33 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
+from docs.generate.compatibility import core_names, python_llm, runtime_names
+from docs.generate.compatibility.forms import FORMS
+from docs.generate.compatibility.originals import FLAGS
+from docs.generate.compatibility.printed import TOPICS
+from docs.generate.compatibility.printed_row import ALL, TO_THE_ENGINE, Row
+from docs.generate.compatibility.routes import OF_WORKERS, ROUTES
+from docs.generate.compatibility.variables import NAMES, STATES
+from docs.generate.configuration_page import CONNECTIONS, OTHERS
 
-from dynamo.cli.compat import core_names, python_llm, runtime_names
-from dynamo.cli.compat.forms import FORMS
-from dynamo.cli.compat.originals import FLAGS
-from dynamo.cli.compat.printed import TOPICS
-from dynamo.cli.compat.printed.row import ALL, TO_THE_ENGINE, Row
-from dynamo.cli.compat.routes import OF_WORKERS, ROUTES
-from dynamo.cli.compat.variables import NAMES, STATES
-from dynamo.cli.grammar import DEFAULTS, DYN, CommandError
-from dynamo.cli.reference import CONNECTIONS, OTHERS
-from dynamo.cli.run import read
-from dynamo.cli.run_former import FORMER as OF_RUN
-from dynamo.cli.run_settings import RunSettings
-from dynamo.frontend.former import FORMER as OF_FRONTEND
+from dynamo.cli.run.grammar import DEFAULTS, DYN, CommandError
+from dynamo.cli.run.legacy_flags import FORMER as OF_RUN
+from dynamo.cli.run.main import read
+from dynamo.cli.run.settings import RunSettings
+from dynamo.frontend.legacy_flags import FORMER as OF_FRONTEND
 from dynamo.frontend.settings import FrontendSettings
-from dynamo.router.former import FORMER as OF_ROUTER
+from dynamo.router.legacy_flags import FORMER as OF_ROUTER
 from dynamo.router.settings import RouterSettings
 from dynamo.runtime.errors import DynamoException
-from dynamo.runtime.flags import REFUSED, Former
-from dynamo.runtime.settings import options
+from dynamo.runtime.process.legacy_flags import REFUSED, LegacyFlag
+from dynamo.runtime.process.settings import options, settings_in
 from dynamo.worker.engines import check_engine, check_nodes, check_source
-from dynamo.worker.programs.engines import EngineProgramSettings
 from dynamo.worker.programs.entry import FORMER as OF_WORKER_PROGRAMS
+from dynamo.worker.programs.gpu_engines import EngineProgramSettings
 from dynamo.worker.programs.mocker import MockerSettings
 from dynamo.worker.settings import WorkerSettings
 
@@ -85,7 +84,7 @@ class Program(NamedTuple):
     """One of the original's programs, as it is here."""
 
     settings: type[Any]
-    former: Sequence[Former]
+    former: Sequence[LegacyFlag]
     passes: bool = False
     """What it doesn't know is its engine's."""
 
@@ -125,7 +124,7 @@ def flag_state(program: str, flag: str) -> tuple[str, str]:
     raise LookupError(f"{program} {flag} has no state: add it to its settings or to its former flags")
 
 
-def _remark(former: Former) -> str:
+def _remark(former: LegacyFlag) -> str:
     to = f"now `{' '.join(word for word in former.to if word != '{}')}`" if former.to else ""
     plain = f"{', '.join(f'`{value}`' for value in former.plain)} is fine; else: " if former.plain else ""
     return "; ".join(filter(None, (to, (plain if former.refused else "") + former.says)))
@@ -153,13 +152,13 @@ def variable_state(name: str) -> tuple[str, str]:
 
 def _fields_of(name: str) -> Iterable[str]:
     for kind in (*(program.settings for program in PROGRAMS.values()), WorkerSettings):
-        for field in fields(kind):
-            env = field.metadata.get("env") or ()
+        for option in settings_in(kind):
+            env = option.field.metadata["env"] or ()
             if name in ((env,) if isinstance(env, str) else env):
-                yield field.name.replace("_", "-")
+                yield option.name.replace("_", "-")
 
 
-def _formers() -> Iterable[Former]:
+def _formers() -> Iterable[LegacyFlag]:
     for program in PROGRAMS.values():
         yield from program.former
 

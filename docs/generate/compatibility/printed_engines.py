@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.cli.compat.printed.row import ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, Row
+from docs.generate.compatibility.printed_row import ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, Row
 
 _GPU: Final = "tests/pages/test_gpu_engines.py::test_lines_reach_their_engine"
 _REFUSED: Final = "tests/pages/test_gpu_engines.py::test_what_is_refused_says_what_to_do"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.cli.compat.printed.row import ALL, ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, NOTHING_TO_DO, Row
+from docs.generate.compatibility.printed_row import ALL, ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, NOTHING_TO_DO, Row
 
 _INSTALL: Final = "tests/pages/test_install.py"
 _FIRST: Final = "tests/pages/test_first_model.py"
@@ -69,6 +69,6 @@ FIRST_MODEL: Final = (
     Row("usage", (MAY, JUL), "the usage line: `in=[http|text|dyn://|batch:]`, `out=[...]` and twenty flags",
         f"{_FIRST}::test_help_names_what_the_usage_lines_name", "each is understood; see the tables of flags", "works"),
     Row("defaults", ALL[2:], "`in=` is text, `out=` is mistralrs, where they are left out",
-        "tests/cli/test_grammar.py::test_who_asks_and_who_answers",
+        "tests/cli/run/test_grammar.py::test_who_asks_and_who_answers",
         "a `.gguf` file is llama.cpp's, where that is installed; without a model an echo answers, as in 2026", "works"),
 )  # fmt: skip

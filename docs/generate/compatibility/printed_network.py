@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.cli.compat.printed.row import ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, NOTHING_TO_DO, Row
+from docs.generate.compatibility.printed_row import ANOTHER_WAY, FEB, JAN, JUL, MAR, MAY, NOTHING_TO_DO, Row
 
 _FILE: Final = "tests/pages/test_distributed.py"
 _GPU: Final = "tests/pages/test_gpu_engines.py::test_lines_reach_their_engine"
@@ -42,7 +42,7 @@ NAMES: Final = (
     Row("load_metrics", (JUL, JAN), "example 3: `llama3-1-8b.backend.load_metrics` beside `generate`", _NAMES,
         "every worker of `dynamo-run in=dyn://` has it; no patch", "works"),
     Row("prefill and decode", (JUL, JAN), "example 4: `NS.prefill.generate` and `NS.decode.generate`",
-        "tests/system/test_prefill_decode.py::test_prompts_are_computed_in_one_pool_and_decoded_in_the_other",
+        "tests/system/routing/test_prefill_decode.py::test_prompts_are_computed_in_one_pool_and_decoded_in_the_other",
         "`dynamo-worker --role prefill` and `--role decode`, or `python -m dynamo.mocker --disaggregation-mode`",
         ANOTHER_WAY),
 )  # fmt: skip
@@ -57,7 +57,7 @@ ROUTING: Final = (
     Row("round robin", (JUL, JAN), "dynamo-run in=http out=dyn --router-mode round-robin", _NAMES,
         "each instance in turn; the default"),
     Row("random", (JUL, JAN), "dynamo-run in=http out=dyn --router-mode random",
-        "tests/cli/test_run.py::test_a_frontend_is_told_what_the_line_says", "any of them"),
+        "tests/cli/run/test_main.py::test_a_frontend_is_told_what_the_line_says", "any of them"),
     Row("kv, arguments", (JUL, JAN),
         "dynamo-run in=http out=dyn --router-mode kv --kv-overlap-score-weight=1.0 --router-temperature=0.0 "
         "--use-kv-events=true", _KV, "0 of the weight leaves load alone; false predicts from what was sent"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynamo.cli.compat.printed.row import ANOTHER_WAY, JAN, JUL, MAR, MAY, Row
+from docs.generate.compatibility.printed_row import ANOTHER_WAY, JAN, JUL, MAR, MAY, Row
 
 _BATCH: Final = "tests/pages/test_batch.py::test_a_file_of_prompts"
 _AGES: Final = "tests/ages/llm/test_programs.py"
@@ -42,13 +42,14 @@ PROGRAMS: Final = (
     Row("register_llm, input", (JAN,), "`ModelInput` beside `ModelType`", f"{_AGES}::test_a_text_engine_of_2026",
         "also as `register_model` of 1.x", "works"),
     Row("register_llm, path", (MAY, JUL, JAN), "`model_path`: ORG/MODEL, with `hf://` or without, a folder, a GGUF "
-        "file", "tests/llm/test_sources.py::test_file_urls_and_hub_names", "as for `dynamo-run`", "works"),
+        "file", "tests/llm/models/test_sources.py::test_file_urls_and_hub_names", "as for `dynamo-run`", "works"),
     Row("examples", (MAY, JUL, JAN), "example engines in its repository",
-        "tests/cli/test_run_python.py::test_the_examples_answer_a_pipe", "`examples/engines/` has ours", ANOTHER_WAY),
+        "tests/cli/run/test_run_python.py::test_the_examples_answer_a_pipe",
+        "`examples/engines/` has ours", ANOTHER_WAY),
 )  # fmt: skip
 
 DEBUGGING: Final = (
     Row("console", (JUL, JAN), "the build feature `tokio-console`, on all interfaces",
-        "tests/cli/test_habits_processes.py::test_the_console_shows_a_server",
-        "`DYN_CONSOLE=1`, then `dynamo console`: which task waits for what; only for this user", ANOTHER_WAY),
+        "tests/cli/run/test_habits_processes.py::test_the_console_shows_a_server",
+        "`DYN_CONSOLE=1`, then `dynamo tasks`: which task waits for what; only for this user", ANOTHER_WAY),
 )  # fmt: skip

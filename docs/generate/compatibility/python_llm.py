@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import dynamo.llm
-from dynamo.llm.not_here import NotHere
+from dynamo.llm.unsupported import NotHere
 
 MODULE: Final = "dynamo.llm"
 REFUSED: Final = "refused"

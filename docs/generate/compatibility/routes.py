@@ -1,11 +1,11 @@
-"""The original's HTTP endpoints, which tests/frontend/test_routes.py asks, and the endpoints of workers."""
+"""The original's HTTP endpoints, which tests/frontend/routes/test_routes.py asks, and the endpoints of workers."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dynamo.runtime.engine_routes import PREFIX
-from dynamo.worker.metadata import ROUTE
+from dynamo.runtime.http.engine_routes import PREFIX
+from dynamo.worker.instance.metadata import ROUTE
 
 SERVED: Final = "served"
 ABSENT: Final = "not there"
@@ -49,7 +49,8 @@ OF_WORKERS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("`worker_kv_query_source_*`", "C", ABSENT, "routers ask workers for snapshots over their own connection"),
     ("System server `/health`, `/live`, `/metrics`", "B, C", SERVED,
      "`--system-port`; loopback unless `--system-host` says otherwise"),
-    (f"System server `{PREFIX}*`", "C", SERVED, "what an engine or a user's file registers; refused to web pages"),
+    (f"System server `{PREFIX}*`", "C", SERVED,
+     "what an engine or a user's file registers; from this machine only, or with `--open-engine-routes`"),
     (f"System server `{ROUTE}/*`", "C", SERVED, "card, figures and the model's files; frontends fetch those over NATS"),
     ("System server `/metadata`, `/loras`", "C", ABSENT, "`/v1/metadata` has what is known"),
 )  # fmt: skip

@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, Final
 
-from dynamo.runtime.flags import NEEDLESS, REFUSED
-from dynamo.runtime.left_out import LEFT_OUT
+from dynamo.runtime.process.legacy_flags import NEEDLESS, REFUSED
+from dynamo.runtime.unsupported import LEFT_OUT
 
 WORKS: Final = "works"
 MODULE: Final = "dynamo.runtime"
