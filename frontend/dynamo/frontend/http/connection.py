@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
 from dynamo.frontend.http.connection_shares import Crowd
+from dynamo.frontend.http.cors import Headers
 from dynamo.frontend.http.lingering import LingeringTransport
 from dynamo.frontend.metrics import Metrics
 from dynamo.runtime.http.protocol import BoundedProtocol, Fault, Phase
@@ -42,6 +44,9 @@ _CHUNK_BYTES: Final = 64
 """A body may have so many chunks, and one more for so many bytes that came: each is a call of the parser."""
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header's value may hold."""
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
@@ -183,6 +188,33 @@ class Connection(BoundedProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(_PAUSE_SECONDS, self.timeout_keep_alive_handler)
         elif not self.transport.is_closing():
             self._linger()
+
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
+        """What writes the head of a chunked answer and its first chunk, as `send` would, without what that looks for.
+
+        It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
+        """
+        cycle, flow = send.__self__, self.flow
+
+        def begin(status: int, headers: Headers, data: bytes) -> bool:
+            if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
+                return False
+            lines = [STATUS_LINE[status]]
+            for name, value in (*cycle.default_headers, *headers):
+                if name in _FRAMING or _UNFIT.search(value):
+                    return False
+                lines += (name, b": ", value, b"\r\n")
+            if not cycle.keep_alive:
+                lines.append(b"connection: close\r\n")
+            lines.append(b"transfer-encoding: chunked\r\n\r\n")
+            if data:
+                lines += (b"%x\r\n" % len(data), data, b"\r\n")
+            cycle.response_started = cycle.chunked_encoding = True
+            cycle.waiting_for_100_continue = False
+            cycle.transport.write(b"".join(lines))
+            return True
+
+        return begin
 
     def writer(self, send: Any) -> Callable[[bytes], bool]:
         """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.

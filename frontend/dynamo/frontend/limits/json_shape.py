@@ -24,6 +24,9 @@ MAX_DIGITS: Final = 400
 SMALL: Final = 64 << 10
 """Bytes; what a smaller body is made of is within the bounds, but for its depth, which is looked at where it may be."""
 
+_SHORT: Final = 4096
+"""Bytes in which counting all brackets takes less time than the calls that find them."""
+_NOT_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
 _SIGNS: Final = b'"[]{},'
 _DIGITS: Final = b"0123456789"
 _OTHERS: Final = bytes(set(range(256)) - set(_SIGNS + _DIGITS))
@@ -74,6 +77,8 @@ def check_shape(raw: bytes) -> None:
 
 def _may_be_deep(raw: bytes) -> bool:
     """Whether there are enough brackets for it. Mostly there are few, and finding those few is faster than counting."""
+    if len(raw) <= _SHORT:
+        return len(raw.translate(None, _NOT_OPENING)) > MAX_DEPTH
     number = 0
     for sign in (b"{", b"["):
         at = raw.find(sign)

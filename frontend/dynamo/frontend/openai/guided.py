@@ -19,10 +19,14 @@ MAX_SCHEMA: Final = 256 << 10
 """Bytes of a JSON schema, or of all choices."""
 _TAG: Final = "guided_structural_tag"
 _FORMATS: Final = ("text", "json_object", "json_schema")
+_MENTIONS: Final = frozenset({*FIELDS, _TAG, "response_format", "nvext"})
+"""Without any of them a body constrains nothing."""
 
 
 def check_guided(body: Mapping[str, Any]) -> None:
     """Raise where the body asks for two constraints at once, or for one that is none."""
+    if _MENTIONS.isdisjoint(body):
+        return
     nvext = body.get("nvext")
     places = [body, nvext if isinstance(nvext, Mapping) else {}]
     asked = {name: value for name in FIELDS for place in places if (value := place.get(name)) is not None}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -176,7 +177,8 @@ def _check_sampling(request: Sampling) -> None:
 
 
 def _check_chat(request: ChatRequest) -> None:
-    _check_arguments(request.messages)
+    if any(map(_calls_of, request.messages)):
+        _check_arguments(request.messages)
     if request.top_logprobs is not None and not request.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true.", "top_logprobs")
     for index, message in enumerate(request.messages):
@@ -187,6 +189,9 @@ def _check_chat(request: ChatRequest) -> None:
         raise bad_request("functions: replaced by tools.", "functions", "unsupported_parameter")
     if request.modalities and request.modalities != ["text"]:
         raise bad_request("modalities: only text is supported.", "modalities", "unsupported_value")
+
+
+_calls_of = attrgetter("tool_calls")
 
 
 def _check_arguments(messages: list[Message]) -> None:
@@ -273,8 +278,10 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
     """Fields of `body` that nothing here knows; their names are cut."""
-    unknown = sorted(body.keys() - _KNOWN[kind])
     nvext = body.get("nvext")
+    if nvext is None and _KNOWN[kind].issuperset(body):
+        return []
+    unknown = sorted(body.keys() - _KNOWN[kind])
     if isinstance(nvext, dict):
         unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
     return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import ItemsView as Pairs
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
@@ -31,6 +32,8 @@ MOST: Final = 10_000
 """The largest number that a filter or a method of texts takes: most are widths."""
 _MOST_BITS: Final = 1 << 12
 """Of a number: more than any float has, and few enough that no operator is slow."""
+_AT_ONCE: Final = 64
+"""Parts of a template that are taken before they are paid for."""
 _COMPARED: Final = 256
 """Characters of a text that are compared with one of another in a step: looked for from the end, or stripped."""
 _CALL: Final = 6
@@ -158,9 +161,17 @@ class Budget:
 
     def concat(self, parts: Iterable[str]) -> str:
         """The text that a part of the template has printed."""
-        texts = list(parts)
+        texts = parts if isinstance(parts, list) else list(parts)
         self.characters(sum(map(len, texts)))
         return "".join(texts)
+
+    def printed(self, parts: Iterator[str]) -> str:
+        """The text of a whole template, with steps for each part: for some of them at once, which is faster."""
+        texts: list[str] = []
+        while some := list(islice(parts, _AT_ONCE)):
+            self.spend(2 * len(some))
+            texts += some
+        return self.concat(texts)
 
     def join(self, values: Iterable[Any]) -> str:
         """`~`."""

@@ -47,7 +47,7 @@ class Sending:
         """Send, or leave it to `pump` where the worker has enough to read, to the caller where the bus is away."""
         pace, request = call.inbox.pace, call.request
         call.resend_at, call.sent, call.at = 0.0, False, 0
-        if request is not None and pace.fits(size := sum(map(len, request))):
+        if request is not None and pace.fits(size := len(request[0]) if len(request) == 1 else sum(map(len, request))):
             call.limit = ACCEPTANCE + (size + WINDOW * pace.waiting) / BYTES_PER_SECOND
             while call.request is not None and call.at < len(request) and not call.resend_at:
                 self._send_part(call, now)
