@@ -7,6 +7,7 @@ engines understand: OpenAI's fields, vLLM's extras at top level, Dynamo's in `nv
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from dynamo.llm.protocols import SAMPLING_FIELDS, OutputOptions, SamplingOptions, StopConditions
@@ -19,10 +20,13 @@ MOST_STOPS: Final = 64
 LONGEST_STOP: Final = 256
 
 _SEED: Final = "seed"
-_SAMPLING: Final = (*(name for name in SAMPLING_FIELDS if name != _SEED), "logit_bias", "best_of")
-_GUIDED: Final = ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+_SAMPLING: Final = frozenset({*(name for name in SAMPLING_FIELDS if name != _SEED), "logit_bias", "best_of"})
+_GUIDED: Final = {
+    f"guided_{name}": name
+    for name in ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+}
 IN_NVEXT: Final = frozenset({
-    *_SAMPLING, *(f"guided_{name}" for name in _GUIDED), "stop_token_ids", "ignore_eos", "min_tokens",
+    *_SAMPLING, *_GUIDED, "stop_token_ids", "ignore_eos", "min_tokens",
     "include_stop_str_in_output", "chat_template_kwargs", "chat_template_args",
 })  # fmt: skip
 """What `field` is asked for, here and in `preprocess.py`: whoever checks a request looks at both places."""
@@ -40,6 +44,12 @@ def field(body: Mapping[str, Any], name: str) -> Any:
     if value is not None or "nvext" not in body:
         return value
     return nvext_of(body).get(name)
+
+
+def _given(body: Mapping[str, Any], names: AbstractSet[str]) -> AbstractSet[str]:
+    """Return which of these fields a body has, of which most have few."""
+    given = names & body.keys()
+    return given if "nvext" not in body else given | (names & nvext_of(body).keys())
 
 
 def choices(body: Mapping[str, Any]) -> int:
@@ -73,7 +83,7 @@ def stop_strings(stop: Any) -> list[str]:
 
 def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
     """Read how tokens are chosen; choice i is seeded with `seed + i`, or all would be alike."""
-    values = {name: value for name in _SAMPLING if (value := field(body, name)) is not None}
+    values = {name: value for name in _given(body, _SAMPLING) if (value := field(body, name)) is not None}
     seed = body.get(_SEED)
     if nvext_of(body).get("greed_sampling"):
         values["temperature"] = 0.0
@@ -89,7 +99,8 @@ def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
 
 def guided_decoding(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read `guided_*`, `response_format` and nvext's `guided_*` as one object."""
-    guided = {name: value for name in _GUIDED if (value := field(body, f"guided_{name}")) is not None}
+    given = sorted(_given(body, _GUIDED.keys()))
+    guided = {_GUIDED[name]: value for name in given if (value := field(body, name)) is not None}
     shape = body.get("response_format")
     if not guided and isinstance(shape, Mapping):
         schema = shape.get("json_schema")
