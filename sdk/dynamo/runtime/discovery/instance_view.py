@@ -47,7 +47,7 @@ class InstanceView:
     """
 
     version: int = 0
-    """Grows whenever `routable` may answer otherwise; an attribute, since routers look at it for each request."""
+    """Grows whenever `routable` may answer otherwise."""
 
     def __init__(
         self,
