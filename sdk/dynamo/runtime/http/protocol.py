@@ -23,6 +23,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 TRAILERS: Final = 256
 """Headers that may follow a body; nobody reads them."""
+_HOST: Final = re.compile(
+    rb"(?:\[[0-9A-Za-z:.%_~-]{2,64}\]|[0-9A-Za-z._~!$&'()*+,;=%-]{0,255})(?::[0-9]{0,5})?"
+)  # fmt: skip
+_ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#]*)(.*)", re.DOTALL)
+_OFFERS: Final = frozenset({b"upgrade", b"http2-settings"})
+VERSIONS: Final = ("1.1", "1.0")
+Fields = Sequence[tuple[bytes, bytes]]
 
 log = logging.getLogger(__name__)
 
@@ -208,15 +215,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self.url, authority = target_of(self.parser.get_method(), self.url)
         if authority is not None:
             self.headers[:] = [field for field in self.headers if field[0] != b"host"] + [(b"host", authority)]
-
-
-_HOST: Final = re.compile(
-    rb"(?:\[[0-9A-Za-z:.%_~-]{2,64}\]|[0-9A-Za-z._~!$&'()*+,;=%-]{0,255})(?::[0-9]{0,5})?"
-)  # fmt: skip
-_ABSOLUTE: Final = re.compile(rb"(?i)https?://([^/?#]*)(.*)", re.DOTALL)
-_OFFERS: Final = frozenset({b"upgrade", b"http2-settings"})
-VERSIONS: Final = ("1.1", "1.0")
-Fields = Sequence[tuple[bytes, bytes]]
 
 
 class BadRequestError(Exception):
