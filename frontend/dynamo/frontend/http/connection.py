@@ -23,10 +23,8 @@ from uvicorn.server import ServerState
 from dynamo.frontend.errors import ApiError, overloaded
 from dynamo.frontend.http.connection_shares import Crowd
 from dynamo.frontend.http.cors import Headers
-from dynamo.frontend.http.lingering import LingeringTransport
 from dynamo.frontend.metrics import Metrics
-from dynamo.runtime.http.protocol import BoundedProtocol, Fault, Phase
-from dynamo.runtime.http.request_rules import BadRequestError
+from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +48,48 @@ _UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
+
+
+class LingeringTransport:
+    """What answers are written to: it closes by `close`, which lets the client read first; writes can be held."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport, self._close = transport, close
+        self.write: Callable[[bytes], object] = transport.write
+        self.is_closing = transport.is_closing
+        self.ends = False
+        """It was told to close."""
+        self._held = False
+        self._then: Callable[[], None] | None = None
+
+    def hold(self) -> list[bytes]:
+        """Collect what is written from now on."""
+        held: list[bytes] = []
+        self.write = held.append
+        self._held = True
+        return held
+
+    def release(self, held: list[bytes]) -> None:
+        """Write what was collected, at once, and do what waits for that."""
+        self.write = self._transport.write
+        self._held = False
+        if held:
+            self._transport.write(b"".join(held))
+        if (then := self._then) is not None:
+            self._then = None
+            then()
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Call `then` as soon as nothing is held; of several the last counts."""
+        if self._held:
+            self._then = then
+        else:
+            then()
+
+    def close(self) -> None:
+        """Close once what is held has been written."""
+        self.ends = True
+        self.when_written(self._close)
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -197,9 +197,8 @@ def _compile(environment: CountedEnvironment, source: str) -> Template:
 
 def _environment() -> CountedEnvironment:
     # Jinja takes 0.1 s to import: only processes that render pay for it.
-    from dynamo.llm.processing.generation_tag import GenerationTag
-    from dynamo.llm.processing.template_filters import filters, strftime_layout, tests
-    from dynamo.llm.processing.template_sandbox import CountedEnvironment
+    from dynamo.llm.processing.template_compiler import GenerationTag
+    from dynamo.llm.processing.template_sandbox import CountedEnvironment, filters, strftime_layout, tests
 
     def strftime_now(layout: str) -> str:
         return datetime.now().astimezone().strftime(strftime_layout(layout))
