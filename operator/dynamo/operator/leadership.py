@@ -14,17 +14,16 @@ from operator import itemgetter
 from typing import Any
 
 from dynamo.operator.cluster.informer import Informer
-from dynamo.operator.cluster.kopf_thread import Relay
 from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
-from dynamo.operator.cluster.pipeline_watch import Handlers, WatchLag, watch
+from dynamo.operator.cluster.pipeline_watch import Handlers, Relay, WatchLag, watch
 from dynamo.operator.controller import Controller, sweep
 from dynamo.operator.credentials.pipeline_access import Access
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.leader_election import Election
 from dynamo.operator.kube.login import Login
 from dynamo.operator.kube.resources import Key
-from dynamo.operator.leader_election import Election
 from dynamo.operator.metrics import Backlog, Metrics
 from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile.frontend_poller import FrontendPoller

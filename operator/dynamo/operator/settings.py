@@ -16,11 +16,10 @@ from pydantic.alias_generators import to_camel
 
 from dynamo.operator.api.bounds import PODS
 from dynamo.operator.intervals import Intervals
-from dynamo.operator.kube.lease import Installation
+from dynamo.operator.kube.leader_election import Installation
 from dynamo.operator.manifests import nats
-from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings
+from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings, PodTemplatePolicy
 from dynamo.operator.manifests.nats import NatsServer
-from dynamo.operator.manifests.pod_policy import PodTemplatePolicy
 from dynamo.operator.plan.plan import GRACE_SECONDS, Environment
 
 

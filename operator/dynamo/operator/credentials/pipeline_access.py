@@ -19,8 +19,8 @@ from typing import Final
 import aiohttp
 
 from dynamo.operator.api.conditions import Reason, Trouble
-from dynamo.operator.cluster.change_writer import ChangeWriter
 from dynamo.operator.cluster.changes import applied, belongs
+from dynamo.operator.cluster.objects import ChangeWriter
 from dynamo.operator.cluster.writes import Apply, Conflict
 from dynamo.operator.credentials import permissions
 from dynamo.operator.credentials.etcd_auth import EtcdAuth, EtcdError
