@@ -257,7 +257,7 @@ FILE: dict[str, Any] = {
         "pullPolicy": "Always",
         "pullSecrets": [{"name": "p"}],
     },
-    "pods": {"fsGroup": None, "networkPolicies": False, "graceSeconds": 60},
+    "pods": {"fsGroup": None, "networkPolicies": False, "gracefulShutdownTimeoutSeconds": 60},
     "etcd": {"endpoints": ["http://etcd:2379"], "secret": ""},
     "nats": {"url": "nats://nats:4222", "secret": "", "tlsSecret": ""},
     "leaderElection": {"enabled": True, "lease": "release-operator"},

@@ -123,7 +123,7 @@ class _Manager:
         store, self._cache, self._access = ObjectStore(), PipelineCache(), Access(api, settings)
         self._controller = controller = Controller(metrics, queue=WorkQueue(Backoff(resync=resync)))
         self._informer = Informer(api, store, controller.mark_owner, settings.namespaces, resync=resync)
-        self._poller = FrontendPoller(store, controller.mark_urgent) if settings.ask_frontends else None
+        self._poller = FrontendPoller(store, controller.mark_urgent) if settings.frontend_probing else None
         self._reconciler = Reconciler(
             api,
             settings,

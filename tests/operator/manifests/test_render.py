@@ -205,7 +205,7 @@ def test_the_real_parsers_take_what_containers_get(spec: Spec, tmp_path: Path, m
                 monkeypatch.setenv(name, value)
         found = parse(settings_class, argv)
         assert container["command"] == ["python", "-m", f"dynamo.{kind}"]
-        assert found.grace_seconds == spec.get("graceSeconds", 600)
+        assert found.graceful_shutdown_timeout_secs == spec.get("gracefulShutdownTimeoutSeconds", 600)
         if "--engine-args" in argv:
             assert found.arguments() == FULL["components"][1]["engineArgs"]
 

@@ -27,7 +27,7 @@ from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
 from dynamo.operator.manifests.render import manifests
 from dynamo.operator.plan.rollout import RevisionSet, Scale, Start, Stop, converge
-from dynamo.operator.plan.workload import Plan, Workload
+from dynamo.operator.plan.workload import Plan
 
 KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 """Never removed by an edit of the spec: downloaded models go with the pipeline."""
@@ -50,7 +50,7 @@ def changes(
     """Return what to write now, in order; `sets` is from `observe`, `also` is what else should be there.
 
     `live` has every object with the pipeline's label, and those found under a wanted name;
-    `plan` is the one out of `with_images` and `with_live_replicas`.
+    `plan` is the one out of `with_images`.
     """
     uid = str((pipeline.metadata.model_extra or {}).get("uid", ""))
     actions = converge(plan, sets)
@@ -89,17 +89,6 @@ def replicas_now(plan: Plan, sets: Sequence[RevisionSet]) -> Mapping[str, int]:
     return current
 
 
-def with_live_replicas(plan: Plan, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Plan:
-    """Return the plan with the live number of replicas where an autoscaler sets it.
-
-    While two revisions are there, their sum says nothing: then `before` counts, the numbers
-    that the status held last; at its end a rollout may leave as many fewer as might be missing,
-    which the autoscaler sets right. (Without `replicas` in the intent a new StatefulSet would have
-    one, and an apply that dropped it would fall back to one.)
-    """
-    return replace(plan, workloads=tuple(_followed(w, sets, before) for w in plan.workloads))
-
-
 def since(observed: Observed, todo: Sequence[Change], deployment: Live | None) -> Observed:
     """Return what still holds after these writes: the frontends' counts are of the template before.
 
@@ -111,15 +100,6 @@ def since(observed: Observed, todo: Sequence[Change], deployment: Live | None) -
     if observed.frontend is None or not is_late:
         return observed
     return replace(observed, frontend=replace(observed.frontend, seen=False))
-
-
-def _followed(workload: Workload, sets: Sequence[RevisionSet], before: Mapping[str, int]) -> Workload:
-    if workload.replicas_owner != "autoscaler":
-        return workload
-    own = [s for s in sets if s.component == workload.component]
-    return replace(
-        workload, replicas=own[0].replicas if len(own) == 1 else before.get(workload.component, workload.replicas)
-    )
 
 
 def belongs(live: Live, name: str, uid: str) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 from dynamo.operator.api.body import REFUSED, Read, known_status, read
 from dynamo.operator.api.conditions import Reason, Trouble, Type
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
-from dynamo.operator.cluster.changes import belongs, changes, is_creation, since, with_live_replicas
+from dynamo.operator.cluster.changes import belongs, changes, is_creation, since
 from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.objects import (
     ChangeWriter,
@@ -331,8 +331,6 @@ class _Reconciliation:
         observed = observe(
             [*live, *known], self._now, self._shared.poller.lost(self._key) if self._shared.poller else ()
         )
-        before = {c["name"]: c["replicas"] for c in self._status.get("components", [])}
-        wanted = with_live_replicas(wanted, observed.sets, before)
         everything = [*live, *others]
         todo = changes(pipeline, plan=wanted, cluster=cluster, live=everything, sets=observed.sets)
         return _Comparison(wanted, observed, todo, everything)
