@@ -45,6 +45,7 @@ _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no header's value may hold."""
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
@@ -124,6 +125,15 @@ class State(ServerState):
         self.crowd: Crowd[Connection] = Crowd(limits.connections)
         self.lingering = 0
         """Connections that count nowhere else, since they had to go."""
+
+
+def _complete(cycle: RequestResponseCycle) -> None:
+    """Note, as uvicorn's `send` does, that an answer is whole."""
+    cycle.response_complete = True
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class Connection(BoundedProtocol):
@@ -229,14 +239,14 @@ class Connection(BoundedProtocol):
         elif not self.transport.is_closing():
             self._linger()
 
-    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes, bool], bool]:
         """What writes the head of a chunked answer and its first chunk, as `send` would, without what that looks for.
 
         It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
         """
         cycle, flow = send.__self__, self.flow
 
-        def begin(status: int, headers: Headers, data: bytes) -> bool:
+        def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
             if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
                 return False
             lines = [STATUS_LINE[status]]
@@ -251,25 +261,33 @@ class Connection(BoundedProtocol):
                 lines += (b"%x\r\n" % len(data), data, b"\r\n")
             cycle.response_started = cycle.chunked_encoding = True
             cycle.waiting_for_100_continue = False
+            if last:
+                lines.append(_LAST_CHUNK)
             cycle.transport.write(b"".join(lines))
+            if last:
+                _complete(cycle)
             return True
 
         return begin
 
-    def writer(self, send: Any) -> Callable[[bytes], bool]:
+    def writer(self, send: Any) -> Callable[..., bool]:
         """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
 
-        An empty chunk would end the answer. It says False, and writes nothing, where the client has no room or
-        the answer is not a chunked one.
+        With a second argument it is the last one; without that, an empty chunk would end the answer. It says False, and
+        writes nothing, where the client has no room or the answer is not a chunked one.
         """
         cycle, flow, write = send.__self__, self.flow, self.transport.write
 
-        def chunk(data: bytes) -> bool:
+        def chunk(data: bytes, last: bool = False) -> bool:
             if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
                 return False
             size = len(data)
             head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
-            write(b"".join((head, data, b"\r\n")))
+            if last:
+                write(b"".join((head, data, b"\r\n", _LAST_CHUNK)) if data else _LAST_CHUNK)
+                _complete(cycle)
+            else:
+                write(b"".join((head, data, b"\r\n")))
             return True
 
         return chunk
