@@ -251,9 +251,11 @@ class Connection(BoundedProtocol):
                 return False
             lines = [STATUS_LINE[status]]
             for name, value in (*cycle.default_headers, *headers):
-                if name in _FRAMING or _UNFIT.search(value):
+                if name in _FRAMING:
                     return False
-                lines += (name, b": ", value, b"\r\n")
+                lines.append(b"%b: %b\r\n" % (name, value))
+            if _UNFIT.search(b"".join([value for _, value in headers])):
+                return False
             if not cycle.keep_alive:
                 lines.append(b"connection: close\r\n")
             lines.append(b"transfer-encoding: chunked\r\n\r\n")
