@@ -53,7 +53,7 @@ def test_a_head_written_at_once_is_the_one_that_send_writes(
     make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
 ) -> None:
     """Streams begin without uvicorn's `send`; byte for byte a client sees the same."""
-    site = make_site(cors_origins=("http://o",))
+    site = make_site(cors_origin=["http://o"])
     site.worker(engines())
     body = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 2, "stream": True}).encode()
     heads = []
