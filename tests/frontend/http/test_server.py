@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.frontend.http.server import Connection
+from dynamo.frontend.http.connection import Connection
 
 BODY = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 5}).encode()
 STREAM = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 500, "stream": True}).encode()

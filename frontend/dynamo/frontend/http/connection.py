@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.connection_shares import Crowd
+from dynamo.frontend.http.connection_shares import State
 from dynamo.frontend.http.cors import Headers
-from dynamo.frontend.metrics import Metrics
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
 
 log = logging.getLogger(__name__)
@@ -31,7 +27,6 @@ log = logging.getLogger(__name__)
 CONNECTION: Final = "dynamo.connection"
 """Key of the ASGI scope under which a route finds its `Connection`."""
 LINGER_SECONDS: Final = 2.0
-LARGEST_HEAD: Final = 64 << 10
 _LINGERING: Final = 64
 """Connections that were turned away, or made room, and are told so; more are cut without a word."""
 _PAUSE_SECONDS: Final = 1.0
@@ -91,40 +86,6 @@ class LingeringTransport:
         """Close once what is held has been written."""
         self.ends = True
         self.when_written(self._close)
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Time limits of one connection, in seconds."""
-
-    headers: float = 10.0
-    body: float = 30.0
-    """All of a body, with as much again as it takes at `body_rate`."""
-    keep_alive: float = 75.0
-    silence: float = 60.0
-    """A client that acknowledges nothing, not even a probe, is given up after this."""
-    connections: int | None = None
-    """Not seconds: how many at once; None: as many as come."""
-    head: int = LARGEST_HEAD
-    """Bytes of the headers, and what one read brings beyond them."""
-    whole: int | None = None
-    """Bytes of a request as it is sent: body, trailers and the frames of its chunks; None: any number."""
-    body_rate: float = 64 << 10
-    """Bytes of a body that earn it a second more."""
-
-
-class State(ServerState):
-    """What all connections share, with the facts that uvicorn's lacks."""
-
-    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
-        super().__init__()
-        self.limits = limits
-        self.metrics = metrics or Metrics()
-        self.draining = False
-        self.asked = -math.inf
-        """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
-        self.crowd: Crowd[Connection] = Crowd(limits.connections)
-        self.lingering = 0
-        """Connections that count nowhere else, since they had to go."""
 
 
 def _complete(cycle: RequestResponseCycle) -> None:

@@ -27,7 +27,7 @@ _DONE: Final = object()
 
 
 class ClientConnection(Protocol):
-    """The connection under a `send`, as `http_server.Connection` is one."""
+    """The connection under a `send`, as `http.connection.Connection` is one."""
 
     def hold(self) -> list[bytes]:
         """Collect what is written from now on."""
