@@ -18,7 +18,8 @@ from dynamo.frontend.routing.disaggregation import DisaggSettings, Rules, rules
 from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.frontend.routing.session_affinity import SessionSettings
 from dynamo.runtime.load_balancing import ROUTER_MODES, RouterMode
-from dynamo.runtime.process.settings import changed, flag, group, out_of_range, setting, values_in
+from dynamo.runtime.process.program_options import ProgramOptions
+from dynamo.runtime.process.settings import changed, flag, group, like, out_of_range, setting, values_in
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class FrontendSettings:
         env="DYN_KSERVE_GRPC_SERVER",
     )  # fmt: skip
     grpc_metrics_port: int = setting(8788, "Port of HTTP beside gRPC; 0 picks a free one.", env="DYN_GRPC_METRICS_PORT")
-    namespace: str = setting("", "Dynamo namespace to serve; empty: all of them.", env="DYN_NAMESPACE")
+    namespace: str = like(ProgramOptions, "namespace", help="Dynamo namespace to serve; empty: all of them.")
     namespace_prefix: str = setting(
         "", "Serve all namespaces with this prefix; takes precedence over --namespace.", env="DYN_NAMESPACE_PREFIX"
     )
@@ -70,17 +71,15 @@ class FrontendSettings:
     queue: QueueOptions = group(QueueOptions)
     disagg: DisaggSettings = group(DisaggSettings)
     sessions: SessionSettings = group(SessionSettings)
-    discovery_backend: str = setting(
-        "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
+    discovery_backend: str = like(ProgramOptions, "discovery_backend")
     drain_seconds: float = setting(
         5.0,
         "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each "
         "request, up to three times in all.",
         env="DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS",
     )
-    grace_seconds: float = setting(
-        30.0, "Seconds that running requests get to end after that.", env="DYN_GRACE_SECONDS"
+    grace_seconds: float = like(
+        ProgramOptions, "grace_seconds", help="Seconds that running requests get to end after that."
     )
     stall_seconds: float = setting(
         60.0, "Seconds after which a client that reads nothing, or doesn't even acknowledge, is cut off.",
@@ -115,7 +114,7 @@ class FrontendSettings:
 
     @property
     def ports(self) -> int:
-        """Of clients: HTTP's, and gRPC's where there is one."""
+        """Count the ports of clients: HTTP's, and gRPC's where there is one."""
         return 2 if self.kserve_grpc_server else 1
 
     @property

@@ -31,7 +31,8 @@ class HttpFrontend(Protocol):
     ) -> None:  # fmt: skip
         """Serve HTTP for the models of `runtime` until the event is set, or (`signals`) SIGTERM or SIGINT comes.
 
-        `options` are fields of the frontend's settings; what they leave out is as its variables say, else its default.
+        Those of `options` count that are options of the frontend, by their names, and not None. What they leave out
+        is as its variables say, else its default.
         `on_ready(url)` once requests are answered; right before, `on_grpc(HOST:PORT)` where the options ask for gRPC.
         Raises `InvalidArgument` where it can't be served.
         """
@@ -41,7 +42,7 @@ class EngineHost(Protocol):
     """What the entry point `worker` is."""
 
     async def __call__(self, options: Mapping[str, Any]) -> EngineOn:
-        """Load what the worker's settings name; `options` are fields of these. `InvalidArgument` says what is wrong."""
+        """Load what the worker's settings name; `options` as above. `InvalidArgument` says what is wrong."""
 
 
 class Talk(Protocol):

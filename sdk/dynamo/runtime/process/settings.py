@@ -7,12 +7,16 @@ with exit code 2 and the name of the flag or variable.
 
 One concern is one settings class of its own, and a field of each program's settings that has it (`group()`): its
 flags come in the place of that field, and the group is handed whole to its consumer.
+
+A program that has single options of another one's says which (`like()`) and how they differ; `values_for()` hands
+them on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import click
@@ -21,6 +25,7 @@ from dynamo.runtime.process.legacy_flags import FlagCommand, LegacyFlag
 
 T = TypeVar("T")
 _GROUP: Final = "group"
+_LIKE: Final = "like"
 
 
 def setting(
@@ -50,6 +55,34 @@ def group(settings: type[Any]) -> Any:
     return dataclasses.field(default_factory=settings, metadata={_GROUP: settings})
 
 
+def like(settings: type[Any], option: str, **differences: Any) -> Any:
+    """Make a field that is an option of another settings class; `differences` are arguments of `setting`."""
+    spelled = next((field for field in _options_of(settings) if _name(field) == option), None)
+    if spelled is None:
+        raise TypeError(f"{settings.__name__} has no option {option}")
+    words = {word: spelled.metadata[word] for word in ("help", "env", "flags", "choices", "hidden")}
+    made = setting(**{"default": _default(spelled), **words, **differences})
+    made.metadata = MappingProxyType({**made.metadata, _LIKE: (settings, option)})
+    return made
+
+
+def values_for(kind: type[Any], settings: Any) -> dict[str, Any]:
+    """Return the values of the fields that are `like` options of `kind`, by their names there; None says nothing."""
+    values = {}
+    for field in dataclasses.fields(settings):
+        origin, option = field.metadata.get(_LIKE, (None, ""))
+        value = getattr(settings, field.name)
+        if origin is kind and value is not None:
+            values[option] = value
+    return values
+
+
+def options_among(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values whose name is that of an option of `kind`; None says nothing."""
+    names = {_name(field) for field in _options_of(kind)}
+    return {name: value for name, value in values.items() if name in names and value is not None}
+
+
 class Setting(NamedTuple):
     """One option of a settings class, or of a group in it."""
 
@@ -67,6 +100,15 @@ def settings_in(kind: type[Any]) -> Iterator[Setting]:
             yield from settings_in(field.metadata[_GROUP])
         elif "help" in field.metadata:
             yield Setting(_name(field), field, hints[field.name])
+
+
+def _options_of(kind: type[Any]) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the fields that are options, without their types, which take long to read."""
+    for field in dataclasses.fields(kind):
+        if _GROUP in field.metadata:
+            yield from _options_of(field.metadata[_GROUP])
+        elif "help" in field.metadata:
+            yield field
 
 
 def values_in(settings: Any) -> dict[str, Any]:
@@ -124,6 +166,10 @@ def _name(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get("name") or field.name
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
 def _plain_type(annotation: Any) -> tuple[Any, bool]:
     """`(type, many)`: `int | None` is int, `list[str]` is str and repeatable."""
     if get_origin(annotation) in (list, tuple):
@@ -138,7 +184,7 @@ def _option(setting: Setting) -> click.Option:
     name = flag(setting.name)
     if kind is bool:
         name = f"{name}/--no-{name.removeprefix('--')}"
-    default = field.default_factory() if callable(field.default_factory) else field.default
+    default = _default(field)
     return click.Option(
         [setting.name, name, *meta["flags"]],
         type=click.Choice(meta["choices"]) if meta["choices"] else kind,
