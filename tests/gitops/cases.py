@@ -110,10 +110,10 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """One for each reason that Ready may have, and those that have no reason yet or an old one."""
-    for reason, told in statuses().items():
+    for reason, stated in statuses().items():
         health = HEALTH[reason]
         assert health is not None
-        yield Case(_kebab(reason), _pipeline(told), health, _said(told))
+        yield Case(_kebab(reason), _pipeline(stated), health, _said(stated))
     serving = statuses()[Reason.SERVING]
     waits = "no operator has looked at it yet"
     yield Case("without-status", _pipeline(None), Health.PROGRESSING, waits)
@@ -137,7 +137,7 @@ def statuses() -> dict[Reason, Object]:
     started.reconcile(two)
     edited = _typed(replicas=2, kvCacheBlockSize=32)
     rolling.reconcile(edited)
-    found = {
+    table = {
         Reason.PENDING: first_status(two, {}, NOW),
         Reason.STARTING: _told(two, started.observed()),
         Reason.SERVING: _told(two, settled.observed()),
@@ -148,14 +148,14 @@ def statuses() -> dict[Reason, Object]:
     for reason, pod in PODS.items():
         cluster = _settled(two)
         cluster.objects["Pod", max(cluster.names("Pod"))]["status"] = pod
-        found[reason] = _told(two, cluster.observed())
+        table[reason] = _told(two, cluster.observed())
     lost = _settled(two)
     lost.objects["Pod", max(lost.names("Pod"))]["metadata"]["deletionTimestamp"] = LONG_AGO
-    found[Reason.NODE_LOST] = _told(two, lost.observed())
+    table[Reason.NODE_LOST] = _told(two, lost.observed())
     alone = _settled(two)
-    found[Reason.UNREACHABLE] = _told(two, alone.observed(lost={max(alone.names("Pod"))}))
-    before = found[Reason.SERVING]
-    return found | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
+    table[Reason.UNREACHABLE] = _told(two, alone.observed(lost={max(alone.names("Pod"))}))
+    before = table[Reason.SERVING]
+    return table | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
 
 
 def write() -> None:
@@ -204,7 +204,7 @@ def _pipeline(told: Object | None) -> Object:
 
 def _said(told: Object) -> str:
     """Reason and message of what decides: Stalled, else Reconciling, else Ready."""
-    by_type = {one["type"]: one for one in told["conditions"]}
+    by_type = {condition["type"]: condition for condition in told["conditions"]}
     one = next(by_type[kind] for kind in (Type.STALLED, Type.RECONCILING, Type.READY) if kind in by_type)
     return f"{one['reason']}: {one['message']}"
 

@@ -21,8 +21,8 @@ def compute(found: Mapping[str, Any]) -> str:
     if generation is not None and observed is not None and generation != observed:
         return IN_PROGRESS
     conditions = status.get("conditions") or []
-    for one in conditions:
-        if one["status"] == "True" and one["type"] in ("Reconciling", "Stalled"):
-            return IN_PROGRESS if one["type"] == "Reconciling" else FAILED
-    ready = next((one for one in conditions if one["type"] == "Ready"), None)
+    for condition in conditions:
+        if condition["status"] == "True" and condition["type"] in ("Reconciling", "Stalled"):
+            return IN_PROGRESS if condition["type"] == "Reconciling" else FAILED
+    ready = next((entry for entry in conditions if entry["type"] == "Ready"), None)
     return IN_PROGRESS if ready is not None and ready["status"] != "True" else CURRENT

@@ -68,15 +68,15 @@ class ApiServer:
 
     def put(self, body: Object, namespace: str = "serving") -> Object:
         """An object that somebody else made."""
-        found = copy.deepcopy(body)
-        metadata = found["metadata"]
+        copy_of_it = copy.deepcopy(body)
+        metadata = copy_of_it["metadata"]
         metadata.setdefault("namespace", namespace)
         metadata.setdefault("uid", f"uid-{next(self._numbers)}")
         metadata["resourceVersion"] = str(next(self._numbers))
-        known = (found["kind"], namespace, metadata["name"]) in self.objects
-        self.objects[found["kind"], namespace, metadata["name"]] = found
-        self.tell(found["kind"], "MODIFIED" if known else "ADDED", found)
-        return found
+        known = (copy_of_it["kind"], namespace, metadata["name"]) in self.objects
+        self.objects[copy_of_it["kind"], namespace, metadata["name"]] = copy_of_it
+        self.tell(copy_of_it["kind"], "MODIFIED" if known else "ADDED", copy_of_it)
+        return copy_of_it
 
     def tell(self, kind: str, event: str, body: Object) -> None:
         """Watchers of a kind hear of it, and those that come later with an older resourceVersion."""
@@ -140,9 +140,9 @@ class ApiServer:
         failed = self.fault(request.method, request.path)
         if failed is not None:
             return failed
-        found = _discovery(request.path)
-        if found is not None:
-            return web.json_response(found)
+        discovery = _discovery(request.path)
+        if discovery is not None:
+            return web.json_response(discovery)
         resource, namespace, name, sub = _parsed(request.path)
         if resource is ROUTES and not self.gateway_api:
             return refusal(404, "the server could not find the requested resource", "NotFound")
@@ -162,11 +162,11 @@ class ApiServer:
     def _list(self, resource: Resource, namespace: str | None, query: Any) -> web.Response:
         wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if "=" in part)
         items = [
-            {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
-            for (kind, where, _), one in sorted(self.objects.items())
+            {k: v for k, v in entry.items() if k not in ("kind", "apiVersion")}
+            for (kind, where, _), entry in sorted(self.objects.items())
             if kind == resource.kind
             and namespace in (None, where)
-            and wanted.items() <= one["metadata"].get("labels", {}).items()
+            and wanted.items() <= entry["metadata"].get("labels", {}).items()
         ]
         start = int(query.get("continue", 0))
         size = min(int(query.get("limit", self.page)), self.page)
@@ -229,18 +229,18 @@ class ApiServer:
 
     def play(self) -> None:
         """Kubernetes' controllers: pods for StatefulSets, ready Deployments, garbage collection."""
-        for (kind, namespace, name), one in list(self.objects.items()):
-            owners = {o["uid"] for o in one["metadata"].get("ownerReferences", [])}
+        for (kind, namespace, name), entry in list(self.objects.items()):
+            owners = {o["uid"] for o in entry["metadata"].get("ownerReferences", [])}
             if owners and not owners & {o["metadata"]["uid"] for o in self.objects.values()}:
                 self.remove(kind, name, namespace)
             elif kind == "Deployment":
-                number = one["spec"]["replicas"]
+                number = entry["spec"]["replicas"]
                 status = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
-                status["observedGeneration"] = one["metadata"].get("generation", 0)
-                if one.get("status") != status:
-                    self.put({**one, "status": status}, namespace)
+                status["observedGeneration"] = entry["metadata"].get("generation", 0)
+                if entry.get("status") != status:
+                    self.put({**entry, "status": status}, namespace)
             elif kind == "StatefulSet":
-                self._pods(one, namespace)
+                self._pods(entry, namespace)
 
     def _pods(self, one: Object, namespace: str) -> None:
         labels, prefix = one["spec"]["template"]["metadata"]["labels"], one["metadata"]["name"]
@@ -274,9 +274,9 @@ def _discovery(path: str) -> Object | None:
         return {"versions": ["v1"]}
     if parts == ["apis"]:
         versions = sorted({r.api_version for r in _PLURALS.values() if r.group})
-        found = [{"groupVersion": v, "version": v.rpartition("/")[2]} for v in versions]
+        results = [{"groupVersion": v, "version": v.rpartition("/")[2]} for v in versions]
         return {"groups": [{"name": f["groupVersion"].rpartition("/")[0], "versions": [f], "preferredVersion": f}
-                           for f in found]}  # fmt: skip
+                           for f in results]}  # fmt: skip
     version = "/".join(parts[1:])
     ours = [r for r in _PLURALS.values() if r.api_version == version]
     if parts[0] not in ("api", "apis") or not ours:

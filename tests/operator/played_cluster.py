@@ -47,18 +47,18 @@ class Cluster:
         return with_live_replicas(planned(pipeline, cluster), self.observed().sets, self.desired)
 
     def wanted_changes(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> list[Change]:
-        found = self.followed(pipeline, cluster)
-        self.desired = {w.component: w.replicas for w in found.workers}
-        return changes(pipeline, found, cluster, self.live(), self.observed().sets)
+        revision = self.followed(pipeline, cluster)
+        self.desired = {w.component: w.replicas for w in revision.workers}
+        return changes(pipeline, revision, cluster, self.live(), self.observed().sets)
 
     def reconcile(
         self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, stop_after: int | None = None
     ) -> int:
         """One pass, killed after some writes if told so; how many there were."""
-        found = self.wanted_changes(pipeline, cluster)[:stop_after]
-        for change in found:
+        changes = self.wanted_changes(pipeline, cluster)[:stop_after]
+        for change in changes:
             self.write(change)
-        return len(found)
+        return len(changes)
 
     def settle(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, passes: int = 60) -> None:
         """Reconcile and let the controllers work until nothing is written any more."""
@@ -72,9 +72,9 @@ class Cluster:
         if isinstance(change, Apply):
             self._apply(change)
         elif isinstance(change, Resize):
-            one = self.objects[change.target.kind, change.target.name]
-            assert one["metadata"]["uid"] == change.target.uid
-            one["spec"]["replicas"] = change.replicas
+            value = self.objects[change.target.kind, change.target.name]
+            assert value["metadata"]["uid"] == change.target.uid
+            value["spec"]["replicas"] = change.replicas
         elif isinstance(change, Delete):
             assert self.objects.pop((change.target.kind, change.target.name))["metadata"]["uid"] == change.target.uid
         else:
@@ -94,11 +94,11 @@ class Cluster:
         """One round of Kubernetes' own controllers; false if they had nothing to do."""
         before = copy.deepcopy(self.objects)
         self._collect_pods()
-        for one in list(self.objects.values()):
-            if one["kind"] == "StatefulSet":
-                self._pods_of(one)
-            elif one["kind"] == "Deployment":
-                self._deploy(one)
+        for entry in list(self.objects.values()):
+            if entry["kind"] == "StatefulSet":
+                self._pods_of(entry)
+            elif entry["kind"] == "Deployment":
+                self._deploy(entry)
         return self.objects != before
 
     def _collect_pods(self) -> None:
@@ -138,7 +138,7 @@ class Cluster:
 
     def fingerprint(self) -> dict[Any, Any]:
         """Everything but the uids, which differ from run to run."""
-        found = self.live()
-        for one in found:
-            one["metadata"].pop("uid", None)
-        return {(o["kind"], o["metadata"]["name"]): o for o in found}
+        live = self.live()
+        for entry in live:
+            entry["metadata"].pop("uid", None)
+        return {(o["kind"], o["metadata"]["name"]): o for o in live}

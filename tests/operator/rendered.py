@@ -49,5 +49,5 @@ def env_of(container: Manifest) -> dict[str, Any]:
 
 
 def worker(spec: Spec | None = None, cluster: ClusterSettings = CLUSTER_SETTINGS, **component: Any) -> Manifest:
-    found = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
-    return main_container(of_kind(render(found, cluster), "StatefulSet"))
+    example = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
+    return main_container(of_kind(render(example, cluster), "StatefulSet"))

@@ -95,6 +95,6 @@ def test_a_program_serves_an_endpoint(rows: Rows, servers: dict[str, str], tmp_p
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
     with running([sys.executable, str(file)], tmp_path / "log", servers) as process:
-        found = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
-        assert found == [{"number": number} for number in range(3)]
+        outcome = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
+        assert outcome == [{"number": number} for number in range(3)]
         assert process.end() == 0, process.log.read_text()

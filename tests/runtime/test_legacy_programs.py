@@ -171,7 +171,7 @@ def test_keys_of_ones_own() -> None:
             await etcd.kv_put("dynamo/instances/x", b"")
         with pytest.raises(InvalidArgument, match="there is no lease 7"):
             await etcd.kv_put("a/2", b"", 7)
-        assert [one["key"] for one in await etcd.kv_get_prefix("a/")] == ["a/1"]
+        assert [entry["key"] for entry in await etcd.kv_get_prefix("a/")] == ["a/1"]
         again = await EtcdKvCache.create(etcd, "a/", {"1": b"new", "2": "second"})
         assert await again.get_all() == {"1": b"x", "2": b"second"}
         with pytest.raises(Exception, match=r"await EtcdKvCache\.create"):

@@ -82,7 +82,7 @@ async def count(request: int) -> AsyncIterator[int]:
 
 
 def test_hello(play: Play) -> None:
-    """An endpoint served by a generator is found and called, annotated as the original's items or plain."""
+    """An endpoint served by a generator is found and called, annotated as NVIDIA Dynamo's items or plain."""
 
     async def case(site: Deployment) -> None:
         server, caller = await site.runtime(), await site.runtime()

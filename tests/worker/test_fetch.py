@@ -42,8 +42,8 @@ def hub(tmp_path: Path, weights: bytes) -> Iterator[Hub]:
     for variant in ("Q2_K", "Q4_K_M", "Q8_0-00001-of-00002", "Q8_0-00002-of-00002"):
         (other / f"tiny-{variant}.gguf").write_text(variant)
     (other / "mmproj-tiny-F16.gguf").write_text("eyes")
-    with serving(tmp_path / "served") as found:
-        yield found
+    with serving(tmp_path / "served") as served:
+        yield served
 
 
 def partial(home: Path) -> int:

@@ -34,7 +34,7 @@ class RequestTrace:
 
     @classmethod
     def of(cls, tracing: Tracing | None, scope: Scope, request_id: str) -> RequestTrace | None:
-        """None where nobody asked for traces."""
+        """Return a request's trace; None where nobody asked for traces."""
         return None if tracing is None else cls(tracing, scope, request_id)
 
     def carried(self) -> dict[str, str]:
@@ -42,7 +42,7 @@ class RequestTrace:
         return self._span.carried()
 
     def prepared(self, model: str, requests: Sequence[PreprocessedRequest | TextRequest | EmbeddingRequest]) -> None:
-        """It is tokens, or what its engine takes."""
+        """Note that it is tokens now, or what its engine takes."""
         if self._stage is not None:
             self._stage.end()
             self._stage = None
@@ -58,7 +58,7 @@ class RequestTrace:
         self._span.event("first_token")
 
     def ended(self, status: int, code: str) -> None:
-        """The answer is complete, or an error, or nobody waits for it any more."""
+        """Note that the answer is complete, or an error, or that nobody waits for it any more."""
         if self._stage is not None:
             self._stage.end(code)
         self._span.set(**{"http.response.status_code": status})
@@ -74,6 +74,6 @@ def routed(span: Span, context: Context, instance: int) -> Context:
 
 
 def placed(span: Span | None, error: DynamoException | None = None) -> None:
-    """The attempt is on its way, or could not be made."""
+    """Note that the attempt is on its way, or could not be made."""
     if span is not None:
         span.end(str(error) if error is not None else "")

@@ -40,7 +40,7 @@ class MultimodalEmbeddingCachePublisher(MediaDecoder):
 
 
 class FrontendRoute(NotHere):
-    """Routes of one's own on the frontend."""
+    """Routes of your own on the frontend."""
 
     instead = "our frontends serve their own routes only; serve yours beside them, behind the same proxy"
 

@@ -84,7 +84,7 @@ def dynamo_worker(
 ) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Coroutine[Any, Any, T]]]:
     """Give the decorated coroutine function a runtime made from the environment, and close it afterwards.
 
-    Call the result without the runtime: `asyncio.run(worker())`, `uvloop.run(worker())`, or on a loop of one's own.
+    Call the result without the runtime: `asyncio.run(worker())`, `uvloop.run(worker())`, or on a loop of your own.
     SIGTERM shuts the runtime down in order, which ends `serve_endpoint`; a second one ends the process. With
     `DYN_SYSTEM_PORT`, `/health`, `/live`, `/metrics` and `/engine/…` are served meanwhile.
 

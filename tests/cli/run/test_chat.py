@@ -178,8 +178,8 @@ def test_input_need_not_be_text(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_bytes("größer\n".encode() * 20_000 + b"\xff tail")
     with file.open() as standard_input:
-        found = asyncio.run(main(standard_input.fileno()))
-    assert found == ["größer"] * 20_000 + ["\ufffd tail"]
+        outcome = asyncio.run(main(standard_input.fileno()))
+    assert outcome == ["größer"] * 20_000 + ["\ufffd tail"]
 
 
 def test_no_history_is_no_obstacle(

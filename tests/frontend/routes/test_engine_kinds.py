@@ -171,7 +171,7 @@ class Told(NamedTuple):
 
 def whole(body: dict[str, Any]) -> Told:
     choices = body["choices"]
-    texts = [one["message"]["content"] if "message" in one else one["text"] for one in choices]
+    texts = [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
     return Told(texts, {c["finish_reason"] for c in choices}, {c.get("stop_reason") for c in choices}, body["usage"])
 
 
@@ -198,7 +198,7 @@ def asked(case: Case, engine: str, tokenizer: Tokenizer, stream: bool) -> tuple[
     body = {"model": engine, "temperature": 0, **case.ask}
     prompt = case.echoed if engine.startswith("echo") else case.prompt
     if isinstance(characters := body.get("stop_token_ids"), str):
-        body["stop_token_ids"] = [one for c in characters for one in tokenizer.encode(c, add_special=False)]
+        body["stop_token_ids"] = [token for c in characters for token in tokenizer.encode(c, add_special=False)]
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if body.pop("messages", False):

@@ -61,7 +61,7 @@ class Frontends:
         new = [Frontend(await self.site.runtime(), InstanceKey(self.site.path, WORKER)) for _ in range(count)]
         self.made += new
         others = len(self.made) - 1
-        await until("all hear each other", lambda: all(one.sharing.peers == others for one in self.made))
+        await until("all hear each other", lambda: all(item.sharing.peers == others for item in self.made))
         return new
 
 
@@ -71,8 +71,8 @@ def with_frontends(case: Callable[[Frontends], Awaitable[None]]) -> Callable[[Si
         try:
             await case(frontends)
         finally:
-            for one in frontends.made:
-                await one.sharing.stop()
+            for item in frontends.made:
+                await item.sharing.stop()
 
     return body
 

@@ -71,10 +71,10 @@ def _groups(components: int, replicas: int, nodes: int) -> dict[str, Any]:
 
 
 def _deep(depth: int) -> Any:
-    found: Any = 1
+    value: Any = 1
     for _ in range(depth):
-        found = {"a": found}
-    return found
+        value = {"a": value}
+    return value
 
 
 _MANY: Final = {f"k{number}": "v" for number in range(2000)}
@@ -167,8 +167,10 @@ TEXTS: Final[dict[str, Callable[[], str]]] = {
 
 def corpus() -> dict[str, Callable[[], object]]:
     """Pipelines that cost something once, or are likely to."""
-    found: dict[str, Callable[[], object]] = {name: functools.partial(_looked_at, make) for name, make in SPECS.items()}
-    return found | {f"text: {name}": functools.partial(_read, make) for name, make in TEXTS.items()}
+    results: dict[str, Callable[[], object]] = {
+        name: functools.partial(_looked_at, make) for name, make in SPECS.items()
+    }
+    return results | {f"text: {name}": functools.partial(_read, make) for name, make in TEXTS.items()}
 
 
 def _looked_at(make: Callable[[], Any]) -> None:

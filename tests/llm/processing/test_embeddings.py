@@ -112,7 +112,7 @@ def test_which_dimensions_can_be_given() -> None:
 
 
 def test_the_forms_of_an_answer() -> None:
-    """Ours, the original's and OpenAI's, with numbers or base64, say the same."""
+    """Ours, NVIDIA Dynamo's and OpenAI's, with numbers or base64, say the same."""
     one, two = packed([1.0, 2.0]), packed([3.0, 4.0])
     assert read_vectors([1, two]).vectors == [(1, two)]
     original = read_vectors({"embeddings": [[1.0, 2.0], [3, 4]], "prompt_tokens": 5, "total_tokens": 5})

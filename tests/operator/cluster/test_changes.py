@@ -72,14 +72,14 @@ def test_an_old_revision_is_resized_and_not_applied() -> None:
 def test_a_broken_image_is_escaped() -> None:
     """The old workers serve on while the new ones never start, and the next revision replaces both."""
     cluster = Cluster(broken=["dynamo/worker:bad"])
-    found = mocker(replicas=3)
-    cluster.settle(found)
+    pipeline = mocker(replicas=3)
+    cluster.settle(pipeline)
     bad, good = (ClusterSettings("dynamo/frontend:1", {"default": f"dynamo/worker:{tag}"}) for tag in ("bad", "good"))
     for _ in range(20):
-        cluster.reconcile(found, bad)
+        cluster.reconcile(pipeline, bad)
         cluster.step()
     assert cluster.ready_workers("worker") == 2
-    cluster.settle(found, good)
+    cluster.settle(pipeline, good)
     assert list(cluster.revisions("worker").values()) == [3]
     assert cluster.ready_workers("worker") == 3
 
@@ -143,10 +143,10 @@ def test_removed_parts_leave_nothing() -> None:
     cached = {"model": {"source": "/m", "cache": {"size": "1Gi"}}}
     two = pipeline({"components": [{"engine": "mocker"}, {"name": "b", "engine": "mocker", "engineArgs": {"a": 1}}],
                     **cached})  # fmt: skip
-    one = pipeline({"components": [{"engine": "mocker"}], "model": {"source": "/m"}})
+    example = pipeline({"components": [{"engine": "mocker"}], "model": {"source": "/m"}})
     cluster = Cluster()
     cluster.settle(two)
-    cluster.settle(one)
+    cluster.settle(example)
     left = [name for kind, name in cluster.objects if "llama-b" in name]
     assert left == []
     assert list(cluster.names("PersistentVolumeClaim")) == ["llama-model-cache"]
@@ -184,8 +184,8 @@ def test_orphans_of_ours_are_taken_in() -> None:
     cluster, found = Cluster(), mocker(replicas=2)
     cluster.settle(found)
     before = cluster.fingerprint()
-    for one in cluster.objects.values():
-        one["metadata"].pop("ownerReferences", None)
+    for entry in cluster.objects.values():
+        entry["metadata"].pop("ownerReferences", None)
     assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(found))
     cluster.settle(found)
     assert cluster.fingerprint() == before
@@ -195,8 +195,8 @@ def test_a_predecessors_children_are_waited_for() -> None:
     """Deleted and made again at once: what is about to be collected is no conflict, and isn't written to."""
     cluster, found = Cluster(), mocker()
     cluster.settle(found)
-    for one in cluster.objects.values():
-        for owner in one["metadata"].get("ownerReferences", []):
+    for entry in cluster.objects.values():
+        for owner in entry["metadata"].get("ownerReferences", []):
             owner["uid"] = "former"
     assert cluster.wanted_changes(found) == []
     cluster.objects.clear()
@@ -242,8 +242,8 @@ def test_killed_anywhere_the_end_is_the_same(
 ) -> None:
     """After any edits, and passes that stop after any number of writes, the end is as if all had been made afresh."""
     cluster = Cluster()
-    for found, writes, controllers in history:
-        cluster.reconcile(found, stop_after=writes)
+    for entry, writes, controllers in history:
+        cluster.reconcile(entry, stop_after=writes)
         if controllers:
             cluster.step()
     cluster.settle(last)
@@ -274,8 +274,8 @@ def test_old_groups_go_from_the_end() -> None:
     """One group may be missing: the last one goes, StatefulSet and Service, and the others serve on."""
     cluster = Cluster()
     cluster.settle(groups(replicas=3))
-    found = cluster.wanted_changes(groups(replicas=3, kvCacheBlockSize=32))
-    deleted = [c.target for c in found if isinstance(c, Delete)]
+    changes = cluster.wanted_changes(groups(replicas=3, kvCacheBlockSize=32))
+    deleted = [c.target for c in changes if isinstance(c, Delete)]
     assert {t.kind for t in deleted} == {"StatefulSet", "Service"}
     assert {t.name.rpartition("-")[2] for t in deleted} == {"2"}
 
@@ -295,14 +295,14 @@ def test_half_a_group_serves_nobody() -> None:
 def test_the_budget_grows_once_others_are_told_to_come() -> None:
     """Not before, and never where an autoscaler sets the number: nobody takes the place of one that is lost there."""
     for owner, budgets in (("operator", [1, 2]), ("autoscaler", [1, 1])):
-        found = pipeline({"components": [{"engine": "mocker", "replicas": 2, "replicasOwner": owner}]})
+        example = pipeline({"components": [{"engine": "mocker", "replicas": 2, "replicasOwner": owner}]})
         cluster = Cluster()
-        cluster.settle(found)
+        cluster.settle(example)
         name = min(cluster.names("Pod"))
         cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
         seen = []
         for _ in range(2):
-            cluster.reconcile(found)
+            cluster.reconcile(example)
             seen.append(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
         assert seen == budgets
-        cluster.settle(found)
+        cluster.settle(example)

@@ -53,11 +53,11 @@ def test_at_rest_nothing_is_written(found: DynamoPipeline) -> None:
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from leaves(each, (*path, name))
+        for name, child in value.items():
+            yield from leaves(child, (*path, name))
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from leaves(each, (*path, index))
+        for index, child in enumerate(value):
+            yield from leaves(child, (*path, index))
     else:
         yield path
 

@@ -74,8 +74,8 @@ class Stage:
 
     def seen(self, name: str = "record") -> str:
         """What stands under a key of the victim's, as it reads it itself."""
-        found = self.post("kv/range", {"key": b64(self.of_victim(name))}, "victim").json().get("kvs", [])
-        return base64.b64decode(found[0].get("value", "")).decode() if found else ""
+        value = self.post("kv/range", {"key": b64(self.of_victim(name))}, "victim").json().get("kvs", [])
+        return base64.b64decode(value[0].get("value", "")).decode() if value else ""
 
 
 @contextmanager
@@ -139,10 +139,10 @@ def _nested(operation: Callable[[Stage], Body], depth: int = 1, branch: str = "s
 
     def body(stage: Stage) -> Body:
         never = {"key": b64(stage.own()), "target": "VERSION", "version": "77"}
-        found: Body = {branch: [operation(stage)], "compare": [] if branch == "success" else [never]}
+        table: Body = {branch: [operation(stage)], "compare": [] if branch == "success" else [never]}
         for _ in range(depth):
-            found = {"success": [{"request_txn": found}]}
-        return found
+            table = {"success": [{"request_txn": table}]}
+        return table
 
     return body
 

@@ -149,14 +149,14 @@ def test_watch_from_a_list(subject: Subject) -> None:
     async def case(store: Store, p: str) -> None:
         await store.put(p + "before", b"0")
         revision, _ = await store.read(p)
-        one = await store.put(p + "k", b"1")
+        record = await store.put(p + "k", b"1")
         async with contextlib.aclosing(store.watch(p, revision + 1)) as batches:  # type: ignore[type-var]
             seen = await first(batches)
             two = await store.put(p + "k", b"2")
             await store.delete(p + "k")
             while len(seen) < 3:
                 seen += await first(batches)
-        assert seen == [Change(p + "k", b"1", one), Change(p + "k", b"2", two), Change(p + "k", None, two + 1)]
+        assert seen == [Change(p + "k", b"1", record), Change(p + "k", b"2", two), Change(p + "k", None, two + 1)]
 
     subject.run(case)
 

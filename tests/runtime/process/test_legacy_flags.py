@@ -81,6 +81,11 @@ def test_a_command_tells_and_goes_on() -> None:
     assert done.exit_code == 0, done.output
     assert done.stderr == "note: --store-kv is now --discovery-backend mem\n"
     assert seen == [Example(1, "mem")]
-    told = CliRunner().invoke(made, ["--help"]).output
-    assert told.index("Listening:") < told.index("--http-port") < told.index("Options:") < told.index("--discovery")
+    output = CliRunner().invoke(made, ["--help"]).output
+    assert (
+        output.index("Listening:")
+        < output.index("--http-port")
+        < output.index("Options:")
+        < output.index("--discovery")
+    )
     assert CliRunner().invoke(made, ["--grpc"]).exit_code == 2

@@ -65,10 +65,12 @@ def test_node_sdk(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     program.write_text(NODE_PROGRAM)
     ran = subprocess.run([installed("node"), str(program), url], capture_output=True, text=True, timeout=60, cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert (found["models"], found["plain"], found["status"]) == (["m"], "hello", 404)
-    assert "hi" in found["streamed"]
-    assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
+    document = json.loads(ran.stdout)
+    assert (document["models"], document["plain"], document["status"]) == (["m"], "hello", 404)
+    assert "hi" in document["streamed"]
+    assert (
+        document["usage"]["total_tokens"] == document["usage"]["prompt_tokens"] + document["usage"]["completion_tokens"]
+    )
 
 
 def installed(name: str) -> str:

@@ -71,8 +71,8 @@ def test_ranks_are_followed_and_chosen_one_by_one(play: Play) -> None:
         await until("the late one knows all ranks", lambda: deployment.agree(late))
         prompts = [[1000 + number] * 6 * BLOCK for number in range(6)]
         for front in (fronts[0], fronts[1], late):
-            found = await asyncio.gather(*(front.ask(prompt) for prompt in prompts))
-            assert found == [0 if front is fronts[0] else 6 * BLOCK - 1] * 6
+            results = await asyncio.gather(*(front.ask(prompt) for prompt in prompts))
+            assert results == [0 if front is fronts[0] else 6 * BLOCK - 1] * 6
             await deployment.settle()
 
     play(case)

@@ -43,7 +43,7 @@ def run(settings: FetchSettings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of `python -m dynamo.worker.fetch`."""
+    """Run `python -m dynamo.worker.fetch`."""
     end_on_sigterm()  # what has come stays, whenever the process ends
     made = command(FetchSettings, run, name="dynamo-fetch", help="Load a model of the hub into the cache.")
     made.main(None if argv is None else list(argv))

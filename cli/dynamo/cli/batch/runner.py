@@ -60,7 +60,7 @@ class Asker:
         )
 
     async def _count(self, model: str, text: str) -> int:
-        """The tokens of the bare text, as NVIDIA Dynamo counts them; 0 where the model has no tokenizer."""
+        """Return the tokens of the bare text, as NVIDIA Dynamo counts them; 0 where the model has no tokenizer."""
         if not self._counts:
             return 0
         try:
@@ -91,7 +91,7 @@ class Sequence:
         self._held: dict[int, Outcome] = {}
 
     def add(self, place: int, outcome: Outcome) -> list[Outcome]:
-        """`place` counts from 0 in the order in which entries were taken."""
+        """Add the outcome of the entry at `place`, which counts from 0 in the order in which entries were taken."""
         if not self._ordered:
             return [outcome]
         self._held[place] = outcome

@@ -56,7 +56,7 @@ class Retries:
     def __init__(
         self, owner: RetryOwner, index: int, request: AnyRequest, scope: RequestScope, migration: MigrationState
     ) -> None:
-        """`index` is the choice's among those of its request."""
+        """Begin; `index` is the choice's among those of its request."""
         self._owner, self._index, self._request, self._scope = owner, index, request, scope
         self._migration = migration
         self._progress = Attempts(migrations_left=scope.migration.limit)

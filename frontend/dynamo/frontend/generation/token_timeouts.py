@@ -106,7 +106,7 @@ class TokenWatch:
         self._due = 0.0
 
     def __len__(self) -> int:
-        """Attempts that are looked at."""
+        """Count attempts that are looked at."""
         return len(self._progress)
 
     def enter(self, attempt: Watched) -> None:

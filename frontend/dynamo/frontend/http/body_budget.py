@@ -69,7 +69,7 @@ class BodyBudget:
         self._admit()
 
     def give_back(self, share: Share) -> None:
-        """The body is gone; giving back twice changes nothing."""
+        """Give back a body that is gone; giving back twice changes nothing."""
         self.shrink(share, 0)
 
     def _fits(self, share: Share) -> bool:

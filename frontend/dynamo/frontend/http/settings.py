@@ -72,7 +72,7 @@ class TlsSettings:
 
     @property
     def scheme(self) -> str:
-        """`http` or `https`."""
+        """Return `http` or `https`."""
         return "https" if self.cert_path else "http"
 
     def problem(self) -> str | None:

@@ -73,7 +73,10 @@ def check_shape(raw: bytes) -> None:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    """Whether there are enough brackets for it. Mostly there are few, and finding those few is faster than counting."""
+    """Tell whether there are enough brackets for it.
+
+    Mostly there are few, and finding those few is faster than counting.
+    """
     number = 0
     for sign in (b"{", b"["):
         at = raw.find(sign)

@@ -122,7 +122,7 @@ def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input
 
 
 def convert(body: dict[str, Any], kind: type[Any]) -> Any:
-    """`body` as a struct, or a 400 that names the field."""
+    """Return `body` as a struct, or a 400 that names the field."""
     take_whole_prompt(body)
     try:
         return msgspec.convert(body, kind)
@@ -190,7 +190,7 @@ def _check_chat(request: ChatRequest) -> None:
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    """Templates read the arguments of calls as JSON: bound what all of them together are made of."""
+    """Bound what the arguments of calls are made of, all together: templates read them as JSON."""
     texts = [text for message in messages for call in message.tool_calls or () if (text := _arguments(call))]
     if sum(map(len, texts)) <= SMALL:
         return
@@ -272,7 +272,7 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
-    """Fields of `body` that nothing here knows; their names are cut."""
+    """Return the fields of `body` that nothing here knows; their names are cut."""
     unknown = sorted(body.keys() - _KNOWN[kind])
     nvext = body.get("nvext")
     if isinstance(nvext, dict):

@@ -22,7 +22,7 @@ def take_whole(body: dict[str, Any], refused: str) -> bool:
 
 
 def take_whole_prompt(body: dict[str, Any]) -> None:
-    """The same for token ids of a prompt, whose type msgspec doesn't know."""
+    """Take the same for token ids of a prompt, whose type msgspec doesn't know."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not {float, list}.isdisjoint(map(type, prompt)):
         _take(body, "prompt")

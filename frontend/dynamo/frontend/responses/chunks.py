@@ -25,7 +25,7 @@ class Identity(msgspec.Struct):
 
 
 def _envelope(who: Identity, kind: str) -> bytes:
-    """`data: {…,"choices":` of one answer."""
+    """Return `data: {…,"choices":` of one answer."""
     head = {
         "id": who.id, "object": kind, "created": who.created, "model": who.model,
         "system_fingerprint": who.fingerprint,

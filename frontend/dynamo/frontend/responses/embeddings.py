@@ -146,7 +146,7 @@ class Waiting:
 
 
 def answer(model: str, vectors: Sequence[bytes], prompt_tokens: int, *, as_base64: bool) -> Iterator[bytes]:
-    """OpenAI's answer in parts, so that a large one is never whole in memory."""
+    """Yield OpenAI's answer in parts, so that a large one is never whole in memory."""
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors):
         comma = b"," if index else b""

@@ -52,7 +52,7 @@ class PlainWire:
         return []
 
     def release(self, held: list[bytes]) -> None:
-        """Nothing is held."""
+        """Release nothing: nothing is held."""
 
     def writer(self, send: Send) -> Callable[[bytes], bool]:
         return lambda data: False

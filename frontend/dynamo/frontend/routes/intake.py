@@ -87,7 +87,7 @@ class Intake:
             self._services.bodies.give_back(share)
 
     def leave(self) -> None:
-        """Whatever became of it, it counts against no bound any more."""
+        """Leave: whatever became of it, it counts against no bound any more."""
         self.understood()
         if self._slot is not None and self._services.limiter is not None:
             self._services.limiter.leave(self._slot)

@@ -61,7 +61,7 @@ class Thresholds:
         return self != NO_THRESHOLDS
 
     def limits(self, total_blocks: int, batched_tokens: int) -> tuple[float, float]:
-        """Blocks and prompt tokens over which a worker with these figures is busy; infinite where none holds."""
+        """Return blocks and prompt tokens over which a worker with these figures is busy; infinite where none holds."""
         blocks = tokens = float("inf")
         if self.active_decode_blocks_threshold is not None and total_blocks:
             blocks = self.active_decode_blocks_threshold * total_blocks

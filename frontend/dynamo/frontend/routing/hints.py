@@ -72,7 +72,10 @@ NO_HINTS: Final = Hints()
 
 
 def read_hints(scope: Scope, nvext: Nvext | None, sessions: bool) -> Hints:
-    """The hints of a request; `sessions`: sessions mean something here. Raises the 400 that names what is wrong."""
+    """Read the hints of a request; `sessions`: sessions mean something here.
+
+    Raises the 400 that names what is wrong.
+    """
     routing = not _ROUTING.isdisjoint(headers_of(scope))
     if nvext is None and not routing and not sessions:
         return NO_HINTS

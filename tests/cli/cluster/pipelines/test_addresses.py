@@ -130,8 +130,8 @@ def location(reachable: Address | None = None, **more: Any) -> Location:
 
 
 def greeted(where: Location, workers: tuple[int, int] = (2, 2), target: Target | None = None) -> str:
-    found = PipelineProgress("llama", "serving", PipelinePhase.READY, workers=workers)
-    return "\n".join(lines(found, where, Served("m"), target or Target()))
+    pipeline_progress = PipelineProgress("llama", "serving", PipelinePhase.READY, workers=workers)
+    return "\n".join(lines(pipeline_progress, where, Served("m"), target or Target()))
 
 
 def test_the_greeting_can_be_pasted() -> None:

@@ -17,13 +17,13 @@ from dynamo.cli.local.process_lifecycle import State
 def pipeline(
     generation: int = 2, observed: int = 2, conditions: dict[str, str] | None = None, **status: Any
 ) -> dict[str, Any]:
-    found = [
+    results = [
         {"type": kind, "status": value, "reason": "Why", "message": "because", "observedGeneration": observed}
         for kind, value in (conditions or {}).items()
     ]
     return {
         "metadata": {"name": "llama", "namespace": "serving", "generation": generation},
-        "status": {"observedGeneration": observed, "conditions": found, **status},
+        "status": {"observedGeneration": observed, "conditions": results, **status},
     }
 
 
@@ -68,20 +68,20 @@ def test_parts_say_how_many_and_why_not_more() -> None:
         {"name": "roll", "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2},
     ]
     live = pipeline(conditions={"Ready": "False", "FrontendReady": "True"}, components=components)
-    found = progress(live, [pod("p-1", "decode", "ImagePullBackOff"), pod("p-0", "decode", ready=True)])
-    assert found.parts == (
+    state = progress(live, [pod("p-1", "decode", "ImagePullBackOff"), pod("p-0", "decode", ready=True)])
+    assert state.parts == (
         Part("frontend", True, "because"),
         Part("prefill", True, "2 of 2 ready"),
         Part("decode", False, "1 of 2 ready; pod p-1 ImagePullBackOff: no such image"),
         Part("roll", False, "1 of 2 of the new revision ready"),
     )
-    assert found.workers == (5, 6)
+    assert state.workers == (5, 6)
 
 
 def test_an_unseen_generation_shows_no_old_parts() -> None:
     """They would be of the spec before."""
-    found = progress(pipeline(observed=1, conditions={"FrontendReady": "True"}, components=[{"name": "a"}]))
-    assert (found.parts, found.reason) == ((), "")
+    state = progress(pipeline(observed=1, conditions={"FrontendReady": "True"}, components=[{"name": "a"}]))
+    assert (state.parts, state.reason) == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_one_that_stalled_does_not_end_the_others_wait() -> None:
     first = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.WAITING, name="b")]
     last = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.READY, name="b")]
     found, _, seconds = run([first, first, last])
-    assert [each.phase for each in found] == [PipelinePhase.STALLED, PipelinePhase.READY]
+    assert [entry.phase for entry in found] == [PipelinePhase.STALLED, PipelinePhase.READY]
     assert seconds == 1.0
 
 

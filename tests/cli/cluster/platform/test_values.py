@@ -46,8 +46,8 @@ def test_text_stays_text() -> None:
 def test_later_ones_win_and_the_rest_stays() -> None:
     """Nothing of what was handed in is changed."""
     base = {"a": {"b": 1, "c": [1, 2]}, "d": "text"}
-    found = set_all(base, [("a.b=2", False), ("a.c[0]=9", False), ("d.e=f", False)])
-    assert found == {"a": {"b": 2, "c": [9, 2]}, "d": {"e": "f"}}
+    values = set_all(base, [("a.b=2", False), ("a.c[0]=9", False), ("d.e=f", False)])
+    assert values == {"a": {"b": 2, "c": [9, 2]}, "d": {"e": "f"}}
     assert base == {"a": {"b": 1, "c": [1, 2]}, "d": "text"}
 
 

@@ -49,8 +49,8 @@ class Result:
             token += 1
             reason = "cancelled" if self.aborted else "length" if step == most else None
             reason = "stop" if token == self._sampling["end_id"] else reason
-            told = [{token: Logprob(-0.5)}] if "logprobs" in self._sampling else []
-            self.outputs = [Completion([token], reason, None, told)]
+            results = [{token: Logprob(-0.5)}] if "logprobs" in self._sampling else []
+            self.outputs = [Completion([token], reason, None, results)]
             yield self
             if reason is not None:
                 return
@@ -211,7 +211,7 @@ def test_a_shutdown_that_hangs_is_not_waited_for(
     async def body(engine: trtllm.TrtLlm, played: Llm) -> None:
         played.shuts_down.clear()
         await engine.stop()
-        (thread,) = (one for one in threading.enumerate() if one.name == "trtllm-shutdown")
+        (thread,) = (entry for entry in threading.enumerate() if entry.name == "trtllm-shutdown")
         assert thread.daemon
         assert "did not end within 0.1 s" in caplog.text
         played.shuts_down.set()

@@ -73,8 +73,8 @@ def worker(folder: Path, method: str, say: int = 2) -> Iterator[tuple[subprocess
     with subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            told = [process.stdout.readline().split() for _ in range(say)]
-            yield process, {name: [int(pid), int(group)] for name, pid, group in told}
+            results = [process.stdout.readline().split() for _ in range(say)]
+            yield process, {name: [int(pid), int(group)] for name, pid, group in results}
         finally:
             process.kill()
 

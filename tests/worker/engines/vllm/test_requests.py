@@ -46,8 +46,8 @@ def test_the_models_own_defaults_fill_gaps() -> None:
     """As vLLM's own server has it: what the request leaves open is the model's generation configuration's."""
     defaults = own_defaults({"temperature": 0.6, "top_p": 0.9, "max_tokens": 3, "eos_token_id": 5})
     assert defaults == {"temperature": 0.6, "top_p": 0.9}
-    told = sampling(request(options={"temperature": 0.0}), 90, defaults)
-    assert (told["temperature"], told["top_p"]) == (0.0, 0.9)
+    arguments = sampling(request(options={"temperature": 0.0}), 90, defaults)
+    assert (arguments["temperature"], arguments["top_p"]) == (0.0, 0.9)
 
 
 def test_bias_for_what_is_no_token_is_refused() -> None:

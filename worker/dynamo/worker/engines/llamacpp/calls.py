@@ -49,7 +49,7 @@ class CallSequence:
         return len(self.tokens) - self._begin
 
     def next_call(self) -> CompletionPhase | None:
-        """What to ask now; None: it is over, and `end` says why."""
+        """Return what to ask now; None: it is over, and `end` says why."""
         while self._calls and self.end is None:
             if phase := self._calls.pop()():
                 return phase

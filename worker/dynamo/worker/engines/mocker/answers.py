@@ -17,17 +17,17 @@ class TokenSource(Protocol):
 
     @property
     def sure(self) -> int:
-        """How many more tokens can be taken before one of them may be the last."""
+        """Return how many more tokens can be taken before one of them may be the last."""
 
     def take(self) -> int:
-        """The next token."""
+        """Take the next token."""
 
     def take_many(self, count: int) -> list[int]:
-        """The next `count` tokens, of which there are at most `sure`."""
+        """Take the next `count` tokens, of which there are at most `sure`."""
 
 
 class Reasoning(NamedTuple):
-    """The original's `reasoning`: answers begin with thinking, marked by two tokens."""
+    """NVIDIA Dynamo's `reasoning`: answers begin with thinking, marked by two tokens."""
 
     start_thinking_token_id: int
     end_thinking_token_id: int
@@ -35,7 +35,7 @@ class Reasoning(NamedTuple):
     """Share of the answer that is thinking, with both marks."""
 
     def marks(self, wanted: int) -> dict[int, int]:
-        """Which token stands where in an answer of `wanted`; nothing where both don't fit."""
+        """Return which token stands where in an answer of `wanted`; nothing where both don't fit."""
         thinking = min(wanted, int(self.thinking_ratio * wanted))
         if thinking < 2:
             return {}
@@ -51,7 +51,7 @@ class TextAnswer:
         self, text: Sequence[int], position: int, wanted: int, *, floor: int = 0,
         stops: Mapping[int, str] | None = None, marks: Mapping[int, int] | None = None, at: int = 0,
     ) -> None:  # fmt: skip
-        """`at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
+        """Begin at `at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
         self._text, self._position, self._wanted, self._floor = text, position, wanted, floor
         self._stops, self._marks = stops or {}, marks or {}
         self._at = at

@@ -26,7 +26,7 @@ class BlockPool:
 
     @property
     def used(self) -> int:
-        """Blocks that running sequences hold."""
+        """Count the blocks that running sequences hold."""
         return len(self._active) + self._nameless
 
     @property
@@ -35,16 +35,16 @@ class BlockPool:
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but that could be hit."""
+        """Count the blocks that nobody holds but that could be hit."""
         return len(self._inactive)
 
     def names(self) -> Iterator[int]:
-        """All blocks that could be hit, held or not."""
+        """Yield the hashes of all blocks that could be hit, held or not."""
         yield from self._active
         yield from self._inactive
 
     def match(self, names: Iterable[int]) -> int:
-        """How many leading blocks are here."""
+        """Count how many leading blocks are here."""
         count = 0
         for name in names:
             if name not in self._active and name not in self._inactive:
@@ -68,7 +68,7 @@ class BlockPool:
         return True
 
     def promote(self, name: int) -> None:
-        """A nameless block is whole now: it gets its name; one that exists already is shared."""
+        """Give a nameless block that is whole now its name; one that exists already is shared."""
         self._nameless -= 1
         if name in self._active:
             self._active[name] += 1
@@ -93,12 +93,12 @@ class BlockPool:
                 self._inactive[name] = None
 
     def forget(self) -> None:
-        """Nothing that nobody holds is cached any more."""
+        """Forget all that is cached and that nobody holds."""
         while self._inactive:
             self._evict()
 
     def take_changes(self) -> KvStep | None:
-        """What has come and gone since this was called last; None for nothing. No name is in both."""
+        """Return what has come and gone since this was called last; None for nothing. No hash is in both."""
         if not self._stored and not self._removed:
             return None
         step = KvStep(list(self._stored), list(self._removed))
