@@ -36,7 +36,10 @@ NO_VERB = re.compile(
     re.IGNORECASE,
 )
 """No docstring of a function begins with one of them: it says first what the function does."""
-UNCLEANED = ("sdk/dynamo/llm", "sdk/dynamo/runtime")
+UNCLEANED = (
+    "sdk/dynamo/llm/processing", "sdk/dynamo/llm/serving/http_service.py", "sdk/dynamo/runtime/request_plane",
+    "sdk/dynamo/runtime/discovery/instance_view.py", "sdk/dynamo/runtime/http/protocol.py",
+)  # fmt: skip
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 

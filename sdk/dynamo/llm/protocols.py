@@ -141,12 +141,12 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def computed_elsewhere(self) -> bool:
-        """Another engine computes its prompt, or has; said to those that go on with it."""
+        """Tell whether another engine computes its prompt, or has; said to those that go on with it."""
         return self.prefill_result is not None or self.bootstrap_info is not None
 
     @property
     def wanted_rank(self) -> int | None:
-        """The data-parallel rank that it must go to; None: any."""
+        """Return the data-parallel rank that it must go to; None: any."""
         if self.routing is not None and self.routing.dp_rank is not None:
             return self.routing.dp_rank
         return self.dp_rank
@@ -173,7 +173,7 @@ _DICT_EXTRAS: Final = (
 
 
 def count_of(extras: dict[str, Any], name: str, before: int) -> int:
-    """A count in a delta's extras; `before` where there is none that can be one."""
+    """Return a count in a delta's extras; `before` where there is none that can be one."""
     value = extras.get(name)
     return value if type(value) is int and 0 <= value < 1 << 53 else before
 
@@ -190,7 +190,10 @@ def read_delta(data: Any) -> Delta:
 
 
 def output_dict(data: Any) -> Any:
-    """A delta as NVIDIA Dynamo's output: `{"token_ids": [...], "finish_reason": ...}`. Anything else stays as it is."""
+    """Return a delta as NVIDIA Dynamo's output: `{"token_ids": [...], "finish_reason": ...}`.
+
+    Anything else stays as it is.
+    """
     if type(data) is int:
         return {"token_ids": [data]}
     if type(data) is not list or len(data) != 3 or type(data[0]) not in (list, str):

@@ -77,7 +77,7 @@ class RemoteFile:
 
     @property
     def blob(self) -> str:
-        """Its name in the cache."""
+        """Return the file's name in the cache."""
         return self.sha256 or self.git_id
 
     def digest(self) -> Any:
@@ -96,11 +96,11 @@ class Place:
 
     @property
     def partial(self) -> Path:
-        """What is there of it so far."""
+        """Return what is there of it so far."""
         return self.blob.with_name(f"{self.blob.name}.incomplete")
 
     def have(self) -> int:
-        """How many bytes are there."""
+        """Return how many bytes are there."""
         for path in (self.blob, self.partial):
             with contextlib.suppress(FileNotFoundError):
                 return path.stat().st_size
@@ -115,11 +115,11 @@ class Patience:
         self._failed = 0
 
     def progressed(self) -> None:
-        """Bytes came: what failed before doesn't count any more."""
+        """Note that bytes came: what failed before doesn't count any more."""
         self._failed = 0
 
     def wait(self, asked: float | None) -> float | None:
-        """Seconds until the next try (the hub's wish within bounds, else doubling from the first), None to give up."""
+        """Return seconds until the next try: the hub's wish within bounds, else twice the last; None: give up."""
         self._failed += 1
         if self._failed >= self._tries:
             return None
@@ -137,7 +137,7 @@ class DownloadJob:
     patience: Callable[[], Patience] = Patience
 
     def check(self) -> None:
-        """`Cancelled` where it was stopped."""
+        """Raise `Cancelled` where it was stopped."""
         if self.stop.is_set():
             raise Cancelled("the download was stopped; what has come stays, and the next one goes on there")
 
@@ -259,7 +259,7 @@ def _write(handle: int, data: bytes, at: int) -> None:
 
 
 def _begin(file: RemoteFile, answer: Answer, at: int) -> int:
-    """Where the answer begins; refused where it is another file's or leaves something out."""
+    """Return where the answer begins; refuse one that is another file's or leaves something out."""
     begins, total = content_range(answer.status, answer.headers)
     if total is not None and total != file.size:
         raise InvalidArgument(

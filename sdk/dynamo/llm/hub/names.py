@@ -106,7 +106,7 @@ def choose(model: HubModel, names: Iterable[str], weights: Weights) -> Choice:
 
 
 def _without_copies(names: list[str]) -> list[str]:
-    """All but the same weights in other forms."""
+    """Return all but the same weights in other forms."""
     left_out: tuple[str, ...] = (*_OTHERS, "*.gguf")
     if any(name.endswith(".safetensors") for name in names):
         left_out += _TORCH

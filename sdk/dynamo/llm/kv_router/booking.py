@@ -52,7 +52,7 @@ class Target:
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Target:
-        """From its `routing` hints."""
+        """Read the target from a request's `routing` hints."""
         routing = request.get("routing") or {}
         rank = routing.get("dp_rank")
         if rank is not None and (type(rank) is not int or rank < 0):

@@ -28,7 +28,7 @@ class ThoughtFormat:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Markers that are special tokens in some vocabularies, where text would not show them."""
+        """Return markers that are special tokens in some vocabularies, where text would not show them."""
         return self.opens + self.closes + self.ends_too
 
 

@@ -169,7 +169,7 @@ def _say_ready(url: str, grpc: str = "") -> None:
 
 
 def _way(text: str) -> str:
-    """The word of an input."""
+    """Return the word of an input."""
     if text.startswith(_DYN):
         return _DYN
     word = text.partition(":")[0]

@@ -71,7 +71,7 @@ class Clients:
         self._forget(now)
 
     def judge(self, instance: int, written: Written, now: float) -> Readiness:
-        """Can every live frontend route to the instance?"""
+        """Say whether every live frontend can route to the instance."""
         reasons: list[str] = []
         lagging: list[str] = []
         for key, seen in sorted(self._seen.items()):

@@ -171,7 +171,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _plain_type(annotation: Any) -> tuple[Any, bool]:
-    """`(type, many)`: `int | None` is int, `list[str]` is str and repeatable."""
+    """Return `(type, many)`: `int | None` is int, `list[str]` is str and repeatable."""
     if get_origin(annotation) in (list, tuple):
         return get_args(annotation)[0], True
     options = [arg for arg in get_args(annotation) if arg is not type(None)]
@@ -213,7 +213,7 @@ def command(
     former: Sequence[LegacyFlag] = (),
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> FlagCommand:
-    """A click command that builds `settings` from flags and environment and calls `run` with it.
+    """Make a click command that builds `settings` from flags and environment and calls `run` with it.
 
     `former` flags of older versions are understood; `groups` order its `--help`.
     """
@@ -230,7 +230,7 @@ def command(
 
 
 def version_option() -> click.Option:
-    """`--version`, as all programs have it."""
+    """Make `--version`, as all programs have it."""
 
     def tell(context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
@@ -243,7 +243,7 @@ def version_option() -> click.Option:
 
 
 def installed_version() -> str:
-    """The distribution's version."""
+    """Return the distribution's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

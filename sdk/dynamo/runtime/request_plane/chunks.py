@@ -72,7 +72,7 @@ class Assembler:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Count the bytes held."""
         return self._size
 
     def add(self, chunk: Chunk, now: float) -> bytes | None:

@@ -51,7 +51,7 @@ class Bus(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """Bytes that one message may hold."""
+        """Return how many bytes one message may hold."""
 
     @property
     def connected(self) -> bool: ...
@@ -79,7 +79,7 @@ class Bus(Protocol):
         """
 
     def on_state(self, listener: Callable[[bool], None]) -> None:
-        """`listener(connected)` at each change."""
+        """Call `listener(connected)` at each change."""
 
 
 async def leave(subscription: Subscription) -> None:
