@@ -39,9 +39,9 @@ CHOSEN: Final = "DYNAMO_TEST_ETCD"
 
 def _binary() -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
-    assert found, "etcd is not installed; it comes with the development requirements"
-    return found
+    binary = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
+    assert binary, "etcd is not installed; it comes with the development requirements"
+    return binary
 
 
 class EtcdServer:

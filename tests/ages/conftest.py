@@ -47,9 +47,9 @@ class Program:
         """The first line printed that begins so."""
 
         def find() -> str | None:
-            found = next((entry for entry in self.lines if entry.startswith(line)), None)
-            assert found or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
-            return found
+            printed = next((entry for entry in self.lines if entry.startswith(line)), None)
+            assert printed or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
+            return printed
 
         text: str = eventually(f"{self.name} prints {line!r}: {self.lines} {self.said[-2000:]}", find, LIMIT)
         return text

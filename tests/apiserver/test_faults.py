@@ -210,13 +210,13 @@ def test_two_runs_are_alike() -> None:
 @pytest.mark.parametrize(
     ("what", "path"),
     [
-        (lambda found: found.pop(), ""),
-        (lambda found: by_kind(found, "Deployment")["spec"].update(replicas=9), "spec.replicas"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(labels={}), "metadata.labels"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(annotations={"theirs": "x"}), "annotations.theirs"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(ownerReferences=[]), "ownerReferences"),
-        (lambda found: by_kind(found, "Pod").update(status={}), "pods"),
-        (lambda found: by_kind(found, "Service").update(metadata=dict(by_kind(found, "Service")["metadata"],
+        (lambda live: live.pop(), ""),
+        (lambda live: by_kind(live, "Deployment")["spec"].update(replicas=9), "spec.replicas"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(labels={}), "metadata.labels"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(annotations={"theirs": "x"}), "annotations.theirs"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(ownerReferences=[]), "ownerReferences"),
+        (lambda live: by_kind(live, "Pod").update(status={}), "pods"),
+        (lambda live: by_kind(live, "Service").update(metadata=dict(by_kind(live, "Service")["metadata"],
                                                         managedFields=[{"manager": "x", "operation": "Update"}])),
          "managers"),
     ],
@@ -230,6 +230,6 @@ def test_what_differs_is_seen(what: Any, path: str) -> None:
     assert path in " ".join(differences)
 
 
-def by_kind(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def by_kind(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     """The first one."""
-    return next(entry for entry in found if entry["kind"] == kind)
+    return next(entry for entry in manifests if entry["kind"] == kind)

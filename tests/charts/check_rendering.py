@@ -267,18 +267,18 @@ def namespaces_nats(manifests: list[Manifest], namespace: str = "serving") -> di
 def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
     """The same pod, but for where it reads its configuration and whom it trusts; none for all is left."""
     manifests = helm.render(PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high")
-    each = helm.render(
+    per_namespace = helm.render(
         PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high", nats__perNamespace="true"
     )
     shared = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
-    apart = namespaces_nats(each)["Deployment"]["spec"]["template"]["spec"]
+    apart = namespaces_nats(per_namespace)["Deployment"]["spec"]["template"]["spec"]
     assert {**shared, "volumes": []} == {**apart, "volumes": []}
     assert [v["name"] for v in shared["volumes"]] == [v["name"] for v in apart["volumes"]]
     secrets = [v["secret"] for v in apart["volumes"] if "secret" in v]
     assert {s["secretName"] for s in secrets} == {nats.NAME, "nats-tls"}
     read = [item["key"] for s in secrets for item in s.get("items", [])]
     assert read == [nats.CONFIG, SERVER_CONF]
-    assert [m["metadata"]["name"] for m in each if "nats" in m["metadata"]["name"]] == []
+    assert [m["metadata"]["name"] for m in per_namespace if "nats" in m["metadata"]["name"]] == []
 
 
 @pytest.mark.parametrize(

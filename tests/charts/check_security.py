@@ -60,13 +60,13 @@ def test_a_nats_per_namespace_needs_hardly_a_new_right(helm: Helm) -> None:
 
     Where owners are guarded, who adds one to the Secret must have the right to delete it: to that one name.
     """
-    one, each = (helm.render(PLATFORM, None, nats__perNamespace=value) for value in ("false", "true"))
-    roles = [of_kind(part, "ClusterRole")["dynamo-demo-dynamo-platform-operator"]["rules"] for part in (one, each)]
+    first, second = (helm.render(PLATFORM, None, nats__perNamespace=value) for value in ("false", "true"))
+    roles = [of_kind(part, "ClusterRole")["dynamo-demo-dynamo-platform-operator"]["rules"] for part in (first, second)]
     added = [rule for rule in roles[1] if rule not in roles[0]]
     named = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [nats.NAME], "verbs": ["delete"]}
     assert added == [named]
     assert [rule for rule in roles[0] if rule not in roles[1]] == []
-    home = [of_kind(part, "Role")["demo-dynamo-platform-operator"]["rules"] for part in (one, each)]
+    home = [of_kind(part, "Role")["demo-dynamo-platform-operator"]["rules"] for part in (first, second)]
     assert [r.get("resourceNames") for r in home[1] if "secrets" in r["resources"]] == [
         ["demo-dynamo-platform-etcd-auth"],
         None,

@@ -57,10 +57,10 @@ def leaves(value: Any, documented: dict[str, str], path: str = "") -> Iterator[s
 
 def property_at(chart: Path, path: str) -> dict[str, Any]:
     """The part of the schema that speaks of one value."""
-    found = schema(chart)
+    properties = schema(chart)
     for key in path.split("."):
-        found = found["properties"][key]
-    return found
+        properties = properties["properties"][key]
+    return properties
 
 
 def values_table(chart: Path) -> str:

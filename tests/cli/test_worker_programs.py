@@ -33,7 +33,7 @@ def refused(engine: str, line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "fields"),
     [
         ("--max-model-len 4096", {"max_model_len": 4096}),
         ("--gpu-memory-utilization=0.8 --enforce-eager", {"gpu_memory_utilization": 0.8, "enforce_eager": True}),
@@ -45,9 +45,9 @@ def refused(engine: str, line: str) -> str:
         ("-dp 4", {"data_parallel_size": 4}),
     ],
 )  # fmt: skip
-def test_flags_of_the_engine_are_passed_on(words: str, found: dict[str, Any]) -> None:
+def test_flags_of_the_engine_are_passed_on(words: str, fields: dict[str, Any]) -> None:
     """Whatever isn't ours is an engine argument: numbers, truth, text, objects, lists; also a draft model's."""
-    assert engine_arguments(words.split(), {"-dp": "data_parallel_size"}) == found
+    assert engine_arguments(words.split(), {"-dp": "data_parallel_size"}) == fields
 
 
 @pytest.mark.parametrize("word", ["stray", "-x", "---"])

@@ -253,12 +253,12 @@ def living(state: Path) -> list[str]:
 
 def processes(state: Path) -> dict[int, str]:
     """The same by their ids."""
-    mark, found = f"XDG_STATE_HOME={state}".encode(), {}
+    mark, processes = f"XDG_STATE_HOME={state}".encode(), {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdecimal() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-    return found
+                processes[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    return processes
 
 
 @pytest.mark.processes

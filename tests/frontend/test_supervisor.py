@@ -42,8 +42,8 @@ def test_counts_add_up_and_facts_do_not() -> None:
 
 def test_one_process_is_itself() -> None:
     """Merging one exposition changes no value."""
-    one = process(2, 0.005)
-    assert values(merge_metrics([one])) == values(one)
+    child = process(2, 0.005)
+    assert values(merge_metrics([child])) == values(child)
 
 
 def test_healthy_while_any_is() -> None:

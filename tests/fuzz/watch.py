@@ -153,9 +153,9 @@ def _told(site: Watched, streams: int) -> dict[str, Any]:
     return {"port": site.port, "body": site.body, "streams": streams}
 
 
-def _seen(told: dict[str, Any]) -> Site:
-    live, gaps = ([Wait(at, seconds) for at, seconds in told[kind]] for kind in ("live", "gaps"))
-    return Site(live, gaps, told["failures"])
+def _seen(fields: dict[str, Any]) -> Site:
+    live, gaps = ([Wait(at, seconds) for at, seconds in fields[kind]] for kind in ("live", "gaps"))
+    return Site(live, gaps, fields["failures"])
 
 
 async def _settled(parts: Iterable[Part], mark: Mark, within: float) -> None:

@@ -168,14 +168,14 @@ def write() -> None:
 
 def files() -> dict[Path, str]:
     """What `write` writes."""
-    found, tests = {}, []
+    files, tests = {}, []
     for case in cases():
         path = f"testdata/{case.name}.yaml"
-        found[FOLDER / path] = yaml.safe_dump(case.pipeline, sort_keys=False)
+        files[FOLDER / path] = yaml.safe_dump(case.pipeline, sort_keys=False)
         status_of = {"status": str(case.health), "message": case.message}
         tests.append({"healthStatus": status_of, "inputPath": path})
-    found[FOLDER / "health_test.yaml"] = yaml.safe_dump({"tests": tests}, sort_keys=False, width=1000)
-    return found
+    files[FOLDER / "health_test.yaml"] = yaml.safe_dump({"tests": tests}, sort_keys=False, width=1000)
+    return files
 
 
 def _typed(**component: Any) -> DynamoPipeline:
@@ -194,19 +194,19 @@ def _told(pipeline: DynamoPipeline, observed: Observed) -> Object:
     return status(pipeline, planned(pipeline), observed, {}, NOW, url=URL)
 
 
-def _pipeline(told: Object | None) -> Object:
+def _pipeline(status_of_it: Object | None) -> Object:
     """As the server gives it; the spec is the same in all, since nothing here reads it."""
     raw = body({"components": [{"name": "worker", "engine": "mocker", "replicas": 2}]})
     raw["metadata"]["generation"] = GENERATION
     # Plain data: a status has the enumerations' members.
-    return json.loads(json.dumps(raw if told is None else {**raw, "status": told}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(raw if status_of_it is None else {**raw, "status": status_of_it}))  # type: ignore[no-any-return]
 
 
-def _said(told: Object) -> str:
+def _said(status_of_it: Object) -> str:
     """Reason and message of what decides: Stalled, else Reconciling, else Ready."""
-    by_type = {condition["type"]: condition for condition in told["conditions"]}
-    one = next(by_type[kind] for kind in (Type.STALLED, Type.RECONCILING, Type.READY) if kind in by_type)
-    return f"{one['reason']}: {one['message']}"
+    by_type = {condition["type"]: condition for condition in status_of_it["conditions"]}
+    worst = next(by_type[kind] for kind in (Type.STALLED, Type.RECONCILING, Type.READY) if kind in by_type)
+    return f"{worst['reason']}: {worst['message']}"
 
 
 def _kebab(reason: Reason) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 TERMINATING, IN_PROGRESS, FAILED, CURRENT = "Terminating", "InProgress", "Failed", "Current"
 
 
-def compute(found: Mapping[str, Any]) -> str:
+def compute(fields: Mapping[str, Any]) -> str:
     """The status, as kstatus names it."""
-    metadata, status = found["metadata"], found.get("status") or {}
+    metadata, status = fields["metadata"], fields.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return TERMINATING
     generation, observed = metadata.get("generation"), status.get("observedGeneration")

@@ -102,10 +102,10 @@ class Hub(ThreadingHTTPServer):
     def fault(self, name: str) -> Fault | None:
         """The next thing to go wrong with a file, taken from the list."""
         with self.lock:
-            found = next((fault for fault in self.faults if fault.name == name and fault.times > 0), None)
-            if found is not None:
-                found.times -= 1
-            return found
+            planned = next((fault for fault in self.faults if fault.name == name and fault.times > 0), None)
+            if planned is not None:
+                planned.times -= 1
+            return planned
 
     def handle_error(self, *_: Any) -> None:
         """A client that was killed is no error."""

@@ -111,10 +111,10 @@ def _message(rule: dict[str, str], value: Any) -> str:
 
 def _evaluate(expression: str, value: Any, old: Any = None) -> Any:
     result = _compiled(expression).eval(data={"self": _escaped(value), "oldSelf": _escaped(old)})
-    found = result.value()
-    if not isinstance(found, bool | str):
+    outcome = result.value()
+    if not isinstance(outcome, bool | str):
         raise TypeError(f"{expression}: {result}")
-    return found
+    return outcome
 
 
 @functools.cache

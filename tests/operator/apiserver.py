@@ -99,9 +99,9 @@ class ApiServer:
 
     def remove(self, kind: str, name: str, namespace: str = "serving") -> None:
         """Somebody deletes an object."""
-        found = self.objects.pop((kind, namespace, name))
-        found["metadata"]["resourceVersion"] = str(next(self._numbers))
-        self.tell(kind, "DELETED", found)
+        removed = self.objects.pop((kind, namespace, name))
+        removed["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self.tell(kind, "DELETED", removed)
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
         stream = web.StreamResponse()
@@ -174,41 +174,41 @@ class ApiServer:
         more["resourceVersion"] = str(next(self._numbers))
         return web.json_response({"metadata": more, "items": items[start : start + size]})
 
-    def _write(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Any,
+    def _write(self, request: web.Request, key: tuple[str, str, str], live: Object | None, body: Any,
                sub: str | None) -> web.Response:  # fmt: skip
         wanted_uid = ((body or {}).get("preconditions") or (body or {}).get("metadata") or {}).get("uid")
-        if found and wanted_uid and wanted_uid != found["metadata"]["uid"]:
+        if live and wanted_uid and wanted_uid != live["metadata"]["uid"]:
             return refusal(409, "the uid in the precondition differs", "Conflict")
         if request.method == "DELETE":
-            if not found:
+            if not live:
                 return _missing(key)
-            if (body or {}).get("preconditions", {}).get("resourceVersion", found["metadata"]["resourceVersion"]) != (
-                found["metadata"]["resourceVersion"]
+            if (body or {}).get("preconditions", {}).get("resourceVersion", live["metadata"]["resourceVersion"]) != (
+                live["metadata"]["resourceVersion"]
             ):
                 return refusal(409, "the resourceVersion in the precondition differs", "Conflict")
             self.remove(key[0], key[2], key[1])
             self._note(request)
             return web.json_response({"kind": "Status"})
-        if request.method == "POST" and found:
+        if request.method == "POST" and live:
             return refusal(409, "already exists", "AlreadyExists")
         seen = (body or {}).get("metadata", {}).get("resourceVersion")
-        if request.method == "PUT" and found and seen != found["metadata"]["resourceVersion"]:
+        if request.method == "PUT" and live and seen != live["metadata"]["resourceVersion"]:
             return refusal(409, "the object has been modified", "Conflict")
         applies = request.content_type == "application/apply-patch+yaml"
-        if request.method == "PATCH" and found and seen not in (None, found["metadata"]["resourceVersion"]):
+        if request.method == "PATCH" and live and seen not in (None, live["metadata"]["resourceVersion"]):
             return refusal(409, "the object has been modified", "Conflict")
-        if not found and (wanted_uid or (request.method == "PATCH" and not applies)):
+        if not live and (wanted_uid or (request.method == "PATCH" and not applies)):
             return _missing(key)
-        return self._store(request, key, found, body, sub)
+        return self._store(request, key, live, body, sub)
 
-    def _store(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Object,
+    def _store(self, request: web.Request, key: tuple[str, str, str], live: Object | None, body: Object,
                sub: str | None) -> web.Response:  # fmt: skip
-        new = _merged(found or {}, body) if request.content_type.endswith("patch+json") else copy.deepcopy(body)
-        before = (found or {}).get("metadata", {})
+        new = _merged(live or {}, body) if request.content_type.endswith("patch+json") else copy.deepcopy(body)
+        before = (live or {}).get("metadata", {})
         if sub == "status":
-            new = {**(found or {}), "status": new.get("status", {}), "metadata": dict(before)}
-        elif found and "status" in found:
-            new["status"] = found["status"]
+            new = {**(live or {}), "status": new.get("status", {}), "metadata": dict(before)}
+        elif live and "status" in live:
+            new["status"] = live["status"]
         metadata = new["metadata"]
         metadata["uid"] = before.get("uid") or f"uid-{next(self._numbers)}"
         metadata["resourceVersion"] = str(next(self._numbers))
@@ -217,9 +217,9 @@ class ApiServer:
             self._note(request)
             return web.json_response(new)
         if key[0] == "Deployment":
-            metadata["generation"] = before.get("generation", 0) + (new["spec"] != (found or {}).get("spec"))
+            metadata["generation"] = before.get("generation", 0) + (new["spec"] != (live or {}).get("spec"))
         self.objects[key] = new
-        self.tell(key[0], "MODIFIED" if found else "ADDED", new)
+        self.tell(key[0], "MODIFIED" if live else "ADDED", new)
         self._note(request)
         return web.json_response(new)
 
@@ -242,13 +242,13 @@ class ApiServer:
             elif kind == "StatefulSet":
                 self._pods(entry, namespace)
 
-    def _pods(self, one: Object, namespace: str) -> None:
-        labels, prefix = one["spec"]["template"]["metadata"]["labels"], one["metadata"]["name"]
-        wanted = {f"{prefix}-{i}" for i in range(one["spec"]["replicas"])}
+    def _pods(self, live: Object, namespace: str) -> None:
+        labels, prefix = live["spec"]["template"]["metadata"]["labels"], live["metadata"]["name"]
+        wanted = {f"{prefix}-{i}" for i in range(live["spec"]["replicas"])}
         for key in [k for k in self.objects if k[0] == "Pod" and k[2].rpartition("-")[0] == prefix]:
             if key[2] not in wanted:
                 self.remove("Pod", key[2], namespace)
-        owner = {"uid": one["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
+        owner = {"uid": live["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
         for name in wanted:
             if ("Pod", namespace, name) not in self.objects:
                 self.put({
@@ -310,10 +310,10 @@ def _merged(old: Any, new: Any) -> Any:
     """A JSON merge patch."""
     if not isinstance(new, dict):
         return new
-    found = dict(old) if isinstance(old, dict) else {}
+    merged_now = dict(old) if isinstance(old, dict) else {}
     for key, value in new.items():
         if value is None:
-            found.pop(key, None)
+            merged_now.pop(key, None)
         else:
-            found[key] = _merged(found.get(key), value)
-    return found
+            merged_now[key] = _merged(merged_now.get(key), value)
+    return merged_now

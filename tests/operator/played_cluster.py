@@ -109,21 +109,21 @@ class Cluster:
                 if owner is None or number >= owner["spec"].get("replicas", 1):
                     del self.objects[key]
 
-    def _pods_of(self, one: Manifest) -> None:
-        image = one["spec"]["template"]["spec"]["containers"][0]["image"]
-        for number in range(one["spec"].get("replicas", 1)):
-            name = f"{one['metadata']['name']}-{number}"
+    def _pods_of(self, manifest: Manifest) -> None:
+        image = manifest["spec"]["template"]["spec"]["containers"][0]["image"]
+        for number in range(manifest["spec"].get("replicas", 1)):
+            name = f"{manifest['metadata']['name']}-{number}"
             existing = self.objects.get(("Pod", name))
             if existing is None:
-                labels = dict(one["spec"]["template"]["metadata"]["labels"])
-                metadata = {"name": name, "labels": labels, "annotations": {"set": one["metadata"]["name"]}}
+                labels = dict(manifest["spec"]["template"]["metadata"]["labels"])
+                metadata = {"name": name, "labels": labels, "annotations": {"set": manifest["metadata"]["name"]}}
                 self.objects["Pod", name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "status": {}}
             elif image not in self.broken:
                 existing["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
 
-    def _deploy(self, one: Manifest) -> None:
-        number = one["spec"]["replicas"]
-        one["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+    def _deploy(self, manifest: Manifest) -> None:
+        number = manifest["spec"]["replicas"]
+        manifest["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
 
     def ready_workers(self, component: str) -> int:
         """Workers that serve."""

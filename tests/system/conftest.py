@@ -84,9 +84,9 @@ class Process:
 
 def binary(name: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
-    assert found, f"{name} is not installed"
-    return found
+    binary = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
+    assert binary, f"{name} is not installed"
+    return binary
 
 
 class Stack:

@@ -263,8 +263,8 @@ def test_llamacpp_takes_the_last_token_or_the_first(tmp_path: Path) -> None:
 
         async def body(rig: Rig, at: int = at) -> None:
             given = [BOS, *ids("bc" * 80)]
-            (found,) = await rig.embed(given)[0].end()
-            numbers = numbers_of(found)
+            (vector,) = await rig.embed(given)[0].end()
+            numbers = numbers_of(vector)
             assert numbers[given[at]] == pytest.approx(1, abs=1e-4)
 
         (tmp_path / pooling).mkdir()
@@ -310,8 +310,8 @@ def test_calls_are_as_large_as_there_are_slots() -> None:
         asked.append(count)
         return json.dumps({"data": [{"index": n, "embedding": "AACAPw=="} for n in reversed(range(count))]}).encode()
 
-    found = list(vectors(ask, [[1]] * 7, 3, None))
-    assert (asked, [index for index, _ in found]) == ([3, 3, 1], [*range(7)])
+    made = list(vectors(ask, [[1]] * 7, 3, None))
+    assert (asked, [index for index, _ in made]) == ([3, 3, 1], [*range(7)])
 
 
 @pytest.mark.parametrize("engine", ["echo_core", "mocker"])

@@ -126,10 +126,10 @@ def test_leaving_early_is_a_disconnect() -> None:
     assert app.disconnected
 
 
-@pytest.mark.parametrize(("wanted", "found"), [("", "one"), ("two", "two")])
-def test_the_first_model_is_taken_unless_one_is_named(wanted: str, found: str) -> None:
+@pytest.mark.parametrize(("wanted", "expected"), [("", "one"), ("two", "two")])
+def test_the_first_model_is_taken_unless_one_is_named(wanted: str, expected: str) -> None:
     """Without a name the chat is with the first model that is there."""
-    assert asyncio.run(chat.first_model(Client(App()), wanted, print, more_may_come=True)) == found
+    assert asyncio.run(chat.first_model(Client(App()), wanted, print, more_may_come=True)) == expected
 
 
 def test_a_model_that_cannot_come_is_not_waited_for() -> None:

@@ -41,19 +41,19 @@ def sent(*lines: TraceLine, mode: str = "round-robin", workers: int = 1, **argum
 
 def test_one_request_takes_what_the_formulas_say() -> None:
     """Prefill of its prompt, then a decode step for each further token."""
-    found, _ = sent(line(timestamp=5000.0))
-    assert found.ttft_p50_ms == pytest.approx(prefill_ms(100), abs=1e-5)
-    assert found.itl_p50_ms == found.itl_p99_ms == pytest.approx(decode_ms(2 / 16384), abs=1e-5)
-    assert found.simulated_seconds == pytest.approx((prefill_ms(100) + 2 * decode_ms(2 / 16384)) / 1000)
-    assert found.tokens_per_second == pytest.approx(3 / found.simulated_seconds)
+    figures, _ = sent(line(timestamp=5000.0))
+    assert figures.ttft_p50_ms == pytest.approx(prefill_ms(100), abs=1e-5)
+    assert figures.itl_p50_ms == figures.itl_p99_ms == pytest.approx(decode_ms(2 / 16384), abs=1e-5)
+    assert figures.simulated_seconds == pytest.approx((prefill_ms(100) + 2 * decode_ms(2 / 16384)) / 1000)
+    assert figures.tokens_per_second == pytest.approx(3 / figures.simulated_seconds)
 
 
 def test_a_prompt_that_was_there_is_hit() -> None:
     """The second request finds the first one's whole block, and not the part of a block after it."""
-    found, _ = sent(line(), line(timestamp=1000.0))
-    assert found.hit_ratio == pytest.approx(64 / 200)
-    assert found.ttft_p99_ms == pytest.approx(prefill_ms(100), abs=1e-5)
-    assert found.ttft_p50_ms == pytest.approx(prefill_ms(36), abs=1e-5)
+    figures, _ = sent(line(), line(timestamp=1000.0))
+    assert figures.hit_ratio == pytest.approx(64 / 200)
+    assert figures.ttft_p99_ms == pytest.approx(prefill_ms(100), abs=1e-5)
+    assert figures.ttft_p50_ms == pytest.approx(prefill_ms(36), abs=1e-5)
 
 
 def test_an_answer_that_is_named_can_be_hit() -> None:
@@ -79,26 +79,26 @@ def test_names_are_those_of_the_tokens() -> None:
 def test_a_turn_waits_for_the_answer_before() -> None:
     """It is sent `delay` after the end of the one before of its session, whenever that is."""
     first = line(session_id="a", output_length=50)
-    found, _ = sent(first, line(session_id="a", timestamp=None, delay=250.0, output_length=1, hash_ids=[8, 9]))
+    figures, _ = sent(first, line(session_id="a", timestamp=None, delay=250.0, output_length=1, hash_ids=[8, 9]))
     alone, _ = sent(first)
-    assert found.simulated_seconds == pytest.approx(alone.simulated_seconds + 0.25 + prefill_ms(100) / 1000, abs=1e-7)
+    assert figures.simulated_seconds == pytest.approx(alone.simulated_seconds + 0.25 + prefill_ms(100) / 1000, abs=1e-7)
 
 
 def test_prompts_that_no_engine_takes_are_refused() -> None:
     """As the mocker refuses them; the session goes on, and answers end where the cache does."""
     long = line(input_length=64 * 20, hash_ids=list(range(20)), session_id=1)
-    found, _ = sent(long, line(session_id=1, delay=0.0, output_length=9999), num_gpu_blocks=10, watermark=0.0)
-    assert (found.refused, found.requests) == (1, 1)
-    assert found.tokens_per_second * found.simulated_seconds == pytest.approx(64 * 10 - 1 - 100)
+    figures, _ = sent(long, line(session_id=1, delay=0.0, output_length=9999), num_gpu_blocks=10, watermark=0.0)
+    assert (figures.refused, figures.requests) == (1, 1)
+    assert figures.tokens_per_second * figures.simulated_seconds == pytest.approx(64 * 10 - 1 - 100)
 
 
 def test_a_gap_of_a_preempted_request_is_whole() -> None:
     """A request that is sent back to the queue in the middle: its clients wait, and that is counted."""
     both = [line(output_length=500, hash_ids=[n, n + 1], timestamp=n / 10) for n in (1, 5)]
-    found, _ = sent(*both, num_gpu_blocks=12, watermark=0.0)
+    figures, _ = sent(*both, num_gpu_blocks=12, watermark=0.0)
     alone, _ = sent(both[0], num_gpu_blocks=12, watermark=0.0)
-    assert found.preemptions > 0
-    assert found.itl_p99_ms < 40
+    assert figures.preemptions > 0
+    assert figures.itl_p99_ms < 40
     _, cluster = sent(*both, num_gpu_blocks=12, watermark=0.0)
     assert sum(cluster.seen.gaps.values()) == 2 * 499
     assert max(cluster.seen.gaps) * 1e-9 > 0.3 * alone.simulated_seconds
@@ -109,10 +109,10 @@ def test_ranks_take_what_they_would_as_workers(mode: str) -> None:
     """Six requests at once on one worker of three ranks: two each; in kv mode the same ones are hit again."""
     wave = [line(hash_ids=[n, n + 50], output_length=40) for n in range(6)]
     again = [line(hash_ids=[n, n + 50], timestamp=9000.0) for n in range(6)]
-    found, cluster = sent(*wave, mode=mode, data_parallel_size=3)
+    figures, cluster = sent(*wave, mode=mode, data_parallel_size=3)
     assert len(cluster.engines) == 3
     assert sorted(engine.stepper.scheduler.pool.cached for engine in cluster.engines) == [2 * 2, 2 * 2, 2 * 2]
-    assert found.ttft_p50_ms < sent(*wave, mode=mode)[0].ttft_p50_ms
+    assert figures.ttft_p50_ms < sent(*wave, mode=mode)[0].ttft_p50_ms
     if mode == "kv":
         twice, _ = sent(*wave, *again, mode=mode, data_parallel_size=3)
         assert twice.hit_ratio == pytest.approx(64 / 200)
@@ -196,8 +196,8 @@ def test_made_up_traces_are_readable_and_grow(name: str) -> None:
     before: dict[Any, TraceLine] = {}
     for entry in made:
         if (last := before.get(entry.session_id)) is not None:
-            told = last.hash_ids + (last.output_hash_ids or [])
-            assert entry.hash_ids[: len(told)] == told
+            hashes = last.hash_ids + (last.output_hash_ids or [])
+            assert entry.hash_ids[: len(hashes)] == hashes
             assert entry.input_length > last.input_length + last.output_length
             assert entry.delay is not None
         before[entry.session_id] = entry

@@ -30,8 +30,8 @@ class Prefill(Echo):
 
 def pools(site: Any, first: Any, second: Any, **options: Any) -> tuple[int, int]:
     """A prefill and a decode worker; their ids."""
-    one = site.worker(first, path="test.prefill.generate", role="prefill", wait=False, **options).id
-    return one, site.worker(second, role="decode", **options).id
+    prefill_id = site.worker(first, path="test.prefill.generate", role="prefill", wait=False, **options).id
+    return prefill_id, site.worker(second, role="decode", **options).id
 
 
 def refusing(incoming: Any) -> None:
@@ -59,11 +59,11 @@ def test_each_part_goes_to_its_pool(make_site: Any, engines: Any, within: Any, m
     ids = pools(site, prefill, decode)
     body = {**HELLO, "n": 2, "nvext": {"extra_fields": ["worker_id"]}}
     if stream:
-        found = list(site.client().completions.create(
+        chunks = list(site.client().completions.create(
             model="m", prompt="hello", max_tokens=4, n=2, stream=True, extra_body={"nvext": body["nvext"]}
         ))  # fmt: skip
-        texts = ["".join(entry.choices[0].text for entry in found if entry.choices[0].index == n) for n in (0, 1)]
-        said = found[0].model_extra["nvext"]["worker_id"]
+        texts = ["".join(entry.choices[0].text for entry in chunks if entry.choices[0].index == n) for n in (0, 1)]
+        said = chunks[0].model_extra["nvext"]["worker_id"]
     else:
         answer = site.post(TEXT, body).json()
         texts, said = [item["text"] for item in answer["choices"]], answer["nvext"]["worker_id"]
@@ -361,7 +361,7 @@ def ids(answer: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("how", ["field", "header"])
 def test_a_request_may_choose_its_prefill_worker(site: Any, engines: Any, how: str) -> None:
     """And is told so; it may also be asked for first. One that isn't there is a 503 that names the field."""
-    one, decode = pools(site, Prefill(), engines())
+    prefill, decode = pools(site, Prefill(), engines())
     other = site.worker(Prefill(), path="test.prefill.generate", role="prefill", wait=False).id
 
     def ask(wanted: int, *annotations: str) -> Any:
@@ -370,7 +370,7 @@ def test_a_request_may_choose_its_prefill_worker(site: Any, engines: Any, how: s
         return site.post(TEXT, {**HELLO, "nvext": nvext | ({} if headers else {"prefill_worker_id": wanted})},
                          headers=headers)  # fmt: skip
 
-    for wanted in (one, other, other, one):
+    for wanted in (prefill, other, other, prefill):
         assert ids(ask(wanted)) == ids(ask(wanted, "query_instance_id:")) == (wanted, decode)
     gone = ask(12345)
     assert (gone.status_code, gone.json()["error"]["param"]) == (

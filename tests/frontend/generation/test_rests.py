@@ -26,9 +26,9 @@ def test_rests_of_rests_are_one_rest(tokens: list[int], cuts: list[int]) -> None
     for cut in [*cuts, len(tokens)]:
         for token in tokens[at : at + cut]:
             kept.add(token)
-        found = rest_of(rest, kept.take())
-        assert found is not None
-        rest, at = found, min(len(tokens), at + cut)
+        remainder = rest_of(rest, kept.take())
+        assert remainder is not None
+        rest, at = remainder, min(len(tokens), at + cut)
     sent = tokens[:at]
     assert (rest.token_ids, rest.answered_tokens) == (whole.token_ids + sent, len(sent))
     assert rest.stop_conditions.max_tokens == 50 - len(sent)

@@ -72,10 +72,10 @@ class Stream:
         """All answers up to the last one of a request; an error is raised."""
         values: list[Any] = []
         while not values or not is_last(values[-1]):
-            one = self.next(within)
-            if isinstance(one, Exception):
-                raise one
-            values.append(one)
+            message = self.next(within)
+            if isinstance(message, Exception):
+                raise message
+            values.append(message)
         return values
 
 

@@ -147,6 +147,6 @@ def test_events_put_together() -> None:
         b'data: {"choices": [{"text": "%b", "finish_reason": %b}]}\n\n' % entry
         for entry in ((b"a", b"null"), (b"b", b'"stop"'))
     )
-    found = piece(events + b"data: [DONE]\n\n")
-    assert (found.text, found.finish_reason, found.error) == ("ab", "stop", "")
+    read_piece = piece(events + b"data: [DONE]\n\n")
+    assert (read_piece.text, read_piece.finish_reason, read_piece.error) == ("ab", "stop", "")
     assert piece(b'data: {"error": {"message": "gone"}}\n\n').error == "gone"

@@ -45,8 +45,8 @@ def test_forms_of_prompt(served: Any, prompt: Any, expected: list[str], stream: 
     """A string, strings, token ids and lists of token ids give one choice each, in order."""
     for length in {len(entry) for entry in expected}:
         answer = served.post(TEXT, {"model": "m", "prompt": prompt, "max_tokens": length, "stream": stream})
-        found = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
-        assert [found[i][: len(entry)] for i, entry in enumerate(expected)] == [entry[:length] for entry in expected]
+        by_index = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
+        assert [by_index[i][: len(entry)] for i, entry in enumerate(expected)] == [entry[:length] for entry in expected]
 
 
 def test_several_choices_each(served: Any, echo: Any) -> None:
@@ -73,8 +73,8 @@ def test_several_chat_choices(served: Any) -> None:
 def test_echo(served: Any, stream: bool) -> None:
     """`echo` puts the prompt before the answer."""
     answer = served.post(TEXT, {"model": "m", "prompt": ["ab", "c"], "echo": True, "max_tokens": 1, "stream": stream})
-    found = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
-    assert found == {0: "aba", 1: "cc"}
+    by_index = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
+    assert by_index == {0: "aba", 1: "cc"}
 
 
 def test_completion_logprobs(served: Any) -> None:

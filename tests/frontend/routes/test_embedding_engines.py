@@ -114,7 +114,7 @@ def test_a_chat_with_a_worker_for_vectors_says_where_to_go(site: Any, serve: Ser
     assert (answer.status_code, "it answers POST /v1/embeddings" in answer.text) == (404, True)
 
 
-def likeness(one: list[float], other: list[float]) -> float:
+def likeness(vector: list[float], other: list[float]) -> float:
     """The cosine between two vectors."""
-    lengths = math.hypot(*one) * math.hypot(*other)
-    return math.fsum(a * b for a, b in zip(one, other, strict=True)) / lengths
+    lengths = math.hypot(*vector) * math.hypot(*other)
+    return math.fsum(a * b for a, b in zip(vector, other, strict=True)) / lengths

@@ -166,7 +166,7 @@ def test_text_engines_are_busy_by_their_sequences(make_site: Any, within: Any) -
     within("both work", lambda: len(held) == 2)
     assert site.post(TEXT, SHORT).json()["error"]["code"] == "busy"
     for incoming in held:
-        site.call(lambda one=incoming: (one.send(["hi", "stop", None]), one.finish()))
+        site.call(lambda stream=incoming: (stream.send(["hi", "stop", None]), stream.finish()))
     assert [answer.result(20).status_code for answer in running] == [200, 200]
 
 

@@ -21,9 +21,9 @@ candidates = st.lists(
 
 
 @given(candidates, st.sampled_from(RouterMode), st.integers(0, 2**32))
-def test_every_mode_picks_a_candidate(found: list[Candidate], mode: RouterMode, seed: int) -> None:
+def test_every_mode_picks_a_candidate(candidates: list[Candidate], mode: RouterMode, seed: int) -> None:
     """Whatever the loads, the choice is one of the candidates."""
-    assert select(mode, found, load, 0, Random(seed)) in found
+    assert select(mode, candidates, load, 0, Random(seed)) in candidates
 
 
 def test_round_robin_is_even() -> None:
@@ -34,10 +34,10 @@ def test_round_robin_is_even() -> None:
 
 
 @given(candidates, st.integers(0, 2**32))
-def test_least_loaded_is_least(found: list[Candidate], turn: int) -> None:
+def test_least_loaded_is_least(candidates: list[Candidate], turn: int) -> None:
     """Nobody is less busy than the chosen one."""
-    chosen = least_loaded(found, load, turn)
-    assert load(chosen) == min(load(c) for c in found)
+    chosen = least_loaded(candidates, load, turn)
+    assert load(chosen) == min(load(c) for c in candidates)
 
 
 def test_equals_take_turns() -> None:

@@ -30,7 +30,7 @@ GUARDED = ConditionalDisagg(decode_busy_threshold=0.8)
 
 
 @pytest.mark.parametrize(
-    ("told", "situation", "reason"),
+    ("policy", "situation", "reason"),
     [
         (Rules(), Situation(1, 1), ""),
         # at most so many tokens, less those that are cached
@@ -63,8 +63,8 @@ GUARDED = ConditionalDisagg(decode_busy_threshold=0.8)
         (Rules(GUARDED, 100), Situation(1000, 900, decode_usage=1.0), "short"),
     ],
 )
-def test_which_prompts_stay(told: Rules, situation: Situation, reason: str) -> None:
-    assert stays(told, situation) == reason
+def test_which_prompts_stay(policy: Rules, situation: Situation, reason: str) -> None:
+    assert stays(policy, situation) == reason
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_a_rank_that_is_not_there_is_a_400(make_site: Any, engines: Any, mode: d
     """It names the field and the ranks that there are, and no worker hears of it."""
     site = make_site(**mode)
     engine = engines()
-    one = site.worker(engine, figures={**RANKS, "data_parallel_size": 2}).id
-    for more, where in (({}, "model 'm'"), ({"backend_instance_id": one}, f"instance {one}")):
+    instance = site.worker(engine, figures={**RANKS, "data_parallel_size": 2}).id
+    for more, where in (({}, "model 'm'"), ({"backend_instance_id": instance}, f"instance {instance}")):
         headers, nvext = PINS[how]
         nvext = {**(nvext or {}), **more}
         answer = site.post(TEXT, {**HELLO, "nvext": nvext}, headers=headers)

@@ -87,8 +87,8 @@ def ask(site: Any, engines: list[Any], headers: dict[str, str], **body: Any) -> 
     before = [len(engine.seen) for engine in engines]
     answer = site.post(TEXT, {**HELLO, **body}, headers=headers)
     assert answer.status_code == 200, answer.text
-    (found,) = [i for i, engine in enumerate(engines) if len(engine.seen) > before[i]]
-    return found
+    (index,) = [i for i, engine in enumerate(engines) if len(engine.seen) > before[i]]
+    return index
 
 
 @modes

@@ -37,14 +37,14 @@ def looked_at(spec: Any) -> None:
 
 def look(made: Any) -> None:
     """Do it with an object, as the API server has it."""
-    found, problems = bodies.read(made)
+    pipelines, problems = bodies.read(made)
     if (length := sum(map(len, problems))) > LONGEST:
         raise TooMuchError(f"a refusal of {length} characters")
-    if found is None:
+    if pipelines is None:
         return
     for cluster in (CLUSTER_SETTINGS, SECURED):
         try:
-            objects = manifests(found, with_images(plan(found, CLUSTER), found, cluster), cluster)
+            objects = manifests(pipelines, with_images(plan(pipelines, CLUSTER), pipelines, cluster), cluster)
         except RenderError:
             continue
         if len(objects) > MOST:

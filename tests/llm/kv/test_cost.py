@@ -16,8 +16,8 @@ A, B = Rank(1), Rank(2)
 
 
 def one(candidate: Candidate, tokens: int = 64, size: int = 16, **weights: float) -> float:
-    (found,) = costs([candidate], tokens, size, Weights(**weights))
-    return found
+    (cost,) = costs([candidate], tokens, size, Weights(**weights))
+    return cost
 
 
 def test_an_idle_rank_costs_the_prompt() -> None:
@@ -64,8 +64,8 @@ def test_temperature_is_a_softmax_of_scaled_costs() -> None:
     st.floats(0, 10),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_choice_is_always_one_of_them(found: list[float], temperature: float, drawn: float) -> None:
-    index = choose(found, temperature, lambda: drawn)
-    assert 0 <= index < len(found)
+def test_a_choice_is_always_one_of_them(numbers: list[float], temperature: float, drawn: float) -> None:
+    index = choose(numbers, temperature, lambda: drawn)
+    assert 0 <= index < len(numbers)
     if temperature == 0.0:
-        assert found[index] == pytest.approx(min(found), abs=1e-9)
+        assert numbers[index] == pytest.approx(min(numbers), abs=1e-9)

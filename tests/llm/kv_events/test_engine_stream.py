@@ -55,14 +55,19 @@ class Engine:
 @pytest.mark.parametrize("engine", BYTES)
 def test_each_age_says_the_same(engine: str) -> None:
     """Two blocks, a third after them while the first goes, what lies elsewhere, the end: on rank 1."""
-    one = Engine(engine)
+    publisher = Engine(engine)
     first, second, third = names(TOKENS)
-    assert one.say("stored") == [KvStep([first, second], [], 1)]
-    assert one.say("child") == [KvStep([third], [first], 1)]
-    assert [what for what in ("elsewhere", "window") if what in one.bytes and one.say(what)] == []
-    assert one.stream.hashes(1) == {second, third}
-    assert one.say("cleared") == [KvStep([], [], 1, cleared=True)]
-    assert (one.stream.gaps, one.stream.orphans, one.stream.misfits, one.stream.unreadable) == (0, 0, 0, 0)
+    assert publisher.say("stored") == [KvStep([first, second], [], 1)]
+    assert publisher.say("child") == [KvStep([third], [first], 1)]
+    assert [what for what in ("elsewhere", "window") if what in publisher.bytes and publisher.say(what)] == []
+    assert publisher.stream.hashes(1) == {second, third}
+    assert publisher.say("cleared") == [KvStep([], [], 1, cleared=True)]
+    assert (publisher.stream.gaps, publisher.stream.orphans, publisher.stream.misfits, publisher.stream.unreadable) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_adapters_salts_and_images_have_names_of_their_own() -> None:

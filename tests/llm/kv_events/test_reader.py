@@ -43,12 +43,12 @@ class Told:
 
 def begun(seq: int = 10, names: list[int] | None = None) -> Told:
     """A reader that has its first snapshot."""
-    told = Told()
-    assert told.following.behind
-    assert told.following.ask() == (0, 0)
-    told.answer(seq, [1, 2, 3] if names is None else names)
-    assert (told.following.behind, told.following.ask()) == (False, None)
-    return told
+    worker = Told()
+    assert worker.following.behind
+    assert worker.following.ask() == (0, 0)
+    worker.answer(seq, [1, 2, 3] if names is None else names)
+    assert (worker.following.behind, worker.following.ask()) == (False, None)
+    return worker
 
 
 def test_steps_in_order_are_applied_at_once() -> None:
@@ -153,21 +153,21 @@ def test_a_busy_worker_can_be_caught_up_with() -> None:
 
 def test_a_large_snapshot_is_applied_in_slices() -> None:
     """So that nobody has to take in a million names at once; ranks that are not in it any more are cleared."""
-    told = Told()
-    told.apply(told.following.heard(Step(VERSION, WORKER, 1, dp_rank=3, stored=pack([1]))))
-    told.following.ask()
+    worker = Told()
+    worker.apply(worker.following.heard(Step(VERSION, WORKER, 1, dp_rank=3, stored=pack([1]))))
+    worker.following.ask()
     names = list(range(3 * SLICE + 5))
-    steps = told.following.answered(Part(VERSION, 0, 0, 1, [(0, pack(names)), (1, b"")]))
+    steps = worker.following.answered(Part(VERSION, 0, 0, 1, [(0, pack(names)), (1, b"")]))
     assert [(step.dp_rank, step.cleared, len(step.stored)) for step in steps] == [
         (0, True, 0), (0, False, SLICE), (0, False, SLICE), (0, False, SLICE), (0, False, 5),
         (1, True, 0), (3, False, 1),
     ]  # fmt: skip
-    told.apply(steps)
-    assert (told.ranks, told.following.steps) == ({0: set(names), 1: set(), 3: {1}}, 1)
-    told.following.lost()
-    told.following.ask()
-    told.answer(1, [5])
-    assert told.ranks == {0: {5}, 1: set(), 3: set()}
+    worker.apply(steps)
+    assert (worker.ranks, worker.following.steps) == ({0: set(names), 1: set(), 3: {1}}, 1)
+    worker.following.lost()
+    worker.following.ask()
+    worker.answer(1, [5])
+    assert worker.ranks == {0: {5}, 1: set(), 3: set()}
 
 
 def test_a_snapshot_that_does_not_come_leaves_what_is_known() -> None:
@@ -208,16 +208,16 @@ def test_an_unreadable_step_is_a_gap() -> None:
 def test_what_waits_is_bounded() -> None:
     """By messages and by names; what was dropped shows as a gap, and the next snapshot mends it."""
     for most, names in ((10, 1 << 20), (1000, 10)):
-        told = Told(EventReader(most, names))
-        told.following.ask()
+        worker = Told(EventReader(most, names))
+        worker.following.ask()
         for seq in range(1, 101):
-            told.hear(seq, [seq])
-        told.answer(50, list(range(1, 51)))
-        assert told.following.behind
-        assert told.names == set(range(1, 51))
-        told.following.ask()
-        told.answer(95, list(range(1, 96)))
-        assert (told.names, told.following.seq, told.following.behind) == (set(range(1, 101)), 100, False)
+            worker.hear(seq, [seq])
+        worker.answer(50, list(range(1, 51)))
+        assert worker.following.behind
+        assert worker.names == set(range(1, 51))
+        worker.following.ask()
+        worker.answer(95, list(range(1, 96)))
+        assert (worker.names, worker.following.seq, worker.following.behind) == (set(range(1, 101)), 100, False)
 
 
 class Histories(RuleBasedStateMachine):

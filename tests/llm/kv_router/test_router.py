@@ -262,11 +262,11 @@ def test_nobody_there() -> None:
 def test_two_routers_count_each_others_requests() -> None:
     async def case(site: Site) -> None:
         runtime, _ = await site.worker()
-        one, other = [await site.router(router_replica_sync=True) for _ in range(2)]
-        await until("they hear each other", lambda: one._replicas.peers == other._replicas.peers == 1)  # type: ignore[union-attr]
-        await one.best_worker(PROMPT, request_id="a")
+        first, other = [await site.router(router_replica_sync=True) for _ in range(2)]
+        await until("they hear each other", lambda: first._replicas.peers == other._replicas.peers == 1)  # type: ignore[union-attr]
+        await first.best_worker(PROMPT, request_id="a")
         await until("the other counts it", lambda: other.router.activity.load(Rank(runtime.id)).requests == 1)
-        await one.free("a")
+        await first.free("a")
         await until("it is over there too", lambda: not len(other.router.activity))
 
     play(case)

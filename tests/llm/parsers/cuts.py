@@ -23,10 +23,10 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 def read(make: Callable[[], Parser], pieces: Iterable[str]) -> list[Event]:
     """What a parser says of an answer that comes in these pieces."""
-    parser, found = make(), []
+    parser, events = make(), []
     for piece in pieces:
-        found += parser.feed(piece)
-    return joined(found + parser.finish())
+        events += parser.feed(piece)
+    return joined(events + parser.finish())
 
 
 def in_every_way(make: Callable[[], Parser], text: str) -> list[Event]:

@@ -31,9 +31,9 @@ def endpoint() -> Iterator[Endpoint]:
 
 def wanted(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """What a call asks for, without its endpoint."""
-    found = vars(read(args, kwargs)) | {}
-    found.pop("endpoint")
-    return found
+    fields = vars(read(args, kwargs)) | {}
+    fields.pop("endpoint")
+    return fields
 
 
 def test_positional_and_named_are_the_same_of_0_3(endpoint: Endpoint) -> None:

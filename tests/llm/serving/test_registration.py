@@ -122,9 +122,9 @@ async def test_names_and_files_of_a_folder(runtime: DistributedRuntime, checkout
     await serve(runtime, text)
     for path, name in (("hf://Some/Model", "Some/Model"), ("/nowhere/at-all", "at-all")):
         await register_model(ModelInput.Text, BOTH, text, path)
-        found = card_of(runtime, text)
-        assert found is not None
-        assert (found.name, found.files) == (name, {})
+        described = card_of(runtime, text)
+        assert described is not None
+        assert (described.name, described.files) == (name, {})
         await unregister_model(text)
     with pytest.raises(InvalidArgument, match="needs a model_name"):
         await register_model(ModelInput.Text, BOTH, text, "")

@@ -28,12 +28,12 @@ def groups(**component: Any) -> DynamoPipeline:
 
 @settings(max_examples=40, deadline=None)
 @given(valid_pipelines)
-def test_every_pipeline_comes_to_rest(found: DynamoPipeline) -> None:
+def test_every_pipeline_comes_to_rest(pipeline: DynamoPipeline) -> None:
     """And at rest, nothing is written."""
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     before = cluster.writes
-    assert cluster.wanted_changes(found) == []
+    assert cluster.wanted_changes(pipeline) == []
     assert cluster.writes == before
 
 
@@ -154,65 +154,65 @@ def test_removed_parts_leave_nothing() -> None:
 
 def test_what_is_edited_or_deleted_by_hand_comes_back() -> None:
     """An edited image, a removed label's annotation, a deleted Service."""
-    cluster, found = Cluster(), mocker(replicas=2)
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker(replicas=2)
+    cluster.settle(example)
     before = cluster.fingerprint()
     deployment = cluster.objects["Deployment", "llama-frontend"]
     deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "mine"
     deployment["metadata"]["annotations"].clear()
     del cluster.objects["Service", "llama-frontend"]
-    cluster.settle(found)
+    cluster.settle(example)
     assert cluster.fingerprint() == before
 
 
 def test_foreign_objects_are_never_touched() -> None:
     """A Service of that name which somebody else made is a conflict, with or without our labels."""
-    cluster, found = Cluster(), mocker()
+    cluster, example = Cluster(), mocker()
     owner = {"kind": "Shop", "name": "llama", "uid": "shop", "controller": True}
     labels = naming.pipeline_labels("llama")
     metadata = {"name": "llama-frontend", "uid": "theirs", "labels": labels, "ownerReferences": [owner]}
     cluster.objects["Service", "llama-frontend"] = {"kind": "Service", "apiVersion": "v1", "metadata": metadata}
-    conflicts = [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+    conflicts = [c for c in cluster.wanted_changes(example) if isinstance(c, Conflict)]
     assert conflicts == [Conflict("Service", "llama-frontend")]
-    assert not [c for c in cluster.wanted_changes(found) if isinstance(c, Delete)]
+    assert not [c for c in cluster.wanted_changes(example) if isinstance(c, Delete)]
     metadata |= {"labels": {}, "ownerReferences": []}
-    assert conflicts == [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+    assert conflicts == [c for c in cluster.wanted_changes(example) if isinstance(c, Conflict)]
 
 
 def test_orphans_of_ours_are_taken_in() -> None:
     """Deleted with --cascade=orphan and made again: the same StatefulSet, with its owner, and no pod was touched."""
-    cluster, found = Cluster(), mocker(replicas=2)
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker(replicas=2)
+    cluster.settle(example)
     before = cluster.fingerprint()
     for entry in cluster.objects.values():
         entry["metadata"].pop("ownerReferences", None)
-    assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(found))
-    cluster.settle(found)
+    assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(example))
+    cluster.settle(example)
     assert cluster.fingerprint() == before
 
 
 def test_a_predecessors_children_are_waited_for() -> None:
     """Deleted and made again at once: what is about to be collected is no conflict, and isn't written to."""
-    cluster, found = Cluster(), mocker()
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker()
+    cluster.settle(example)
     for entry in cluster.objects.values():
         for owner in entry["metadata"].get("ownerReferences", []):
             owner["uid"] = "former"
-    assert cluster.wanted_changes(found) == []
+    assert cluster.wanted_changes(example) == []
     cluster.objects.clear()
-    cluster.settle(found)
+    cluster.settle(example)
     assert cluster.ready_workers("worker") == 1
 
 
 def test_an_autoscaler_is_followed() -> None:
     """It begins with the spec's number; nothing scales it back; a rollout keeps it, up to what may be missing."""
-    cluster, found = Cluster(), mocker(replicasOwner="autoscaler", replicas=2)
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker(replicasOwner="autoscaler", replicas=2)
+    cluster.settle(example)
     assert list(cluster.revisions("worker").values()) == [2]
     (name,) = cluster.names("StatefulSet")
     cluster.objects["StatefulSet", name]["spec"]["replicas"] = 7
     cluster.step()
-    assert cluster.wanted_changes(found) == []
+    assert cluster.wanted_changes(example) == []
     cluster.settle(mocker(replicasOwner="autoscaler", replicas=2, kvCacheBlockSize=32))
     (left,) = cluster.revisions("worker").values()
     assert left >= 6
@@ -253,11 +253,11 @@ def test_killed_anywhere_the_end_is_the_same(
     assert left == {k: v for k, v in fresh.fingerprint().items() if k[0] != "PersistentVolumeClaim"}
 
 
-@pytest.mark.parametrize("found", SPECS)
-def test_few_writes_per_pipeline(found: DynamoPipeline) -> None:
+@pytest.mark.parametrize("pipeline", SPECS)
+def test_few_writes_per_pipeline(pipeline: DynamoPipeline) -> None:
     """Each object is created once; nothing is written twice on the way."""
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     objects = [kind for kind, _ in cluster.objects if kind != "Pod"]
     assert cluster.writes == len(objects)
 

@@ -192,18 +192,18 @@ def test_any_order_of_events_ends_with_the_truth() -> None:
     """Late events, own writes taken in before them, a list at the end: the newest of each object stands."""
     for seed in range(200):
         chance = random.Random(seed)
-        store, truth, told = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
+        store, truth, calls = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
         for version in range(1, 40):
             name = chance.choice("abc")
             if name in truth and chance.random() < 0.3:
-                told.append(("drop", {**truth.pop(name), **child(name, version)}))
+                calls.append(("drop", {**truth.pop(name), **child(name, version)}))
             else:
                 truth[name] = child(name, version, data={"v": version})
-                told.append(("take", truth[name]))
+                calls.append(("take", truth[name]))
                 if chance.random() < 0.4:
                     store.take(CONFIGS, truth[name])
-        for kind, condition in told:
+        for kind, condition in calls:
             (store.take if kind == "take" else store.drop)(CONFIGS, condition)
         store.listed(CONFIGS, None, [("serving", n) for n in truth], "40")
         condition = {o["metadata"]["name"]: o["data"] for o in store.of(CONFIGS, KEY) or []}
-        assert condition == {n: o["data"] for n, o in truth.items()}, json.dumps(told)
+        assert condition == {n: o["data"] for n, o in truth.items()}, json.dumps(calls)

@@ -51,9 +51,9 @@ class Tenant:
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[tuple[Tenant, Tenant]]:
     """The hostile one first."""
-    found = Tenant("hostile", tmp_path / "hostile"), Tenant("serving", tmp_path / "serving")
-    yield found
-    for tenant in found:
+    pair = Tenant("hostile", tmp_path / "hostile"), Tenant("serving", tmp_path / "serving")
+    yield pair
+    for tenant in pair:
         tenant.server.kill()
 
 
@@ -117,8 +117,8 @@ def echoed(tenant: Tenant) -> float:
 
 def test_users_of_one_are_nobody_to_the_other(tenants: tuple[Tenant, Tenant]) -> None:
     """Nor are those whom nobody vouches for."""
-    one, other = tenants
-    for tenant, stranger in ((one, other), (other, one)):
+    first, other = tenants
+    for tenant, stranger in ((first, other), (other, first)):
         signed_in(tenant.server, tenant.user).close()
         with pytest.raises(PermissionError, match="Authorization Violation"):
             signed_in(tenant.server, stranger.user)

@@ -85,12 +85,12 @@ def test_pipelines_that_are_being_deleted_are_no_owners() -> None:
 def test_what_somebody_changed_is_put_right(kind: str) -> None:
     """Labels, contents, or all of it."""
     live = there(ONE)
-    one = next(o for o in live if o["kind"] == kind)
-    one["metadata"]["labels"] = {"mine": "now"}
+    live_object = next(o for o in live if o["kind"] == kind)
+    live_object["metadata"]["labels"] = {"mine": "now"}
     assert [change.manifest["kind"] for change in written(live)] == [kind]
-    assert [change.manifest["kind"] for change in written([o for o in live if o is not one])] == [kind]
-    one["metadata"]["labels"] = nats.labels()
-    one["metadata"]["ownerReferences"] = []
+    assert [change.manifest["kind"] for change in written([o for o in live if o is not live_object])] == [kind]
+    live_object["metadata"]["labels"] = nats.labels()
+    live_object["metadata"]["ownerReferences"] = []
     (change,) = written(live)
     assert change.manifest["metadata"]["ownerReferences"] == [ONE]
 

@@ -23,9 +23,9 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 def test_a_secret_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
     """Different every time, since nobody else may have the same."""
-    one, two = (data_in(printed(capsys, "etcd")) for _ in range(2))
-    assert (one["username"], len(one["password"]) > 40) == (b"root", True)
-    assert one != two
+    first, second = (data_in(printed(capsys, "etcd")) for _ in range(2))
+    assert (first["username"], len(first["password"]) > 40) == (b"root", True)
+    assert first != second
     assert NatsIssuer.of(data_in(printed(capsys, "nats"))).account.startswith("A")
 
 

@@ -162,9 +162,9 @@ def test_no_more_serve_and_start_than_the_surge_allows(sets: list[RevisionSet], 
 def test_what_is_lost_is_counted_out_and_in_again(replicas: int, lost: set[int], wanted: int) -> None:
     """Of the number that a set is told to have, so many aren't lost as are wanted, and no smaller one does it."""
     change = replace(a_set("new", replicas, set()), lost=frozenset(lost))
-    told = change.with_lost(wanted)
-    assert replace(change, replicas=told).living == wanted
-    assert all(replace(change, replicas=fewer).living < wanted for fewer in range(told))
+    with_losses = change.with_lost(wanted)
+    assert replace(change, replicas=with_losses).living == wanted
+    assert all(replace(change, replicas=fewer).living < wanted for fewer in range(with_losses))
 
 
 def test_a_lost_replica_is_replaced_by_another_number() -> None:

@@ -74,11 +74,11 @@ class Bench:
         return {key: _stable(entry) for key, entry in self.server.objects.items()}
 
 
-def _stable(one: Any) -> Any:
-    if isinstance(one, dict):
-        return {k: _stable(v) for k, v in one.items() if k not in ("uid", "resourceVersion", "generation")
+def _stable(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {k: _stable(v) for k, v in document.items() if k not in ("uid", "resourceVersion", "generation")
                 and k != "observedGeneration"}  # fmt: skip
-    return [_stable(item) for item in one] if isinstance(one, list) else one
+    return [_stable(item) for item in document] if isinstance(document, list) else document
 
 
 @asynccontextmanager

@@ -23,37 +23,37 @@ URL = "http://llama-frontend.serving.svc:8000"
 Status = dict[str, Any]
 
 
-def of(found: DynamoPipeline, observed: Observed, previous: Status | None = None, now: str = EARLY) -> Status:
-    return status(found, planned(found), observed, previous or {}, now, url=URL)
+def of(pipeline: DynamoPipeline, observed: Observed, previous: Status | None = None, now: str = EARLY) -> Status:
+    return status(pipeline, planned(pipeline), observed, previous or {}, now, url=URL)
 
 
-def condition(found: Status, kind: Type) -> Status:
-    return next((c for c in found["conditions"] if c["type"] == kind), {})
+def condition(state: Status, kind: Type) -> Status:
+    return next((c for c in state["conditions"] if c["type"] == kind), {})
 
 
 def mocker(**component: Any) -> DynamoPipeline:
     return pipeline({"components": [{"engine": "mocker", **component}]})
 
 
-def settled(found: DynamoPipeline) -> Cluster:
+def settled(pipeline: DynamoPipeline) -> Cluster:
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     return cluster
 
 
-def with_pod(found: DynamoPipeline, pod_status: Status) -> Status:
+def with_pod(pipeline: DynamoPipeline, pod_status: Status) -> Status:
     """The status when the second worker is in trouble."""
-    cluster = settled(found)
+    cluster = settled(pipeline)
     name = sorted(cluster.names("Pod"))[-1]
     cluster.objects["Pod", name]["status"] = pod_status
-    return of(found, cluster.observed())
+    return of(pipeline, cluster.observed())
 
 
 @settings(max_examples=40, deadline=None)
 @given(valid_pipelines)
-def test_a_settled_pipeline_is_ready(found: DynamoPipeline) -> None:
+def test_a_settled_pipeline_is_ready(pipeline: DynamoPipeline) -> None:
     """Ready, nothing in progress, and the types take the status."""
-    status = of(found, settled(found).observed())
+    status = of(pipeline, settled(pipeline).observed())
     ready = condition(status, Type.READY)
     assert (ready["status"], ready["observedGeneration"]) == ("True", 1)
     assert not condition(status, Type.RECONCILING)
@@ -63,11 +63,11 @@ def test_a_settled_pipeline_is_ready(found: DynamoPipeline) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(valid_pipelines)
-def test_at_rest_the_status_is_the_same_bytes(found: DynamoPipeline) -> None:
+def test_at_rest_the_status_is_the_same_bytes(pipeline: DynamoPipeline) -> None:
     """A later look at the same cluster changes nothing, times included."""
-    observed = settled(found).observed()
-    first = of(found, observed)
-    assert of(found, observed, first, LATE) == first
+    observed = settled(pipeline).observed()
+    first = of(pipeline, observed)
+    assert of(pipeline, observed, first, LATE) == first
 
 
 def test_columns() -> None:
@@ -151,17 +151,17 @@ def test_scale_speaks_of_what_follows_spec_replicas() -> None:
 def test_messages_name_the_pod_and_why_it_waits(pod: Status, reason: Reason, said: str) -> None:
     """In every condition that it concerns, and in the REASON column."""
     pipeline = mocker(replicas=2)
-    told = with_pod(pipeline, pod)
+    state = with_pod(pipeline, pod)
     name = f"llama-worker-{planned(pipeline).workers[0].revision}-1"
     for kind in (Type.READY, Type.WORKERS_READY):
-        assert condition(told, kind)["status"] == "False"
-        assert condition(told, kind)["reason"] == reason
-        assert condition(told, kind)["message"] == f"worker: 1 of 2 ready; pod {name} {said}" or (
-            said in condition(told, kind)["message"] and name in condition(told, kind)["message"]
+        assert condition(state, kind)["status"] == "False"
+        assert condition(state, kind)["reason"] == reason
+        assert condition(state, kind)["message"] == f"worker: 1 of 2 ready; pod {name} {said}" or (
+            said in condition(state, kind)["message"] and name in condition(state, kind)["message"]
         )
-    assert condition(told, Type.RECONCILING)["status"] == "True"
-    assert condition(told, Type.AVAILABLE)["status"] == "True", "the other worker serves"
-    assert told["workers"] == "1/2"
+    assert condition(state, Type.RECONCILING)["status"] == "True"
+    assert condition(state, Type.AVAILABLE)["status"] == "True", "the other worker serves"
+    assert state["workers"] == "1/2"
 
 
 def test_a_long_last_line_is_cut() -> None:
@@ -175,10 +175,10 @@ def test_a_long_last_line_is_cut() -> None:
 
 def test_the_model_is_loaded_once_a_worker_of_this_revision_serves() -> None:
     """One that is lost doesn't unload it; a new revision has to load it first; nobody has it without workers."""
-    found, edited = mocker(replicas=2), mocker(replicas=2, kvCacheBlockSize=32)
-    cluster = settled(found)
-    assert condition(of(found, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Loaded"
-    assert condition(with_pod(found, {}), Type.MODEL_LOADED)["status"] == "True"
+    example, edited = mocker(replicas=2), mocker(replicas=2, kvCacheBlockSize=32)
+    cluster = settled(example)
+    assert condition(of(example, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Loaded"
+    assert condition(with_pod(example, {}), Type.MODEL_LOADED)["status"] == "True"
     rolling = condition(of(edited, cluster.observed()), Type.MODEL_LOADED)
     assert (rolling["status"], rolling["reason"]) == ("False", "Starting")
     none = mocker(replicas=0)
@@ -187,11 +187,11 @@ def test_the_model_is_loaded_once_a_worker_of_this_revision_serves() -> None:
 
 def test_what_keeps_the_model_from_being_loaded_is_told() -> None:
     """The only worker's trouble is ModelLoaded's; an old revision's isn't."""
-    found, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
+    example, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
     failed = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}]}
-    assert condition(with_pod(found, failed), Type.MODEL_LOADED)["reason"] == "ImagePullBackOff"
-    assert condition(with_pod(found, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
-    cluster = settled(found)
+    assert condition(with_pod(example, failed), Type.MODEL_LOADED)["reason"] == "ImagePullBackOff"
+    assert condition(with_pod(example, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
+    cluster = settled(example)
     cluster.objects["Pod", min(cluster.names("Pod"))]["status"] = failed
     assert condition(of(edited, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Starting"
 
@@ -330,9 +330,9 @@ def test_nothing_there_yet() -> None:
 def test_first_sight_is_never_taken_for_done() -> None:
     """kstatus takes an object without conditions for current."""
     example = pipeline(SMALLEST)
-    told = first_status(example, {}, EARLY)
-    assert condition(told, Type.READY)["status"] == "Unknown"
-    assert condition(told, Type.RECONCILING)["status"] == "True"
+    state = first_status(example, {}, EARLY)
+    assert condition(state, Type.READY)["status"] == "Unknown"
+    assert condition(state, Type.RECONCILING)["status"] == "True"
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, Type.STALLED), (False, Type.RECONCILING)])
@@ -340,10 +340,10 @@ def test_trouble_is_told_and_the_rest_is_kept(final: bool, kind: Type) -> None:
     """Children are untouched, and so are their counts; only what can't end by itself is stalled."""
     pipeline = mocker()
     before = of(pipeline, settled(pipeline).observed())
-    told = failed_status(pipeline, Trouble(Reason.NAME_CONFLICT, "a Service is in the way", final), before, LATE)
-    assert condition(told, Type.READY)["reason"] == "NameConflict"
-    assert condition(told, kind)["status"] == "True"
-    assert told["components"] == before["components"]
+    state = failed_status(pipeline, Trouble(Reason.NAME_CONFLICT, "a Service is in the way", final), before, LATE)
+    assert condition(state, Type.READY)["reason"] == "NameConflict"
+    assert condition(state, kind)["status"] == "True"
+    assert state["components"] == before["components"]
 
 
 def test_times_move_with_the_status_alone() -> None:
@@ -411,14 +411,14 @@ def test_the_body_of_a_pipeline_carries_its_generation() -> None:
 @given(specs())
 def test_the_api_server_takes_every_status(spec: Spec) -> None:
     """At first sight, on the way, at rest and in trouble: the CRD's schema has a place for all of it."""
-    found, cluster, told = pipeline(spec), Cluster(), []
-    told.append(first_status(found, {}, EARLY))
-    cluster.reconcile(found)
-    told.append(of(found, cluster.observed(), told[-1]))
-    cluster.settle(found)
-    told.append(of(found, cluster.observed(), told[-1], LATE))
-    told.append(failed_status(found, Trouble(Reason.ADMISSION_REJECTED, "no", True), told[-1], LATE))
-    for condition in told:
+    example, cluster, statuses = pipeline(spec), Cluster(), []
+    statuses.append(first_status(example, {}, EARLY))
+    cluster.reconcile(example)
+    statuses.append(of(example, cluster.observed(), statuses[-1]))
+    cluster.settle(example)
+    statuses.append(of(example, cluster.observed(), statuses[-1], LATE))
+    statuses.append(failed_status(example, Trouble(Reason.ADMISSION_REJECTED, "no", True), statuses[-1], LATE))
+    for condition in statuses:
         assert admit({**body(spec), "status": condition}) == []
 
 

@@ -98,8 +98,8 @@ def test_put_if_absent(subject: Subject) -> None:
     """Creating a key succeeds once; the second caller learns what is there."""
 
     async def case(store: Store, p: str) -> None:
-        written, revision, found = await store.put_if(p + "k", b"first", None)
-        assert (written, found) == (True, None)
+        written, revision, value = await store.put_if(p + "k", b"first", None)
+        assert (written, value) == (True, None)
         assert await store.put_if(p + "k", b"second", None) == (False, revision, b"first")
         assert (await store.read(p)).entries == [Entry(p + "k", b"first", revision)]
 

@@ -22,7 +22,7 @@ FORMERS = (
 
 
 @pytest.mark.parametrize(
-    ("words", "now", "told"),
+    ("words", "now", "texts"),
     [
         ("--port 1 x", "--port 1 x", []),
         ("--store-kv mem", "--discovery-backend mem", ["--store-kv is now --discovery-backend mem"]),
@@ -36,9 +36,9 @@ FORMERS = (
         ("--port 1 -- --grpc", "--port 1 -- --grpc", []),
     ],
 )
-def test_older_words_become_todays(words: str, now: str, told: list[str]) -> None:
+def test_older_words_become_todays(words: str, now: str, texts: list[str]) -> None:
     """The rest of the line stays as it is; what stands behind -- is nobody's."""
-    assert modern(words.split(), FORMERS) == (now.split(), told)
+    assert modern(words.split(), FORMERS) == (now.split(), texts)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ async def following(task: asyncio.Task[None]) -> None:
     await task
 
 
-def row(found: dict[str, Any], name: str) -> dict[str, Any]:
-    return dict(next(task for task in found["tasks"] if task["name"] == name))
+def row(rows: dict[str, Any], name: str) -> dict[str, Any]:
+    return dict(next(task for task in rows["tasks"] if task["name"] == name))
 
 
 def test_a_task_is_found_where_it_waits() -> None:

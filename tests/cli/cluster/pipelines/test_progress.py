@@ -143,10 +143,10 @@ def run(looks: list[Any], seconds: float = 10.0) -> tuple[list[PipelineProgress]
     display, clock, rest = Recorder(), Time(), list(looks)
 
     def look() -> list[PipelineProgress]:
-        found = rest.pop(0) if len(rest) > 1 else rest[0]
-        if isinstance(found, Exception):
-            raise found
-        return list(found)
+        state = rest.pop(0) if len(rest) > 1 else rest[0]
+        if isinstance(state, Exception):
+            raise state
+        return list(state)
 
     result = follow(look, display, seconds, clock=clock, sleep=clock.sleep)
     return result, display, clock.now - 100.0
@@ -156,8 +156,8 @@ def test_a_wait_ends_when_it_is_ready() -> None:
     """Parts are told once, when they are there."""
     waiting = [seen(PipelinePhase.WAITING, Part("frontend", True, "1 of 1"), Part("w", False, "0 of 1"))]
     ready = [seen(PipelinePhase.READY, Part("frontend", True, "1 of 1"), Part("w", True, "1 of 1"))]
-    found, display, seconds = run([[seen(PipelinePhase.UNSEEN)], waiting, waiting, ready])
-    assert found[0].phase is PipelinePhase.READY
+    progresses, display, seconds = run([[seen(PipelinePhase.UNSEEN)], waiting, waiting, ready])
+    assert progresses[0].phase is PipelinePhase.READY
     assert display.said == [f"frontend {State.READY} 0 1 of 1", f"w {State.READY} 2 1 of 1"]
     assert display.moving == [["operator hasn't looked at it yet"], ["w 0 of 1"], ["w 0 of 1"], []]
     assert seconds == 1.5
@@ -165,24 +165,24 @@ def test_a_wait_ends_when_it_is_ready() -> None:
 
 def test_a_wait_ends_with_the_time() -> None:
     """And says how it stood last."""
-    found, _, seconds = run([[seen(PipelinePhase.WAITING)]], seconds=3.0)
-    assert (found[0].phase, seconds) == (PipelinePhase.WAITING, 3.0)
+    progresses, _, seconds = run([[seen(PipelinePhase.WAITING)]], seconds=3.0)
+    assert (progresses[0].phase, seconds) == (PipelinePhase.WAITING, 3.0)
 
 
 def test_one_that_stalled_does_not_end_the_others_wait() -> None:
     """All must have settled."""
     first = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.WAITING, name="b")]
     last = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.READY, name="b")]
-    found, _, seconds = run([first, first, last])
-    assert [entry.phase for entry in found] == [PipelinePhase.STALLED, PipelinePhase.READY]
+    progresses, _, seconds = run([first, first, last])
+    assert [entry.phase for entry in progresses] == [PipelinePhase.STALLED, PipelinePhase.READY]
     assert seconds == 1.0
 
 
 def test_a_lost_server_is_said_once_and_asked_again() -> None:
     """The wait goes on; at its end the loss is the reason."""
     lost = ClusterError("gone")
-    found, display, _ = run([[seen(PipelinePhase.WAITING)], lost, lost, [seen(PipelinePhase.READY)]])
-    assert found[0].phase is PipelinePhase.READY
+    progresses, display, _ = run([[seen(PipelinePhase.WAITING)], lost, lost, [seen(PipelinePhase.READY)]])
+    assert progresses[0].phase is PipelinePhase.READY
     assert display.said == ["gone (goes on asking)"]
     with pytest.raises(ClusterError, match="gone"):
         run([lost], seconds=2.0)

@@ -65,7 +65,7 @@ def test_old_servers_are_told_from_new_ones(server: str, wanted: str, old: bool)
 
 
 @pytest.mark.parametrize(
-    ("found", "part"),
+    ("workload", "part"),
     [
         (None, Part("operator", False, "isn't there yet")),
         (live(), Part("operator", False, "0 of 1 ready")),
@@ -78,10 +78,10 @@ def test_old_servers_are_told_from_new_ones(server: str, wanted: str, old: bool)
     ],
 )
 def test_workloads_are_done_when_their_controller_says_so_of_this_generation(
-    found: dict[str, Any] | None, part: Part
+    workload: dict[str, Any] | None, part: Part
 ) -> None:
     """Old pods don't count."""
-    assert workload_part(DEPLOYMENT, found, []) == part
+    assert workload_part(DEPLOYMENT, workload, []) == part
 
 
 def test_a_pod_that_waits_says_why() -> None:

@@ -364,10 +364,10 @@ def test_workers_tell_each_other() -> None:
     """Served over memory: roles on their cards, the hand-over names the worker that keeps it, and that one lets go."""
 
     async def case(caller: DistributedRuntime, prefill: InstanceKey, keeps: Mocker, decode: InstanceKey) -> None:
-        found = Cards()
-        (await caller.registry.watch("t")).listen(found)
-        await until("both are known", lambda: len(found.cards) == 2)
-        cards = {key.path.component: card["role"] for key, card in found.cards.items()}
+        registered = Cards()
+        (await caller.registry.watch("t")).listen(registered)
+        await until("both are known", lambda: len(registered.cards) == 2)
+        cards = {key.path.component: card["role"] for key, card in registered.cards.items()}
         assert cards == {"prefill": "prefill", "decode": "decode"}
         await caller.caller.listen("t")
         items = [item for item in await answer(caller, prefill, request(PROMPT, 9)) if isinstance(item, list)]

@@ -65,8 +65,8 @@ def run(body: Callable[[sglang.SgLang], Awaitable[None]], context: int = played.
 
 
 def played_engine(engine: Any) -> played.Engine:
-    found: played.Engine = engine._home.engine
-    return found
+    played_engine: played.Engine = engine._home.engine
+    return played_engine
 
 
 def asked(max_tokens: int = 4, **more: Any) -> PreprocessedRequest:

@@ -127,14 +127,14 @@ def test_requests_stream_to_their_ends(model: LocalModel, package: type[Llm]) ->
     """In order, one end each, and log probabilities with their tokens."""
 
     async def body(engine: trtllm.TrtLlm, played: Llm) -> None:
-        long, short, told = Recorder(), Recorder(), Recorder()
+        long, short, recorder = Recorder(), Recorder(), Recorder()
         engine.submit(asked(), long)
         engine.submit(asked(eos_token_ids=[5]), short)
-        engine.submit(asked(1, output_options={"logprobs": 0}), told)
+        engine.submit(asked(1, output_options={"logprobs": 0}), recorder)
         assert engine.load().running == 3
-        assert [await sink.end() for sink in (long, short, told)] == [LENGTH, EOS, LENGTH]
+        assert [await sink.end() for sink in (long, short, recorder)] == [LENGTH, EOS, LENGTH]
         assert (long.produced, short.produced) == ([4, 5, 6, 7], [4, 5])
-        assert [(extras or {}).get(LOG_PROBS) for extras in told.extras] == [[-0.5], None]
+        assert [(extras or {}).get(LOG_PROBS) for extras in recorder.extras] == [[-0.5], None]
         assert engine.load().running == 0
 
     run(body, model, package)
