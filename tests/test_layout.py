@@ -40,6 +40,8 @@ UNCLEANED = (
     "sdk/dynamo/llm/processing", "sdk/dynamo/llm/serving/http_service.py", "sdk/dynamo/runtime/request_plane",
     "sdk/dynamo/runtime/discovery/instance_view.py", "sdk/dynamo/runtime/http/protocol.py",
 )  # fmt: skip
+GENERATED = re.compile(r"docs/(reference/|compatibility|configuration|conditions)")
+MOST_COLUMNS = 140
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 
@@ -181,6 +183,20 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
         if NO_VERB.match(text)
     ]
     assert named_otherwise == []
+
+
+def test_prose_is_wrapped() -> None:
+    """Paragraphs and lists of the documents fit a window; tables, fences and what is made of code may be wider."""
+    wide, fence = [], False
+    for path in our_files():
+        place = str(path.relative_to(ROOT))
+        if not place.startswith("docs/") or path.suffix != ".md" or GENERATED.match(place):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            fence ^= line.lstrip().startswith("```")
+            if not fence and len(line) > MOST_COLUMNS and not line.lstrip().startswith("|"):
+                wide.append(f"{place}:{number}")
+    assert wide == []
 
 
 def test_no_machine_is_named() -> None:

@@ -131,7 +131,9 @@ def changed(settings: T, **changes: Any) -> T:
             name = _name(field)
             if name in changes:
                 own[field.name] = changes.pop(name)
-        elif theirs := {one.name: changes.pop(one.name) for one in settings_in(kind) if one.name in changes}:
+        elif theirs := {
+            option.name: changes.pop(option.name) for option in settings_in(kind) if option.name in changes
+        }:
             own[field.name] = changed(getattr(settings, field.name), **theirs)
     if changes:
         raise TypeError(f"{type(settings).__name__} has no {', '.join(changes)}")
@@ -200,7 +202,7 @@ def _option(setting: Setting) -> click.Option:
 
 def options(settings: type[Any]) -> list[click.Parameter]:
     """Return the click options of a settings class, in the order of its fields."""
-    return [_option(one) for one in settings_in(settings)]
+    return [_option(option) for option in settings_in(settings)]
 
 
 def command(
@@ -254,6 +256,6 @@ def installed_version() -> str:
 
 def parse(settings: type[T], argv: Sequence[str]) -> T:
     """Build `settings` from `argv` without running anything; raises `click.UsageError`."""
-    found: list[T] = []
-    command(settings, found.append, name="parse", help="").main(list(argv), standalone_mode=False)
-    return found[0]
+    results: list[T] = []
+    command(settings, results.append, name="parse", help="").main(list(argv), standalone_mode=False)
+    return results[0]
