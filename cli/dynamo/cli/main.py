@@ -127,7 +127,7 @@ def _complete_run(ctx: click.Context, _param: click.Parameter | None, incomplete
 
 
 class _Passing(click.Command):
-    """Its flags are those of another parser."""
+    """Command whose flags are those of another parser."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
         return _complete_run(ctx, None, incomplete)

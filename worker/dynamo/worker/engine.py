@@ -39,7 +39,7 @@ GUIDED: Final = ("json", "regex", "choice", "grammar")
 
 
 class Sink(Protocol):
-    """Where one request's output goes."""
+    """Sink of one request's output."""
 
     def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
         """Add tokens or text."""
@@ -52,7 +52,7 @@ class Sink(Protocol):
 
 
 class VectorSink(Protocol):
-    """Where the vectors of one request go; the same promises as a `Sink`'s."""
+    """Sink of one request's vectors; the same promises as a `Sink`'s."""
 
     def push(self, index: int, vector: bytes) -> None:
         """Take the vector of the input of that number, as float32 (`dynamo.llm.processing.embeddings`).
@@ -69,7 +69,7 @@ class VectorSink(Protocol):
 
 @runtime_checkable
 class OfRequest(Protocol):
-    """What a sink has beside the rest that belongs to a request of a client."""
+    """Sink that belongs to a request of a client, beside the rest."""
 
     @property
     def context(self) -> Context:
@@ -88,7 +88,7 @@ def nothing_wanted(sink: Sink) -> Abort:
 
 
 class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What an engine knows of itself once it is ready; goes into the instance's record."""
+    """Facts that an engine knows of itself once it is ready; they go into the instance's record."""
 
     context_length: int | None = None
     kv_cache_block_size: int | None = None
@@ -113,7 +113,7 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What an engine is doing now; for `/metrics` and least-loaded routing."""
+    """Load of an engine now; for `/metrics` and least-loaded routing."""
 
     running: int = 0
     waiting: int = 0
@@ -141,7 +141,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Embedding(Protocol):
-    """What an engine has beside the rest that can be told to make vectors; then it gets such requests only."""
+    """Part of an engine that can be told to make vectors; then it gets such requests only."""
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         """Take a request as `submit` does: return at once, and refuse with `InvalidArgument` what can't be served."""
@@ -149,7 +149,7 @@ class Embedding(Protocol):
 
 @runtime_checkable
 class Measuring(Protocol):
-    """What an engine has beside the rest that keeps metrics of its own."""
+    """Part of an engine that keeps metrics of its own."""
 
     def metrics(self) -> Iterable[Metric]:
         """Return all of them as they are now, by the engine's own names.
@@ -160,7 +160,7 @@ class Measuring(Protocol):
 
 @runtime_checkable
 class Stepping(Protocol):
-    """What an engine has beside the rest that knows when its sinks have all that there is just now."""
+    """Part of an engine that knows when its sinks have all that there is just now."""
 
     def on_step(self, flush: Callable[[], None]) -> None:
         """Call `flush` then, on the loop: else the output leaves with the loop's next turn. Called once, after
@@ -172,7 +172,7 @@ KvListener = Callable[[KvStep], None]
 
 @runtime_checkable
 class KvCaching(Protocol):
-    """What an engine has beside the rest whose facts say `kv_events`."""
+    """Part of an engine whose facts say `kv_events`."""
 
     def on_kv(self, listener: KvListener) -> None:
         """Tell `listener`, on the loop, at the end of each engine step that changed the cache: from the first one on.
@@ -183,14 +183,14 @@ class KvCaching(Protocol):
 
 @runtime_checkable
 class Routed(Protocol):
-    """What an engine has beside the rest that can be told things over HTTP."""
+    """Part of an engine that can be told things over HTTP."""
 
     def routes(self) -> Mapping[str, Callback]:
         """Return what answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
 
 
 class Fetched(Protocol):
-    """Who waits for a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
+    """Receiver of a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
 
     def begins(self, about: Any) -> None:
         """Note that it is on its way, and what the other engine says of it."""
@@ -221,7 +221,7 @@ class Taker(Protocol):
 
 @runtime_checkable
 class KvHanding(Protocol):
-    """What an engine has beside the rest that computes prompts for others, or goes on with what others computed."""
+    """Part of an engine that computes prompts for others, or goes on with what others computed."""
 
     def hand_over(self, address: Callable[[], str], fetch: Fetch) -> None:
         """Learn where it is, for what it hands out, and how to come for what is elsewhere.
@@ -250,7 +250,7 @@ class Nodes(NamedTuple):
 
 @runtime_checkable
 class OverNodes(Protocol):
-    """What an engine has beside the rest that survives the loss of a node of its group; others end with it."""
+    """Part of an engine that survives the loss of a node of its group; others end with it."""
 
     def broken(self, why: str) -> None:
         """Fail what runs and what is submitted with `EngineShutdown`: a node was lost, and nothing is cached."""

@@ -22,7 +22,7 @@ from dynamo.worker.engines import weights_of
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """What to load."""
+    """Settings of a download."""
 
     model_path: str = setting(
         "", "hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf; required.", env="DYN_MODEL_PATH"

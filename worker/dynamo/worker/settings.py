@@ -37,7 +37,7 @@ _RANGES: Final = {
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker process can be told."""
+    """Settings of a worker process."""
 
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(

@@ -31,7 +31,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a batch is: a run goes on with another one's output only where these are alike."""
+    """Identity of a batch: a run goes on with another one's output only where these are alike."""
 
     input: str
     """SHA-256 of the file."""

@@ -11,7 +11,7 @@ from dynamo.cli.batch.input_lines import Asked, Bad, Entry
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one entry came to: a line of the output, and what it adds to the statistics."""
+    """Outcome of one entry: a line of the output, and what it adds to the statistics."""
 
     number: int
     line: dict[str, Any]

@@ -83,7 +83,7 @@ class Asker:
 
 
 class Sequence:
-    """What may be written now: everything, or only what follows what was written. Pure."""
+    """Order of the output: everything may be written now, or only what follows what was written. Pure."""
 
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered

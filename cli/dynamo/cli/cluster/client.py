@@ -39,7 +39,7 @@ _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True)
 class Target:
-    """What the user said about where to go."""
+    """Place that the user named: cluster, context, namespace."""
 
     kubeconfig: str | None = None
     context: str | None = None

@@ -25,7 +25,7 @@ _COLOURS = ("cyan", "green", "magenta", "blue", "yellow")
 
 
 class Row(Protocol):
-    """What a display needs to know of a part."""
+    """Part of a run, as a display needs to know it."""
 
     label: str
 
@@ -40,7 +40,7 @@ class Row(Protocol):
 
 
 class Display(Protocol):
-    """Where a run speaks to its user."""
+    """Display in which a run speaks to its user."""
 
     def parts(self, rows: Sequence[Row]) -> None:
         """Show the parts' states, again and again; nothing is shown once all have settled."""

@@ -52,7 +52,7 @@ _STOP_ORDER = ((FRONTEND,), (WORKER, NODE), (INFRA,))
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line said."""
+    """Command line of `dynamo up`, understood."""
 
     file: Path
     home: Path

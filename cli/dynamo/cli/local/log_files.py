@@ -19,7 +19,7 @@ MAX_BYTES = 8 << 20
 
 
 class Severity(IntEnum):
-    """How much a line matters."""
+    """Severity: how much a line matters."""
 
     INFO = 0
     WARNING = 1
@@ -59,7 +59,7 @@ def message(line: str) -> str | None:
 
 
 class LogFile:
-    """Where one part's lines go."""
+    """Log file of one part."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path = path

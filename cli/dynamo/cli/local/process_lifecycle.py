@@ -18,7 +18,7 @@ from dynamo.runtime.process.backoff import Backoff
 
 
 class State(StrEnum):
-    """Where a process is in its life."""
+    """State of a process: where it is in its life."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -34,7 +34,7 @@ RESTARTS: Final = Backoff(0.5, 30.0)
 
 @dataclass(frozen=True)
 class Policy:
-    """When to start again, and when to give up."""
+    """Policy of restarts: when to start again, and when to give up."""
 
     backoff: Backoff = RESTARTS
     stable_after: float = 60.0
@@ -62,12 +62,12 @@ class Spawned:
 
 @dataclass(frozen=True)
 class Ready:
-    """It said that it serves."""
+    """Event: it said that it serves."""
 
 
 @dataclass(frozen=True)
 class Exited:
-    """It ended; a negative code is a signal."""
+    """Event: it ended; a negative code is a signal."""
 
     code: int
     last_line: str = ""
@@ -119,7 +119,7 @@ Effect = Spawn | Terminate | Destroy | WakeAt
 
 @dataclass(frozen=True)
 class Life:
-    """Everything that is known of one process."""
+    """Life of one process: everything that is known of it."""
 
     policy: Policy = Policy()
     state: State = State.WAITING

@@ -40,7 +40,7 @@ class PartSpec:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a pipeline's processes stand on."""
+    """Ground that a pipeline's processes stand on."""
 
     http_ports: tuple[int, ...]
     """One per frontend; 0 lets it pick."""

@@ -56,7 +56,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Who asks and who answers."""
+    """Roles: who asks and who answers."""
 
     input: str
     """`text`, `stdin`, `http`, `grpc`, `batch`, or `worker` (requests come from other processes)."""

@@ -27,7 +27,7 @@ TRUE_FALSE: Final = ("true", "false")
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What follows in=, out= and the model."""
+    """Flags of `dynamo-run`: what follows in=, out= and the model."""
 
     model_path: str = setting("", "The model; the same as MODEL.")
     model_name: str = like(
@@ -239,7 +239,7 @@ def request_defaults(settings: RunSettings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Who asks, who answers, with which model and flags."""
+    """Run, understood: who asks, who answers, with which model and flags."""
 
     words: Words
     roles: Roles

@@ -25,7 +25,7 @@ _TELL_EVERY: Final = 256
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated."""
+    """Setup of a simulation."""
 
     workers: int
     engine: MockArguments

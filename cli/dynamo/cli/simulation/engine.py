@@ -56,7 +56,7 @@ class SimulatedRequest:
 
 
 class Seen:
-    """What clients saw, added up."""
+    """Figures that clients saw, added up."""
 
     def __init__(self) -> None:
         self.first = array("q")

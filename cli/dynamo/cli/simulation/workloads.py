@@ -20,7 +20,7 @@ SMALL_BLOCK: Final = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """What conversations of a workload are like; lengths in tokens."""
+    """Shape of a workload's conversations; lengths in tokens."""
 
     block: int
     """Tokens of a hash id."""

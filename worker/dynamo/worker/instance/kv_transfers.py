@@ -27,7 +27,7 @@ LEAVE_SECONDS: Final = 5.0
 
 
 class KvTransfers:
-    """Of one engine. `stop` ends it."""
+    """Transfers of one engine's KV. `stop` ends it."""
 
     def __init__(self, runtime: DistributedRuntime, path: EndpointPath, engine: KvHanding) -> None:
         self._runtime, self._path, self._engine = runtime, path, engine

@@ -20,7 +20,7 @@ SILENCE_SECONDS: Final = 5.0
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself, among its record's figures."""
+    """Record that a node keeps of itself among its instance's figures."""
 
     group: str
     """The leader's address, as every node of the group was given it."""
@@ -54,7 +54,7 @@ class _Other:
 
 
 class _Watch(ABC):
-    """What leader and follower have in common: the nodes that they watch."""
+    """Watch of a group's nodes, which leader and follower have in common."""
 
     def __init__(self, own: NodeRecord, own_id: int) -> None:
         self.own, self._id = own, own_id

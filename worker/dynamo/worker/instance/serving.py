@@ -227,7 +227,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
 
 
 class _Kind(NamedTuple):
-    """What an engine is asked, and what it answers with."""
+    """Kind of request that an engine takes, and what it answers with."""
 
     request: type[Any]
     submit: Submit

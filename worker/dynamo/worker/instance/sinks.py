@@ -59,7 +59,7 @@ class WorkTrace:
 
 
 class OpenRequest:
-    """What both kinds have: when it began, who is told of its first output and of its end."""
+    """Request under way of either kind: when it began, who is told of its first output and of its end."""
 
     __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_trace", "_watch")
 

@@ -17,7 +17,7 @@ _ROLES: Final = {"prefill": "prefill", "decode": "decode"}
 
 @dataclass(frozen=True)
 class EngineProgramSettings:
-    """What all three programs can be told; every other flag is the engine's own."""
+    """Flags that all three programs have; every other flag is the engine's own."""
 
     model: str = like(
         WorkerSettings, "model_path", help="Model: ORG/REPO, a folder, or a GGUF file.",

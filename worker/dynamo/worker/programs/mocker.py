@@ -18,7 +18,7 @@ MODES: Final = ("agg", "prefill", "decode")
 
 @dataclass(frozen=True)
 class MockerSettings:
-    """What `python -m dynamo.mocker` can be told; names and defaults are those of NVIDIA Dynamo 1.6.1."""
+    """Flags of `python -m dynamo.mocker`; names and defaults are those of NVIDIA Dynamo 1.6.1."""
 
     model_path: str = like(
         WorkerSettings, "model_path",

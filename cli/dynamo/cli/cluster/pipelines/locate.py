@@ -18,7 +18,7 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 class Location(NamedTuple):
-    """What there is, and which of it answers."""
+    """Addresses of a pipeline, and which of them answers."""
 
     service: Live
     reachable: Address | None

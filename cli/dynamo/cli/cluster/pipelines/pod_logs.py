@@ -29,7 +29,7 @@ _LOOK_EVERY: Final = 2.0
 
 
 class Wanted(NamedTuple):
-    """What the command line said."""
+    """Command line of `dynamo logs` on a cluster, understood."""
 
     name: str
     since: datetime | None

@@ -15,7 +15,7 @@ Live = Mapping[str, Any]
 
 
 class PipelinePhase(StrEnum):
-    """What a user wants to know first."""
+    """Phase of a pipeline: what a user wants to know first."""
 
     UNSEEN = "unseen"
     """No operator has looked at this generation."""

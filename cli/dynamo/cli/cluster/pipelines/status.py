@@ -30,7 +30,7 @@ _LAST_EVENTS: Final = 8
 
 
 class Look(NamedTuple):
-    """What to look at, and how to show it."""
+    """Command line of `dynamo status`: what to look at, and how to show it."""
 
     name: str | None
     namespace: str | None

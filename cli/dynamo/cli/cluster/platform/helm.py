@@ -28,7 +28,7 @@ _LEADING: Final = re.compile(r"^(?:Error|UPGRADE FAILED|INSTALLATION FAILED|fail
 
 
 class Release(NamedTuple):
-    """What helm knows of an installation."""
+    """Installation, as helm knows it."""
 
     revision: int
     status: str

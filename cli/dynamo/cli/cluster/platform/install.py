@@ -43,7 +43,7 @@ _LAST_EVENTS: Final = 5
 
 
 class Wish(NamedTuple):
-    """What the command line said."""
+    """Command line of `dynamo install`, understood."""
 
     target: Target
     place: ReleaseName
@@ -57,7 +57,7 @@ class Wish(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Everything was looked at, and nothing stands in the way."""
+    """Installation that was checked: nothing stands in the way."""
 
     cluster: Cluster
     helm: Helm

@@ -19,7 +19,7 @@ _REST_OF_CHARACTER: Final = 3
 
 
 class End(NamedTuple):
-    """Why a stream ended, for its sink."""
+    """End of a stream: why it ended, for its sink."""
 
     reason: str
     extras: dict[str, Any] | None = None

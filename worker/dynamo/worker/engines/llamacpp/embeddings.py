@@ -26,7 +26,7 @@ _UNPOOLED: Final = "'none'"
 
 
 class Pooling(NamedTuple):
-    """What the arguments say of vectors."""
+    """Pooling of vectors, as the arguments say it."""
 
     name: str
     """How an input's tokens become one vector; empty: as the model's file says."""

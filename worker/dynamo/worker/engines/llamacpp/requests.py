@@ -128,7 +128,7 @@ class _Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """Of a stream; one with an `error` has no choices."""
+    """Chunk of a stream; one with an `error` has no choices."""
 
     choices: list[_Choice] = []
     verbose: _Verbose | None = msgspec.field(name="__verbose", default=None)
@@ -158,7 +158,7 @@ def read_chunk(data: bytes) -> Chunk:
 
 
 class TokenBytes(Protocol):
-    """What is asked of a vocabulary."""
+    """Vocabulary, as far as it is asked here."""
 
     def token_bytes(self, token_id: int, /) -> bytes: ...
 

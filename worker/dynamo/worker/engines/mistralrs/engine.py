@@ -225,7 +225,7 @@ class MistralRs:
 
 
 class _Progress:
-    """How far a request has come."""
+    """Progress of a request."""
 
     def __init__(self, request: PreprocessedRequest, wishes: dict[str, Any]) -> None:
         self.ids, self.wishes, self.stops = list(request.token_ids), wishes, stop_reasons(request)

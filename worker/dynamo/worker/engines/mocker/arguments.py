@@ -58,7 +58,7 @@ class _Marks(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class MockArguments:
-    """What a mock engine is told."""
+    """Arguments of a mock engine."""
 
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)

@@ -27,7 +27,7 @@ DTYPES: Final = {
 
 
 class Link(NamedTuple):
-    """How KV travels from prefill to decode."""
+    """Link over which KV travels from prefill to decode."""
 
     kv_transfer_bandwidth: float = 64.0
     """GB (10^9 bytes) a second; 0: it takes no time."""
@@ -72,7 +72,7 @@ class Handover(msgspec.Struct, kw_only=True):
 
 
 class Coming(msgspec.Struct, kw_only=True):
-    """What the stream of a transfer says of the prompt."""
+    """News of a prompt on its way, as the stream of a transfer says it."""
 
     num_tokens: int
     cached_tokens: int = 0
@@ -95,7 +95,7 @@ def room_name(room: int) -> str:
 
 
 class Kept(Generic[T, W]):
-    """What a prefill engine keeps, and who waits for what it still computes; each thing is for one.
+    """Prompts that a prefill engine keeps, and who waits for those that it still computes; each is for one.
 
     A thing ends `seconds` after it was computed. Who comes for a room that nobody works on waits `patience` seconds:
     the two requests of a room are sent at the same time.

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the simulated engine can hold and do at once."""
+    """Limits of the simulated engine: what it can hold and do at once."""
 
     num_gpu_blocks: int = 16384
     block_size: int = 64

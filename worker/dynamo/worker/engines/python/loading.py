@@ -59,7 +59,7 @@ class UserFile:
 
 
 class Replaced:
-    """What a script owns in its process; `restore` gives it back to ours."""
+    """State that a script owns in its process; `restore` gives it back to ours."""
 
     def __init__(self, module: ModuleType, argv: Sequence[str], folder: str) -> None:
         self._main, self._argv, self._folder = sys.modules.get("__main__"), sys.argv, folder

@@ -23,7 +23,7 @@ _EVERY: Final = 0.25
 
 
 class Signs:
-    """When a standstill is told: at the limit, and then each time that it has lasted ten times as long. Pure."""
+    """Signs of a standstill, told at the limit, and then each time that it has lasted ten times as long. Pure."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

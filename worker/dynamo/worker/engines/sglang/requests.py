@@ -99,7 +99,7 @@ def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Generat
 
 
 class Said(NamedTuple):
-    """What one output of SGLang's means."""
+    """Meaning of one output of SGLang's."""
 
     piece: EngineOutput
     over: bool
@@ -182,7 +182,7 @@ Push = Callable[[int, bytes], None]
 
 
 class Vectors(NamedTuple):
-    """What an engine's vectors are."""
+    """Form of an engine's vectors."""
 
     dimensions: int
     cut: bool

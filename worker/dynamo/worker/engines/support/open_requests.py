@@ -17,7 +17,7 @@ J = TypeVar("J", bound=Hashable)
 
 
 class EngineOutput(NamedTuple):
-    """What one output of an engine means."""
+    """Meaning of one output of an engine."""
 
     ids: list[int]
     extras: dict[str, Any] | None

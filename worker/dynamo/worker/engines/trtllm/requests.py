@@ -91,7 +91,7 @@ def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any
 
 
 class Completion(Protocol):
-    """What is read of its `CompletionOutput`."""
+    """Fields that are read of its `CompletionOutput`."""
 
     @property
     def finish_reason(self) -> str | None: ...

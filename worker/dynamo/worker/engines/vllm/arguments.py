@@ -53,7 +53,7 @@ def prepare(environment: MutableMapping[str, str], verbose: bool) -> None:
 
 @dataclass(frozen=True)
 class EventSockets:
-    """Where vLLM publishes its KV events and answers who missed some; a rank's name ends in `_dp<rank>`."""
+    """Sockets where vLLM publishes its KV events and answers who missed some; a rank's name ends in `_dp<rank>`."""
 
     endpoint: str
     replay_endpoint: str

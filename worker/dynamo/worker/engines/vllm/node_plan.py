@@ -45,7 +45,7 @@ def group_of(settings: WorkerSettings) -> Group:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What one node does."""
+    """Plan of one node."""
 
     engine: Mapping[str, Any] | None
     """Arguments of the engine that this node's worker runs, by vLLM's names; None: it runs none and serves nothing."""

@@ -134,7 +134,7 @@ def _token_id(text: str) -> int:
 
 
 class VllmOutput(NamedTuple):
-    """What one output adds, and the end where it is the last."""
+    """Addition of one output, and the end where it is the last."""
 
     ids: list[int]
     extras: dict[str, Any] | None
