@@ -70,7 +70,7 @@ _GAUGES: Final = {
 
 
 class ModelMeter:
-    """All figures of one model."""
+    """Figures of one model."""
 
     def __init__(self, model: str) -> None:
         self.model = model

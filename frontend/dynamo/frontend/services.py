@@ -49,7 +49,7 @@ class RunningServer(Protocol):
 
 
 class Lifecycle(msgspec.Struct):
-    """Where the process stands."""
+    """Lifecycle of the process."""
 
     draining: bool = False
 

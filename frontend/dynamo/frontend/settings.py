@@ -24,7 +24,7 @@ from dynamo.runtime.process.settings import changed, flag, group, like, out_of_r
 
 @dataclass(frozen=True)
 class FrontendSettings:
-    """What a frontend process can be told."""
+    """Settings of a frontend process."""
 
     system_port: int | None = setting(
         None, "Port of its own for /live, /health and /metrics (with --workers of all processes); 0 picks a free one.",

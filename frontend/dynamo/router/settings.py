@@ -16,7 +16,7 @@ COMPONENT = "router"
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """What a router process can be told."""
+    """Settings of a router process."""
 
     endpoint: str = setting(
         "", "Endpoint of the workers to route to, namespace.component.endpoint.", env="DYN_ROUTER_ENDPOINT"

@@ -15,7 +15,7 @@ Reads = Literal["any", "gguf", "folder", "tokenizer"]
 
 
 class EngineName(StrEnum):
-    """What runs the model."""
+    """Name of an engine, which runs the model."""
 
     VLLM = "vllm"
     SGLANG = "sglang"

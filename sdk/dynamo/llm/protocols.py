@@ -55,7 +55,7 @@ _Texts: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=256)]
 
 
 class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """When a stream ends. `stop` strings are the frontend's work for tokens engines."""
+    """Conditions that end a stream. `stop` strings are the frontend's work for tokens engines."""
 
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -65,7 +65,7 @@ class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How the next token is chosen; None leaves it to the engine."""
+    """Options of how the next token is chosen; None leaves it to the engine."""
 
     n: int = 1
     best_of: int | None = None
@@ -89,7 +89,7 @@ SAMPLING_FIELDS: Final = (
 
 
 class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What else is wanted beside the tokens."""
+    """Options of what else is wanted beside the tokens."""
 
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -97,20 +97,20 @@ class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a request says to the worker that it was sent to; NVIDIA Dynamo's other names are for routers."""
+    """Hints of a request for the worker that it was sent to; NVIDIA Dynamo's other names are for routers."""
 
     dp_rank: int | None = None
     """Which of its data-parallel ranks; None: the worker chooses."""
 
 
 class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a prefill engine answered, for the decode engine that goes on."""
+    """Result of a prefill engine, for the decode engine that goes on."""
 
     disaggregated_params: dict[str, Any]
 
 
 class BootstrapInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Where both engines of a request meet while its prompt is being computed; NVIDIA Dynamo's names."""
+    """Place where both engines of a request meet while its prompt is being computed; NVIDIA Dynamo's names."""
 
     bootstrap_host: str
     """Of the prefill engine, in words that the decode engine knows: an address, or an instance."""

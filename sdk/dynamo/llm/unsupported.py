@@ -46,11 +46,11 @@ class FrontendRoute(NotHere):
 
 
 class FrontendResponse(FrontendRoute):
-    """What a `FrontendRoute` answers."""
+    """Answer of a `FrontendRoute`."""
 
 
 class FrontendExtensionContext(FrontendRoute):
-    """What a `FrontendRoute` is given."""
+    """Context of a `FrontendRoute`."""
 
 
 class AisPerfConfig(NotHere):

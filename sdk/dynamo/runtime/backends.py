@@ -22,7 +22,7 @@ from dynamo.runtime.transport.memory import MemoryNetwork
 
 @dataclasses.dataclass
 class MemoryWorld:
-    """What etcd and NATS are to a deployment."""
+    """World of a deployment, in the place of etcd and NATS."""
 
     store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
     network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)

@@ -78,7 +78,7 @@ class Annotated:
 
 
 class _Buffer:
-    """What has arrived of one request and was not read yet; the caller's callbacks fill it."""
+    """Buffer of what has arrived of one request and was not read yet; the caller's callbacks fill it."""
 
     def __init__(self, on_done: Callable[[], None]) -> None:
         self._on_done = on_done
@@ -310,7 +310,7 @@ class Client:
 
 
 class UnaryClient:
-    """For endpoints that answer once: `await UnaryClient(client).complete(request)`."""
+    """Client for endpoints that answer once: `await UnaryClient(client).complete(request)`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -86,7 +86,7 @@ class NatsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """Everything that `DistributedRuntime.create` needs."""
+    """Configuration of a runtime: everything that `DistributedRuntime.create` needs."""
 
     etcd: EtcdConfig = dataclasses.field(default_factory=EtcdConfig)
     nats: NatsConfig = dataclasses.field(default_factory=NatsConfig)

@@ -267,7 +267,7 @@ class ModelOffer(NamedTuple):
 
 
 class Offers:
-    """Those of one process, by endpoint."""
+    """Offers of one process, by endpoint."""
 
     def __init__(self) -> None:
         self._by_path: dict[EndpointPath, ModelOffer] = {}

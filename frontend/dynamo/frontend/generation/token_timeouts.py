@@ -51,7 +51,7 @@ class Watched(Protocol):
 
 
 class _Mark(msgspec.Struct):
-    """How far an attempt was when it was last seen to get on."""
+    """Mark of how far an attempt was when it was last seen to get on."""
 
     start: int
     tokens: int
@@ -59,7 +59,7 @@ class _Mark(msgspec.Struct):
 
 
 class Progress:
-    """Who is how far; without clock and timer. Bounded by the attempts that are open."""
+    """Progress of attempts, without clock and timer. Bounded by the attempts that are open."""
 
     def __init__(self, limits: TokenLimits) -> None:
         self._limits = limits

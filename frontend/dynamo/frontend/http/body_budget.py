@@ -25,7 +25,7 @@ _OF_ONE_CALLER: Final = 0.75
 
 
 class Share(msgspec.Struct):
-    """What one body takes of the budget."""
+    """Share of the budget that one body takes."""
 
     caller: bytes
     bytes: int

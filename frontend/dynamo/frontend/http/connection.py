@@ -67,7 +67,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class State(ServerState):
-    """What all connections share, with the facts that uvicorn's lacks."""
+    """State that all connections share, with the facts that uvicorn's lacks."""
 
     def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
         super().__init__()

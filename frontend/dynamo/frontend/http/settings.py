@@ -38,7 +38,7 @@ class ClientTimeouts:
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Who may ask what."""
+    """Access: who may ask what."""
 
     api_keys_file: str = setting(
         "", "File with the keys that callers must show, one a line; read again when it changes. Empty: no keys.",

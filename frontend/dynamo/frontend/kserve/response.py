@@ -18,7 +18,7 @@ _DONE: Final = b"[DONE]"
 
 
 class Piece(msgspec.Struct):
-    """What one write of a stream says."""
+    """Piece: what one write of a stream says."""
 
     text: str = ""
     finish_reason: str | None = None

@@ -18,7 +18,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class _Kind(NamedTuple):
-    """How a datatype is written."""
+    """Kind of a datatype: how it is written."""
 
     contents: str
     """The field of `InferTensorContents`; empty: it has none."""

@@ -32,7 +32,7 @@ _LONG_NUMBER: Final = b"0" * (MAX_DIGITS + 1)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How many parts a JSON text has, outside of its strings."""
+    """Shape of a JSON text: how many parts it has, outside of its strings."""
 
     depth: int
     """At most `MAX_DEPTH` + 1, which stands for more."""

@@ -16,7 +16,7 @@ _encode = msgspec.json.encode
 
 
 class Identity(msgspec.Struct):
-    """What every chunk of one answer repeats."""
+    """Identity of an answer, which every chunk repeats."""
 
     id: str
     created: int

@@ -108,7 +108,7 @@ class Embedding:
 
 
 class Waiting:
-    """What becomes of one request: told by routing, by its gate, and by a frontend that leaves."""
+    """Wait of one request: what becomes of it is told by routing, by its gate, and by a frontend that leaves."""
 
     def __init__(self) -> None:
         self.over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()

@@ -43,7 +43,7 @@ STREAM_HEADERS: Headers = [
 
 
 class ResponseOptions(msgspec.Struct):
-    """What was asked of the answer's form."""
+    """Form of the answer, as it was asked for."""
 
     chat: bool
     choices: int

@@ -43,7 +43,7 @@ class ClientConnection(Protocol):
 
 
 class PlainWire:
-    """For callers of the app without a socket (tests, a chat in the same process)."""
+    """Wire for callers of the app without a socket (tests, a chat in the same process)."""
 
     def __init__(self, abort: Callable[[], None] | None) -> None:
         self._abort = abort

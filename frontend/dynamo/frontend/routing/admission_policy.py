@@ -82,7 +82,7 @@ NO_THRESHOLDS: Final = Thresholds()
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """How a frontend queues in front of routing."""
+    """Options of the queue in front of routing."""
 
     threshold: float | None = setting(
         None, "Requests wait while every worker has more prompt tokens to prefill than this multiple of its "
@@ -130,7 +130,7 @@ class QueueEntry(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """Those that wait, in the order of their turn: at most `limit`, each until its deadline.
+    """Queue of those that wait, in the order of their turn: at most `limit`, each until its deadline.
 
     Orders, as NVIDIA Dynamo's: `fcfs`, a `priority` of n as if it had come n seconds earlier; `lcfs`; `wspt`, few
     tokens and high priority first. A higher `strict_priority` goes before all of them.
@@ -199,7 +199,7 @@ class Queue(Generic[T]):
 
 
 class Verdict(enum.Enum):
-    """What is to happen to a request that comes."""
+    """Verdict on a request that comes."""
 
     GO = "go"
     WAIT = "wait"

@@ -62,7 +62,7 @@ class DisaggSettings:
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a frontend's settings mean."""
+    """Rules that a frontend's settings mean."""
 
     conditional: ConditionalDisagg | None = None
     max_local_prefill_length: int | None = None

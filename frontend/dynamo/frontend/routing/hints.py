@@ -39,7 +39,7 @@ _MAX_ID: Final = 2**53
 
 
 class Hints(msgspec.Struct):
-    """Of one request."""
+    """Hints of one request."""
 
     instance: int | None = None
     """The worker that it must go to."""

@@ -14,7 +14,7 @@ from dynamo.llm.kv_router.settings import KvRouterSettings
 
 @dataclass(frozen=True)
 class KvOptions(KvRouterSettings):
-    """How a frontend routes in kv mode."""
+    """Options of a frontend that routes in kv mode."""
 
     def with_changes(self, changes: RouterConfigOverride) -> tuple[Weights, float]:
         """Return weights and temperature of a request that has its own words on them."""

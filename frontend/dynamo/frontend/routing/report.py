@@ -20,7 +20,7 @@ FIELDS: Final = frozenset({"worker_id", "timing", "routing"})
 
 
 class Route(msgspec.Struct):
-    """Where one attempt goes, and why."""
+    """Route of one attempt, and why."""
 
     instance: int
     mode: str
@@ -58,7 +58,7 @@ def route_of(
 
 
 class RoutingReport:
-    """What one answer says of itself, per choice; `began` is when the request came, by `clock` and in Unix time."""
+    """Report of one answer on itself, per choice; `began` is when the request came, by `clock` and in Unix time."""
 
     def __init__(
         self, tells: frozenset[str], clock: Callable[[], float], began: tuple[float, float], depth: int

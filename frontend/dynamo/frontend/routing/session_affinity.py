@@ -23,7 +23,7 @@ _SWEPT: Final = 2
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """Whether and how sessions stay with their worker."""
+    """Settings of sessions: whether and how they stay with their worker."""
 
     ttl: int | None = setting(
         None, "Keep requests with one session id on one worker; seconds after which an idle session is forgotten.",

@@ -42,7 +42,7 @@ class Interrupted(Exception):  # noqa: N818 - a fact about the line; nobody's er
 
 
 class Answer(Protocol):
-    """What came for one request."""
+    """Answer to one request."""
 
     @property
     def status(self) -> int: ...
@@ -89,7 +89,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file goes."""
+    """Place of a file."""
 
     blob: Path
     lock: Path
@@ -108,7 +108,7 @@ class Place:
 
 
 class Patience:
-    """How long to wait before the next try, and when to give up. Pure."""
+    """Patience: how long to wait before the next try, and when to give up. Pure."""
 
     def __init__(self, tries: int = TRIES, first: float = 0.5) -> None:
         self._tries, self._backoff = tries, Backoff(first, LONGEST_WAIT)
@@ -128,7 +128,7 @@ class Patience:
 
 @dataclass
 class DownloadJob:
-    """What the files of one download share."""
+    """Download job: what its files share."""
 
     connection: HubConnection
     progress: Progress

@@ -80,7 +80,7 @@ def parse(source: str) -> HubModel | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to load of a repository."""
+    """Choice of what to load of a repository."""
 
     names: list[str]
     gguf: str | None = None

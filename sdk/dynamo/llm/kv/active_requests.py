@@ -25,7 +25,7 @@ IDLE = Load()
 
 
 class Loads(NamedTuple):
-    """Of several ranks, for one prompt."""
+    """Loads of several ranks, for one prompt."""
 
     prefill_tokens: list[int]
     blocks: list[int]

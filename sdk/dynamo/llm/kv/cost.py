@@ -19,7 +19,7 @@ _EVEN: Final = 1e-12
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """How much each term counts."""
+    """Weights of the terms of the cost."""
 
     overlap_credit: float = 1.0
     """Of a block that the rank's cache holds: 1 counts all of its prefill as saved, 0 ignores caches."""

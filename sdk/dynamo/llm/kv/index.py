@@ -20,7 +20,7 @@ MOST_RANKS: Final = 1 << 10
 
 
 class Rank(NamedTuple):
-    """Who has a KV cache of its own: one data-parallel rank of one worker."""
+    """Rank with a KV cache of its own: one data-parallel rank of one worker."""
 
     instance: int
     dp_rank: int = 0

@@ -30,7 +30,7 @@ MOST_PARTS: Final = 1 << 16
 
 
 class KvStep(NamedTuple):
-    """What one engine step did to the cache of one rank, by sequence hashes (64 bits)."""
+    """Step of an engine: what it did to the cache of one rank, by sequence hashes (64 bits)."""
 
     stored: Sequence[int]
     removed: Sequence[int] = ()

@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Where a request goes, and why."""
+    """Decision where a request goes, and why."""
 
     rank: Rank
     overlap_blocks: int

@@ -37,7 +37,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class Batch(NamedTuple):
-    """What one engine step said."""
+    """Batch of events of one engine step."""
 
     events: list[Event]
     dp_rank: int | None
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class UnreadableBatch(ValueError):  # noqa: N818 - what it is, not that it is one
-    """It is not what these engines send."""
+    """Error: it is not what these engines send."""
 
 
 def read_number(data: bytes) -> int:

@@ -47,7 +47,7 @@ class SpecDecodeStats(msgspec.Struct, frozen=True):
 
 
 class ForwardPassMetrics(msgspec.Struct, frozen=True):
-    """Both together, what 0.x's `publish` took."""
+    """Figures of both, together what 0.x's `publish` took."""
 
     worker_stats: WorkerStats
     kv_stats: KvStats

@@ -45,7 +45,7 @@ LAST_BEAT: Final = 10.0
 
 
 class KvPublisher:
-    """What one instance caches, told to whoever listens. `instance` gives its id as it is now."""
+    """Publisher of what one instance caches. `instance` gives its id as it is now."""
 
     def __init__(self, bus: Bus, path: EndpointPath, instance: Callable[[], int]) -> None:
         self._bus, self._path, self._instance = bus, path, instance

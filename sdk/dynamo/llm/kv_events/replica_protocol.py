@@ -64,7 +64,7 @@ class _Sent(msgspec.Struct, gc=False):
 
 
 class ReplicaSender:
-    """What one frontend says in one namespace. `listened`: somebody is there to hear it."""
+    """Sender of one frontend's requests in one namespace. `listened`: somebody is there to hear it."""
 
     def __init__(self, client: int) -> None:
         self.listened = False
@@ -162,7 +162,7 @@ RouterOf = Callable[[int], KvScheduler | None]
 
 
 class ReplicaReceiver:
-    """What the other frontends of one namespace have said, counted in this one's routers."""
+    """Receiver of what the other frontends of one namespace say, counted in this one's routers."""
 
     def __init__(self, client: int, router_of: RouterOf, patience: float = PATIENCE) -> None:
         self._client, self._router_of, self._patience = client, router_of, patience

@@ -44,13 +44,13 @@ class Shared(Protocol):
 
 
 class Sharing(Protocol):
-    """What tells them (`ReplicaSync`)."""
+    """Listener that tells them (`ReplicaSync`)."""
 
     def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> Shared | None: ...
 
 
 class Routing(Protocol):
-    """Whose requests are told."""
+    """Routing whose requests are told."""
 
     @property
     def router(self) -> KvScheduler: ...

@@ -45,7 +45,7 @@ OVERFULL: Final = "overfull"
 
 
 class Routed(Protocol):
-    """Whose router is told."""
+    """Routing whose router is told."""
 
     @property
     def router(self) -> KvScheduler: ...
@@ -58,7 +58,7 @@ class Control(Protocol):
 
 
 class Meter(Protocol):
-    """Where it is counted."""
+    """Meter where it is counted."""
 
     unfollowed: dict[str, int]
     """Instances by why their events are not followed."""

@@ -13,7 +13,7 @@ from dynamo.runtime.errors import InvalidArgument
 
 
 class FollowCounts:
-    """What following the workers' events came to."""
+    """Counts of following the workers' events."""
 
     def __init__(self) -> None:
         self.unfollowed: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Booking:
 
 
 class Target:
-    """Where a request may go."""
+    """Target: where a request may go."""
 
     def __init__(
         self, instance: int | None = None, allowed: frozenset[int] | None = None, dp_rank: int | None = None

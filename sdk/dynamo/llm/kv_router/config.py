@@ -48,7 +48,7 @@ _OF_A_REQUEST: Final = {
 
 
 class KvRouterConfig:
-    """How a `KvRouter` chooses. Defaults are NVIDIA Dynamo's; every keyword is an attribute.
+    """Configuration of how a `KvRouter` chooses. Defaults are NVIDIA Dynamo's; every keyword is an attribute.
 
     Raises `ValueError` for a keyword that nobody knows, for a value that can't be, and for one that asks for what is
     not here yet.

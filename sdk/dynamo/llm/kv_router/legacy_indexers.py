@@ -23,7 +23,7 @@ from dynamo.runtime.names import InstanceKey
 
 
 class KvIndexer:
-    """What the workers of a component (or of one endpoint) cache, by their own events."""
+    """Index of what the workers of a component (or of one endpoint) cache, by their own events."""
 
     def __init__(self, component: Component | Endpoint, block_size: int) -> None:
         if block_size < 1:
@@ -103,7 +103,7 @@ class KvIndexer:
 
 
 class ApproxKvIndexer:
-    """What caches probably hold, from what its user says was sent where, for `router_ttl_secs` each."""
+    """Index of what caches probably hold, from what its user says was sent where, for `router_ttl_secs` each."""
 
     def __init__(self, endpoint: Component | Endpoint, kv_block_size: int, router_ttl_secs: float = SECONDS) -> None:
         if kv_block_size < 1:

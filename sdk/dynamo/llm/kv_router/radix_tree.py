@@ -20,7 +20,7 @@ _HASH: Final = 1 << 64
 
 
 class OverlapScores:
-    """How many blocks of a prompt each worker holds from its beginning on."""
+    """Scores: how many blocks of a prompt each worker holds from its beginning on."""
 
     __slots__ = ("_scores",)
 

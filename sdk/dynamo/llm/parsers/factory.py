@@ -41,7 +41,7 @@ def nine_id() -> str:
 
 
 class ParserFactory:
-    """How answers of one model are read. Raises `InvalidArgument` where its card names a parser that isn't here."""
+    """Factory of one model's readers. Raises `InvalidArgument` where its card names a parser that isn't here."""
 
     def __init__(self, card: ModelCard, vocabulary: Vocabulary | None) -> None:
         tool, reasoning = card.tool_call_parser, card.reasoning_parser

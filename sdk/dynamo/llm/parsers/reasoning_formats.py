@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class ThoughtFormat:
-    """Where a thought begins and ends."""
+    """Format of thoughts: where one begins and ends."""
 
     opens: tuple[str, ...] = ("<think>",)
     closes: tuple[str, ...] = ("</think>",)

@@ -50,7 +50,7 @@ class EmbeddingRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class Vectors(msgspec.Struct):
-    """What one item of an engine holds."""
+    """Vectors that one item of an engine holds."""
 
     vectors: list[tuple[int, bytes]]
     """Inputs by their number, and their vectors."""

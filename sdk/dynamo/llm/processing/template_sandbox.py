@@ -41,7 +41,7 @@ _DICTIONARIES: Final = frozenset(("get", "items", "keys", "values", "copy"))
 
 
 class CountedContext(Context):
-    """What a template sees, with the budget of this render."""
+    """Context that a template sees, with the budget of this render."""
 
     budget: Budget
 

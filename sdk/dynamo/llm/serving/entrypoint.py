@@ -45,7 +45,7 @@ _REFUSED: Final = {
 
 
 class EngineType(enum.Enum):
-    """Who answers."""
+    """Type of the engine that answers."""
 
     Echo = "echo_full"
     """The prompt's own text."""
@@ -95,7 +95,7 @@ _LATER: Final = ("tokenizer_backend", "tokenizer_fallback", "reasoning_field_nam
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What `make_engine` gives to `run_input`."""
+    """Engine that `make_engine` gives to `run_input`."""
 
     args: EntrypointArgs
     engine: EngineOn | None = None

@@ -61,7 +61,7 @@ _WORDS: Final = {ModelType.TensorBased: "tensor"}
 
 
 class ModelInput(enum.Enum):
-    """What a model's `generate` is given."""
+    """Form of what a model's `generate` takes."""
 
     Text = "text"
     """The OpenAI body, as the client sent it; it yields OpenAI chunks."""

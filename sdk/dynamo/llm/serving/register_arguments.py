@@ -40,7 +40,7 @@ _RANGES: Final = {"context_length": 2, "kv_cache_block_size": 1, "migration_limi
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a program asked for, checked."""
+    """Registration that a program asked for, checked."""
 
     endpoint: Endpoint
     model_path: str

@@ -69,7 +69,7 @@ class RouterConfig:
 
 
 class RoutedEngine(Protocol):
-    """What answers requests after choosing a worker for each, for type hints of programs; a `KvRouter` does."""
+    """Engine that answers requests after choosing a worker for each, for type hints of programs; a `KvRouter` does."""
 
     async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Yield the pieces of the answer."""

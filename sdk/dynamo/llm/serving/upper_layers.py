@@ -23,7 +23,7 @@ EngineOn = Callable[[DistributedRuntime, str], AbstractAsyncContextManager[Faile
 
 
 class HttpFrontend(Protocol):
-    """What the entry point `frontend` is."""
+    """Type of the entry point `frontend`."""
 
     async def __call__(
         self, runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None],
@@ -39,14 +39,14 @@ class HttpFrontend(Protocol):
 
 
 class EngineHost(Protocol):
-    """What the entry point `worker` is."""
+    """Type of the entry point `worker`."""
 
     async def __call__(self, options: Mapping[str, Any]) -> EngineOn:
         """Load what the worker's settings name; `options` as above. `InvalidArgument` says what is wrong."""
 
 
 class Talk(Protocol):
-    """What the entry point `cli` is."""
+    """Type of the entry point `cli`."""
 
     async def __call__(self, runtime: DistributedRuntime, way: str, options: Mapping[str, Any], model: str) -> None:
         """Chat in this terminal (`text`), or answer one prompt from a pipe (`stdin`), with a model of `runtime`."""

@@ -61,7 +61,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client publishes of itself: what it has applied of the instances."""
+    """Record that a client publishes of itself: what it has applied of the instances."""
 
     kind: str
     epoch: str
@@ -79,7 +79,7 @@ class Joined(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """In routing before and after, with other contents."""
+    """Effect: the instance is in routing before and after, with other contents."""
 
     instance: Instance
 

@@ -30,7 +30,7 @@ class Readiness(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where in the store's history a registration stands."""
+    """Place of a registration in the store's history."""
 
     epoch: str
     revision: int

@@ -48,7 +48,7 @@ def here_subject(path: EndpointPath, client: int) -> str:
 
 
 class StaticWorkers:
-    """What a process says of itself and hears of the others, over one bus."""
+    """Workers that say what they are and hear of each other, over one bus."""
 
     def __init__(
         self, bus: Bus, store: Store, client: int, own: int, clock: Callable[[], float] = time.monotonic
@@ -108,7 +108,7 @@ class StaticWorkers:
 
 
 class _Looking:
-    """What was heard of one endpoint. Pure, but for the clock that it is given."""
+    """Instances that were heard of at one endpoint. Pure, but for the clock that it is given."""
 
     def __init__(self, path: EndpointPath, own: int, clock: Callable[[], float]) -> None:
         self._path, self._own, self._clock = path, own, clock

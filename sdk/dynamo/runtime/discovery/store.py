@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All entries of a prefix at one revision of the store."""
+    """Snapshot of all entries of a prefix at one revision of the store."""
 
     revision: int
     entries: list[Entry]

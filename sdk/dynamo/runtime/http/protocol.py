@@ -36,7 +36,7 @@ class Phase(Enum):
 
 
 class Fault(Enum):
-    """Why a request is refused before it is whole; the value is the status of its answer."""
+    """Fault of a request that is refused before it is whole; the value is the status of its answer."""
 
     UNREADABLE = 400
     HEADERS_TOO_LARGE = 431
@@ -44,7 +44,7 @@ class Fault(Enum):
 
 
 class ByteBounds(Interface):
-    """What one request may send, in bytes."""
+    """Bounds of what one request may send, in bytes."""
 
     @property
     def head(self) -> int:

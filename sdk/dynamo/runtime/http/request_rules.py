@@ -23,7 +23,7 @@ class BadRequestError(Exception):
 
 
 class Target(NamedTuple):
-    """What a request line asks for."""
+    """Target of a request line."""
 
     path: bytes
     """With its query."""

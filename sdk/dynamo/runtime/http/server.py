@@ -34,7 +34,7 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class ProbeLimits(NamedTuple):
-    """What one server takes. Times are in seconds and run from the beginning of what they bound, sizes in bytes."""
+    """Limits of one server. Times are in seconds and run from the beginning of what they bound, sizes in bytes."""
 
     connections: int = 128
     headers: float = 5.0

@@ -9,7 +9,7 @@ from dynamo.runtime.process.settings import setting
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """What connects a process, shows its health and ends it."""
+    """Options that connect a process, show its health and end it."""
 
     namespace: str = setting("", "Dynamo namespace.", env="DYN_NAMESPACE")
     system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")

@@ -32,7 +32,7 @@ _OFF: Final = ("", "0", "false", "no", "off")
 
 
 class Spot(NamedTuple):
-    """Where a task waits."""
+    """Spot where a task waits."""
 
     where: str
     """Function, file and line of the innermost coroutine."""

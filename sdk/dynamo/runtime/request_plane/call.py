@@ -22,7 +22,7 @@ from dynamo.runtime.transport.bus import Bus, OnMessage, Subscription, leave
 
 
 class CallOwner(Protocol):
-    """What a call needs of its caller."""
+    """Owner of a call, with what the call needs of it."""
 
     def cancelled(self, call: Call) -> None: ...
 

@@ -30,7 +30,7 @@ MAX_ALL: Final = 512 * 1024 * 1024
 
 
 class Shelf:
-    """How much is kept for all clients together."""
+    """Shelf that bounds what is kept for all clients together."""
 
     def __init__(self, most: int = MAX_ALL) -> None:
         self.most, self.used = most, 0

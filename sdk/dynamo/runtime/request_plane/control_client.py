@@ -31,7 +31,7 @@ OnReply = Callable[["ControlReply | DynamoException"], None]
 
 
 class ControlClient:
-    """What one client has asked and not yet heard."""
+    """Client's requests for control that were not answered yet."""
 
     def __init__(self, bus: Bus, client: int) -> None:
         self._bus = bus

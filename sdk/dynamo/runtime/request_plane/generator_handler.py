@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Wants(enum.Enum):
-    """How a handler takes the request's context."""
+    """Form in which a handler takes the request's context."""
 
     NO = 0
     SECOND = 1

@@ -79,7 +79,7 @@ class OpenStream:
 
 
 class _Claim:
-    """What a pong said, to be compared with what came once frames had time to settle."""
+    """Claim of a pong, to be compared with what came once frames had time to settle."""
 
     __slots__ = ("asked", "due", "pong")
 

@@ -33,7 +33,7 @@ OnPong = Callable[[Inbox, float, ControlReply | DynamoException], None]
 
 
 class Sending:
-    """Everything that one client sends to instances, over one bus."""
+    """Sender of one client's messages to instances, over one bus."""
 
     def __init__(
         self, bus: Bus, client: int, control_client: ControlClient, clock: Callable[[], float],

@@ -23,7 +23,7 @@ ASK_AGAIN: Final = 1.0
 
 
 class Pace(Generic[T]):
-    """What is under way to one worker, and who waits."""
+    """Pace of one worker: what is under way to it, and who waits."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window

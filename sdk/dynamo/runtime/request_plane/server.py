@@ -70,7 +70,7 @@ GONE_AFTER: Final = 3
 
 
 class RequestServer:
-    """All endpoints that one process serves over one bus."""
+    """Server of all endpoints of one process over one bus."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class MemorySubscription:
 
 
 class MemoryNetwork:
-    """What all buses of one world share."""
+    """Network that all buses of one world share."""
 
     def __init__(self, *, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         self.max_payload = max_payload
