@@ -88,7 +88,7 @@ class Application:
             await send({"type": "http.response.body", "body": b""})
             return
         if refusal.status == HTTPStatus.UNAUTHORIZED:
-            self._services.metrics.refused(refusal.code)
+            self._services.metrics.rejected(refusal.code)
         await respond_error(send, refusal, headers)
 
 

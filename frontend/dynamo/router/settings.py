@@ -43,7 +43,7 @@ class RouterSettings:
     )
     router_kv_overlap_score_weight: float | None = setting(
         None, "Older name of --router-prefill-load-scale; 0 ignores caches.", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT",
-        flags=["--kv-overlap-score-weight", "--overlap-score-weight"],
+        flags=["--kv-overlap-score-weight", "--overlap-score-weight"], hidden=True,
     )  # fmt: skip
     router_temperature: float = like(KvRouterSettings, "router_temperature", help="Randomness of the choice.")
     router_kv_events: bool = setting(
@@ -66,7 +66,7 @@ class RouterSettings:
     )
     router_ttl_secs: float = like(
         KvRouterSettings, "router_ttl_secs", help="How long a predicted block counts as cached.",
-        env="DYN_ROUTER_TTL_SECS",
+        flags=["--router-ttl"], aliases=(),
     )  # fmt: skip
     system_host: str = like(
         ProgramOptions, "system_host", default="0.0.0.0", help="Address of /live, /health and /metrics."

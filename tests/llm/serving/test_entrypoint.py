@@ -11,6 +11,7 @@ def test_a_nought_is_a_value() -> None:
     router = RouterConfig(RouterMode.KV, KvRouterConfig(overlap_score_weight=0.0, router_temperature=0.0))
     options = module._of_frontend(EntrypointArgs(EngineType.Dynamic, http_port=0, router_config=router))
     assert options["http_port"] == 0
-    assert (options["router_mode"], options["overlap_score_weight"], options["router_temperature"]) == ("kv", 0.0, 0.0)
+    weighing = ("router_mode", "router_prefill_load_scale", "router_temperature")
+    assert [options[name] for name in weighing] == ["kv", 0.0, 0.0]
     assert all(options[name] is None for name in ("http_host", "namespace", "migration_limit"))
     assert options["active_decode_blocks_threshold"] is None

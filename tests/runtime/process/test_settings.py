@@ -192,8 +192,9 @@ def test_a_borrowed_option_is_spelled_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("EXAMPLE_DEPTH", "7")
     assert parse(Borrowing, ["--origins", "a"]) == Borrowing(8, 1.5, ["a"])
     port, seconds, _ = options(Borrowing)
-    assert (port.opts, port.envvar, port.default) == (["--example-port"], "EXAMPLE_PORT", 8)
-    assert seconds.envvar == "EXAMPLE_SECONDS"
+    assert (port.opts, port.default) == (["--example-port"], 8)
+    assert "EXAMPLE_PORT" in (port.envvar or ())
+    assert "EXAMPLE_SECONDS" in (seconds.envvar or ())
 
 
 def test_borrowed_options_are_handed_on() -> None:

@@ -83,8 +83,9 @@ class RunSettings:
         WorkerSettings, "node_rank", help="Rank of this machine: 0 leads, the others follow (in=none)."
     )
     leader_addr: str = like(WorkerSettings, "leader_addr", help="HOST:PORT of rank 0; the same on each.")
-    kv_overlap_score_weight: float = like(
-        FrontendSettings, "overlap_score_weight", env=None, flags=(),
+    router_prefill_load_scale: float = like(
+        FrontendSettings, "router_prefill_load_scale", env=None,
+        aliases=("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
         help="How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
     )  # fmt: skip
     router_temperature: float = like(FrontendSettings, "router_temperature", env=None)
@@ -179,8 +180,8 @@ def frontend_settings(
         kserve_grpc_server=roles.input == "grpc",
         namespace=_namespace(roles, settings),
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
-        drain_seconds=0.0,
-        grace_seconds=5.0,
+        shutdown_delay_secs=0.0,
+        graceful_shutdown_timeout_secs=5.0,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

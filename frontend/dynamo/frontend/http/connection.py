@@ -237,7 +237,7 @@ class Connection(BoundedProtocol):
     def make_room(self) -> None:
         """Go, since somebody else needs the place; whose request has begun to come is told so."""
         self.server_state.crowd.leave(self)
-        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        self.server_state.metrics.rejected(CONNECTIONS_FULL)
         if self._begun and not self.deaf and not self.transport.is_closing():
             self._told_to_go("all connections are taken, and yours has waited longest")
         else:
@@ -254,7 +254,7 @@ class Connection(BoundedProtocol):
     def _turn_away(self) -> None:
         """Turn one connection too many away: tell it so, whatever it would ask."""
         self.server_state.crowd.leave(self)
-        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        self.server_state.metrics.rejected(CONNECTIONS_FULL)
         self._told_to_go(f"this frontend has {self.server_state.limits.connections} connections already")
 
     def _told_to_go(self, why: str) -> None:

@@ -72,7 +72,7 @@ class HttpServer:
         listener = TlsListener(  # before and after TLS there is no `Connection`, and so no timer
             sock, tls, self._connection, full=lambda n: too_many(n, len(state.crowd), state.limits.connections),
             seconds=state.limits.headers, shutdown_seconds=LINGER_SECONDS,
-            hit=state.metrics.hit, refused=state.metrics.refused,
+            hit=state.metrics.hit, refused=state.metrics.rejected,
         )  # fmt: skip
         listener.start(_BACKLOG)
         self._servers.append(listener)

@@ -157,8 +157,8 @@ class _Job(Job):
         context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
         return RequestScope(
             models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
-            hints=hints, again=services.pool.again, trace=self.trace, hold_seconds=services.settings.hold_seconds,
-            watch=services.watch,
+            hints=hints, again=services.pool.again, trace=self.trace, watch=services.watch,
+            hold_seconds=services.settings.worker_wait_timeout_secs,
         )  # fmt: skip
 
     def _send_on(
@@ -223,7 +223,7 @@ class _Job(Job):
     async def _timed(self, scope: Scope, sending: Any) -> None:
         """Cut off a client that takes nothing for too long."""
         try:
-            async with asyncio.timeout(self._services.settings.stall_seconds):
+            async with asyncio.timeout(self._services.settings.write_timeout_secs):
                 await sending
         except TimeoutError:
             log.info("[%s] a client that does not read is cut off (%s)", self._rid, CLIENT_STALL)

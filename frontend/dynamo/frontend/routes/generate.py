@@ -107,7 +107,7 @@ class _Job(Job):
             await self._tell(models, requests[0], hints, send)
             return False
         self.output = ResponseStream(
-            send, wire_of(scope), stall_seconds=services.settings.stall_seconds, meter=self._meter,
+            send, wire_of(scope), stall_seconds=services.settings.write_timeout_secs, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
         self._start(models, requests, options, self._intake.deadline, hints)
@@ -228,7 +228,7 @@ class _Job(Job):
         request_scope = RequestScope(
             models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
             migration=models.migration, hints=hints, again=services.pool.again, trace=self.trace,
-            hold_seconds=services.settings.hold_seconds,
+            hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
             shown=None if parsing is None else parsing.shown,
         )  # fmt: skip

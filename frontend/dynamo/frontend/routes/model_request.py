@@ -138,7 +138,7 @@ class Job(ABC):
         self._model = name  # that it is known shows when it is refused: its bound is reached
         self._intake.to_model(name, answers)
         self._model = UNKNOWN
-        hold, deadline = self._services.settings.hold_seconds, self._intake.deadline
+        hold, deadline = self._services.settings.worker_wait_timeout_secs, self._intake.deadline
         if deadline is not None:
             hold = min(hold, max(0.0, deadline - time.monotonic()))
         pool = self._services.pool
@@ -181,7 +181,7 @@ class Job(ABC):
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
         took = self._services.clock() - self._began
         if status == 503 and self._meter is not None:
-            self._meter.add("model_rejection_total")
+            self._meter.rejected(code)
         if (limit := _LIMIT_OF.get(code)) is not None:
             self._services.metrics.hit(limit)
         if self._meter is not None:

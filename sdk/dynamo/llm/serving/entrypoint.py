@@ -199,7 +199,7 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
     if args.engine_type is EngineType.Dynamic:
         options["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
     else:  # the engine's own runtime has no other
-        options |= {"namespace": None, "namespace_prefix": None, "hold_seconds": _HOLD_SECONDS}
+        options |= {"namespace": None, "namespace_prefix": None, "worker_wait_timeout_secs": _HOLD_SECONDS}
     return options | ({} if router is None else _of_router(router))
 
 
@@ -220,7 +220,7 @@ def _of_router(config: RouterConfig) -> dict[str, Any]:
         options["router_session_affinity_mode"] = config.session_affinity_mode
     if kv is not None:
         options |= {
-            "overlap_score_weight": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
+            "router_prefill_load_scale": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
             "router_ttl_secs": kv.router_ttl_secs,
         }  # fmt: skip
     return options

@@ -82,7 +82,7 @@ class EngineProgramSettings:
     system_host: str = like(WorkerSettings, "system_host", help="Address of /health, /live and /metrics.")
     system_port: int = like(WorkerSettings, "system_port")
     open_engine_routes: bool = like(WorkerSettings, "open_engine_routes")
-    grace_seconds: float = like(WorkerSettings, "grace_seconds")
+    graceful_shutdown_timeout_secs: float = like(WorkerSettings, "graceful_shutdown_timeout_secs")
     discovery_backend: str = like(WorkerSettings, "discovery_backend", help="Where workers are registered.")
     verbose: int = 0
 
