@@ -82,5 +82,5 @@ def any_etcd_version(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
 def bus_server(request: pytest.FixtureRequest) -> NatsServer | None:
     """For a test over both buses: the shared server, and None for memory."""
-    found: NatsServer | None = request.getfixturevalue("nats_server") if request.param == "nats" else None
-    return found
+    server: NatsServer | None = request.getfixturevalue("nats_server") if request.param == "nats" else None
+    return server

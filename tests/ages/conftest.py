@@ -1,4 +1,4 @@
-"""Programs as people wrote them for the original, each a process of its own against a real etcd and NATS."""
+"""Programs as people wrote them for NVIDIA Dynamo, each a process of its own against a real etcd and NATS."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Program:
         """The first line printed that begins so."""
 
         def find() -> str | None:
-            found = next((one for one in self.lines if one.startswith(line)), None)
-            assert found or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
-            return found
+            printed = next((entry for entry in self.lines if entry.startswith(line)), None)
+            assert printed or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
+            return printed
 
-        found: str = eventually(f"{self.name} prints {line!r}: {self.lines} {self.said[-2000:]}", find, LIMIT)
-        return found
+        text: str = eventually(f"{self.name} prints {line!r}: {self.lines} {self.said[-2000:]}", find, LIMIT)
+        return text
 
     def end(self, code: int = 0) -> list[str]:
         """Wait for its end by itself; what it printed."""

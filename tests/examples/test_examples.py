@@ -75,14 +75,14 @@ class Served:
 
     def greeting(self) -> tuple[str, str, str]:
         """Model, URL and curl line of the next pipeline that serves."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         deadline = time.monotonic() + DEADLINE
-        while "curl" not in found:
+        while "curl" not in values:
             line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
             assert line, "ended before it served"
             if match := re.match(r" *(model|url|curl) +(.*)", line):
-                found[match[1]] = match[2].strip()
-        return found["model"], found["url"], f"curl {found['curl']}"
+                values[match[1]] = match[2].strip()
+        return values["model"], values["url"], f"curl {values['curl']}"
 
     def rest(self) -> str:
         """What it wrote until its end."""
@@ -175,7 +175,7 @@ def test_migration_survives_a_kill(served: Served, tmp_path: Path) -> None:
         return metric('migration_type="ongoing_request"') > 0
 
     with ThreadPoolExecutor(8) as pool:
-        expected = [one["choices"][0] for one in pool.map(answer, range(8))]
+        expected = [entry["choices"][0] for entry in pool.map(answer, range(8))]
         begun = metric("time_to_first_token_seconds_count")
         answers = pool.map(answer, range(8))
         pids = [pid for pid, command in processes(tmp_path).items() if "dynamo.worker" in command]
@@ -188,7 +188,7 @@ def test_migration_survives_a_kill(served: Served, tmp_path: Path) -> None:
         while not migrated():
             assert time.monotonic() < deadline, "the kill met no answer"
             time.sleep(0.1)
-        assert [one["choices"][0] for one in answers] == expected
+        assert [answer["choices"][0] for answer in answers] == expected
     assert served.stop() == 130
 
 
@@ -206,7 +206,7 @@ def test_disagg_has_prompts_computed_elsewhere(served: Served) -> None:
         assert answer["usage"]["completion_tokens"] == 5
         said = answer["nvext"]["worker_id"]
         pairs.add((said["prefill_worker_id"], said["decode_worker_id"]))
-    prefills, decodes = {one for one, _ in pairs}, {one for _, one in pairs}
+    prefills, decodes = {pair for pair, _ in pairs}, {pair for _, pair in pairs}
     assert (len(prefills), prefills & decodes) == (2, set())
     assert served.stop() == 130
 
@@ -253,12 +253,12 @@ def living(state: Path) -> list[str]:
 
 def processes(state: Path) -> dict[int, str]:
     """The same by their ids."""
-    mark, found = f"XDG_STATE_HOME={state}".encode(), {}
+    mark, processes = f"XDG_STATE_HOME={state}".encode(), {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if folder.name.isdecimal() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-    return found
+                processes[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    return processes
 
 
 @pytest.mark.processes
@@ -340,7 +340,7 @@ def test_embeddings_makes_vectors(served: Served) -> None:
     assert len(json.loads(done.stdout)["data"][0]["embedding"]) == 640
     with openai.OpenAI(base_url=url, api_key="any", timeout=100) as client:
         answer = client.embeddings.create(model=model, input=["one", "two, three", "one"])
-        assert [len(one.embedding) for one in answer.data] == [640] * 3
+        assert [len(item.embedding) for item in answer.data] == [640] * 3
         assert answer.data[0].embedding == pytest.approx(answer.data[2].embedding, abs=1e-3)
         with pytest.raises(openai.NotFoundError, match="POST /v1/embeddings"):
             client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])

@@ -81,7 +81,7 @@ def give_up(site: Any) -> None:
 def of_requests() -> dict[int, Any]:
     """What is made for a request, as far as it is there, by id."""
     kinds = (Choice, SseResponse, ResponseStream, Context, Slot)
-    return {id(one): one for one in gc.get_objects() if isinstance(one, kinds)}
+    return {id(entry): entry for entry in gc.get_objects() if isinstance(entry, kinds)}
 
 
 @pytest.mark.parametrize("settings", [{}, {"backend_stream_timeout_secs": 60, "max_concurrent_requests": 1}])
@@ -115,9 +115,9 @@ def test_whole_given_up_refused_and_waiting_ones(
     for _ in range(2):
         figures = {"total_kv_blocks": 200, "max_num_batched_tokens": 100, "max_num_seqs": 8}
         site.worker(engines(delay=0.005), figures=figures, kv_cache_block_size=8)
-    found = asyncio.run(many(site.url, Random(7)))
-    assert set(found) <= {0, 200, 503}
-    assert found.count(200) > REQUESTS // 10
+    outcome = asyncio.run(many(site.url, Random(7)))
+    assert set(outcome) <= {0, 200, 503}
+    assert outcome.count(200) > REQUESTS // 10
     (only,) = sets
     gate, sessions = only.gate, only.sessions
     assert gate is not None
@@ -181,14 +181,14 @@ def test_of_both_parts(
         site.worker(moody, path="test.prefill.generate", role="prefill", wait=False, figures=figures)
     for engine in (decode, refuses):
         site.worker(engine, role="decode", figures={"total_kv_blocks": 2000})
-    found = asyncio.run(many(site.url, Random(7)))
-    assert set(found) <= {0, 200}
-    assert found.count(200) > REQUESTS // 3
+    outcome = asyncio.run(many(site.url, Random(7)))
+    assert set(outcome) <= {0, 200}
+    assert outcome.count(200) > REQUESTS // 3
     assert len(sets) == 2
-    workers = [worker for one in sets for worker in one.workers.values()]
+    workers = [worker for entry in sets for worker in entry.workers.values()]
     assert len(workers) == 4
     within("nothing runs", lambda: not any(worker.open_streams for worker in workers))
-    for one in sets:
-        assert {(load.prefill_tokens, load.blocks) for load in one.loads()} == {(0, 0)}
+    for item in sets:
+        assert {(load.prefill_tokens, load.blocks) for load in item.loads()} == {(0, 0)}
     counted = {name: site.metric(f"model_{name}_total", model="m") for name in ("remote_prefills", "prefill_fallbacks")}
     assert all(counted.values()), counted

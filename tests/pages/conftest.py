@@ -1,4 +1,4 @@
-"""What the tests of the original's guides share: their rows, small models, one etcd and one NATS."""
+"""What the tests of NVIDIA Dynamo's guides share: their rows, small models, one etcd and one NATS."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.worker.chain_model import write_checkout, write_gguf
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     """The rows that name this test; one that it doesn't take fails it."""
     file = request.node.path.relative_to(request.config.rootpath)
-    found = Rows(f"{file}::{request.node.originalname}")
-    yield found
-    assert not found.left, f"the table says that this test shows them: {sorted(found.left)}"
+    rows = Rows(f"{file}::{request.node.originalname}")
+    yield rows
+    assert not rows.left, f"the table says that this test shows them: {sorted(rows.left)}"
 
 
 @pytest.fixture(scope="session")

@@ -76,5 +76,8 @@ async def answers(env: Mapping[str, str], path: str, request: Any) -> list[Any]:
     async with await DistributedRuntime.create(config) as runtime:
         client = await runtime.endpoint(path).client()
         async with asyncio.timeout(60):
-            streams = [await client.direct(request, one, annotated=False) for one in await client.wait_for_instances()]
+            streams = [
+                await client.direct(request, instance, annotated=False)
+                for instance in await client.wait_for_instances()
+            ]
             return [item for stream in streams async for item in stream]

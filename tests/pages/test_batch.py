@@ -19,11 +19,11 @@ def test_a_file_of_prompts(rows: Rows, own: dict[str, str], tmp_path: Path) -> N
     words = {**own, "PROMPTS.jsonl": str(tmp_path / "prompts.jsonl")}
     done = piped(command(rows["batch"], words, "--request-template", own["GREEDY"]), "", environment(tmp_path))
     assert done.returncode == 0, done.stderr
-    found = {}
+    table = {}
     for line in (tmp_path / "output.jsonl").read_text().splitlines():
         entry = json.loads(line)
-        found[entry["text"]] = (entry["response"], entry["tokens_in"], entry["tokens_out"])
+        table[entry["text"]] = (entry["response"], entry["tokens_in"], entry["tokens_out"])
         assert set(entry) >= {name for name in rows["batch, output"].what.split("`")[3::2] if "jsonl" not in name}
     assert list(json.loads(rows["batch, input"].what.split("`")[1].replace("PROMPT", '""'))) == ["text"]
-    assert found == {"capital of 3": ("45", 12, 3), "what is 34": ("5", 10, 2)}
+    assert table == {"capital of 3": ("45", 12, 3), "what is 34": ("5", 10, 2)}
     assert "Ran 2 files in" in done.stderr

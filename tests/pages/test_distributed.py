@@ -57,9 +57,9 @@ def where(client: openai.OpenAI, model: str, prompt: str = "x") -> tuple[int, in
     """The instance that one more request goes to, and what of its prompt was cached there."""
     asked = {"nvext": {"extra_fields": ["worker_id"]}}
     made = client.completions.create(model=model, prompt=prompt, max_tokens=1, extra_body=asked)
-    told = made.model_dump()
-    details = told["usage"].get("prompt_tokens_details") or {}
-    return int(told["nvext"]["worker_id"]["decode_worker_id"]), int(details.get("cached_tokens") or 0)
+    fields = made.model_dump()
+    details = fields["usage"].get("prompt_tokens_details") or {}
+    return int(fields["nvext"]["worker_id"]["decode_worker_id"]), int(details.get("cached_tokens") or 0)
 
 
 def load(env: Mapping[str, str], path: str) -> list[Any]:
@@ -140,8 +140,8 @@ def test_streams(rows: Rows, own: dict[str, str], system: System, servers: dict[
         return client.completions.create(model="echo", prompt=prompt, max_tokens=len(prompt), stream=True)
 
     def active() -> int:
-        found = load(servers, f"{path}.load_metrics")
-        return sum(figures["worker_stats"]["request_active_slots"] for figures in found)
+        document = load(servers, f"{path}.load_metrics")
+        return sum(figures["worker_stats"]["request_active_slots"] for figures in document)
 
     stream = asked("x" * 4000)
     next(stream)

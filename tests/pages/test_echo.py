@@ -28,7 +28,7 @@ def test_echo_core(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_echo_full(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
-    """The prompt, under the default name and one's own, by each name of the engine; the pause is what is set."""
+    """The prompt, under the default name and a chosen one, by each name of the engine; the pause is what is set."""
     env = environment(tmp_path)
     del env["DYN_TOKEN_ECHO_DELAY_MS"]
     pauses = {"echo_full": 0.01, "echo_full, name": 0.01, "echo delay": 0.001, "echo": 0.01}

@@ -89,9 +89,9 @@ def hub(own: dict[str, str], tmp_path: Path) -> Iterator[Hub]:
     shutil.copytree(own["CHECKOUT"], tmp_path / "served/org/chain")
     (tmp_path / "served/org/chain-GGUF").mkdir()
     shutil.copy(own["MODEL.gguf"], tmp_path / "served/org/chain-GGUF/chain-F32.gguf")
-    with fetching.serving(tmp_path / "served") as found:
-        found.token = "hf_of_ours"
-        yield found
+    with fetching.serving(tmp_path / "served") as served:
+        served.token = "hf_of_ours"
+        yield served
 
 
 def test_models_of_the_hub(rows: Rows, own: dict[str, str], hub: Hub, tmp_path: Path) -> None:

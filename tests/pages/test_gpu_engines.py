@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(20
 def hub(own: dict[str, str], tmp_path: Path) -> Iterator[Hub]:
     """With the model as ORG/MODEL."""
     shutil.copytree(own["CHECKOUT"], tmp_path / "served/org/chain")
-    with fetching.serving(tmp_path / "served") as found:
-        yield found
+    with fetching.serving(tmp_path / "served") as served:
+        yield served
 
 
 def test_lines_reach_their_engine(

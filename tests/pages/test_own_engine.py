@@ -65,9 +65,9 @@ def test_text_in_text_out(rows: Rows, own: dict[str, str], tmp_path: Path) -> No
     words = {**own, "ENGINE.py": str(file)}
     lines = [(rows[name].words(**words), "hi\n") for name in ("pystr", "trtllm, file")]
     rows.shows("visible gpus")
-    plain, told = run_all(lines, environment(tmp_path, CUDA_VISIBLE_DEVICES="3"))
+    plain, with_gpus = run_all(lines, environment(tmp_path, CUDA_VISIBLE_DEVICES="3"))
     assert (plain.code, plain.out, plain.err) == (0, "hi;3;\n", "")
-    assert (told.code, told.out, told.err) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
+    assert (with_gpus.code, with_gpus.out, with_gpus.err) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
 
 
 def test_text_over_http(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_a_program_serves_an_endpoint(rows: Rows, servers: dict[str, str], tmp_p
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
     with running([sys.executable, str(file)], tmp_path / "log", servers) as process:
-        found = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
-        assert found == [{"number": number} for number in range(3)]
+        outcome = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
+        assert outcome == [{"number": number} for number in range(3)]
         assert process.end() == 0, process.log.read_text()

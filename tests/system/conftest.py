@@ -64,12 +64,12 @@ class Process:
             assert self.popen.poll() is None, f"{self.name} ended: {self.text()[-2000:]}"
             for line in reversed(self.text().splitlines()):
                 if line.startswith("ready "):
-                    found: dict[str, Any] = json.loads(line.removeprefix("ready "))
-                    return found
+                    document: dict[str, Any] = json.loads(line.removeprefix("ready "))
+                    return document
             return None
 
-        found: dict[str, Any] = eventually(f"{self.name} is ready: {self.text()[-2000:]}", find, within)
-        return found
+        fields: dict[str, Any] = eventually(f"{self.name} is ready: {self.text()[-2000:]}", find, within)
+        return fields
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -84,9 +84,9 @@ class Process:
 
 def binary(name: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
-    assert found, f"{name} is not installed"
-    return found
+    binary = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
+    assert binary, f"{name} is not installed"
+    return binary
 
 
 class Stack:
@@ -214,15 +214,15 @@ def opened(folder: Path) -> Iterator[Stack]:
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     """An empty deployment, for a test that kills, counts or configures."""
-    with opened(tmp_path) as found:
-        yield found
+    with opened(tmp_path) as stack:
+        yield stack
 
 
 @pytest.fixture(scope="module")
 def shared_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One for all tests of a file that leave it as it was: a frontend and a worker cost two seconds of CPU to start."""
-    with opened(tmp_path_factory.mktemp("shared")) as found:
-        yield found
+    with opened(tmp_path_factory.mktemp("shared")) as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class Collector:
     def take(self, path: str, request: ExportTraceServiceRequest) -> None:
         assert path == "/v1/traces"
         for resource in request.resource_spans:
-            named = {one.key: one.value.string_value for one in resource.resource.attributes}
+            named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
             for scope in resource.scope_spans:
                 self.spans += [(named["service.name"], span) for span in scope.spans]
 
@@ -116,7 +116,7 @@ def test_one_trace_over_two_processes(servers: dict[str, str], collector: Collec
                 "engine": ("dynamo-worker", "handle_payload"),
             }
             (asked,) = [span for _, span in collector.spans if span.name == "http-request"]
-            said = {one.key: one.value for one in asked.attributes}
+            said = {attribute.key: attribute.value for attribute in asked.attributes}
             assert said["http.response.status_code"].int_value == 200
             assert said["x_request_id"].string_value == answer.headers["x-request-id"]
             assert [event.name for event in asked.events] == ["first_token"]

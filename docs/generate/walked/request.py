@@ -94,7 +94,7 @@ def _ask(url: str, sockets: list[Path]) -> Files:
 
 
 def _tokens(reply: httpx.Response) -> Iterator[str]:
-    """The texts of a stream's chunks that have some."""
+    """Yield the texts of a stream's chunks that have some."""
     for line in reply.iter_lines():
         if line.startswith("data: {"):
             for choice in json.loads(line.removeprefix("data: "))["choices"]:

@@ -137,7 +137,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own: unknown routes and wrong methods."""
+    """Return starlette's own errors: unknown routes and wrong methods."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_reply(unknown_route(request.method, request.url.path))

@@ -167,7 +167,7 @@ def _busy_thresholds(settings: FrontendSettings, metrics: Metrics) -> BusyThresh
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:
-    """HTTP's bound socket; `InvalidArgument` says why it can't be had."""
+    """Open HTTP's socket, bound; `InvalidArgument` says why it can't be had."""
     return _opened(settings, *settings.web_port, shared)
 
 

@@ -26,7 +26,7 @@ class OpenRequests(Protocol):
     """A request that is being answered."""
 
     def refused(self, error: Exception) -> None:
-        """Nothing more comes of it; fine where it is over."""
+        """Note that nothing more comes of it; fine where it is over."""
 
 
 class RunningServer(Protocol):
@@ -34,7 +34,7 @@ class RunningServer(Protocol):
 
     @property
     def asked(self) -> float:
-        """When the last request for a model came."""
+        """Return when the last request for a model came."""
 
     @property
     def running(self) -> int:
@@ -45,7 +45,7 @@ class RunningServer(Protocol):
 
 
 class Lifecycle(msgspec.Struct):
-    """Where the process stands."""
+    """Lifecycle of the process."""
 
     draining: bool = False
 

@@ -70,11 +70,11 @@ def test_a_batch_that_is_killed_half_way_loses_and_doubles_nothing(tmp_path: Pat
     assert f"of {LINES} lines were in" in done.stderr
     assert f"With the runs before: {LINES} lines" in done.stderr
     assert f"{8 * LINES} tokens out" in done.stderr
-    found = written(tmp_path)
-    names = [line["text"].removeprefix("prompt ") if "text" in line else line["custom_id"] for line in found]
+    files = written(tmp_path)
+    names = [line["text"].removeprefix("prompt ") if "text" in line else line["custom_id"] for line in files]
     assert sorted(map(int, names)) == list(range(LINES))
-    assert {line["tokens_out"] for line in found if "text" in line} == {8}
-    assert {line["response"]["body"]["usage"]["completion_tokens"] for line in found if "text" not in line} == {8}
+    assert {line["tokens_out"] for line in files if "text" in line} == {8}
+    assert {line["response"]["body"]["usage"]["completion_tokens"] for line in files if "text" not in line} == {8}
     assert not (tmp_path / "output.jsonl.progress").exists()
 
 
@@ -89,7 +89,7 @@ def test_order_and_bad_lines(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
-    """The original's sentence, exit code 1."""
+    """NVIDIA Dynamo's sentence, exit code 1."""
     done = run([f"in=batch:{tmp_path}", "out=mocker", "--model-path", "/does/not/exist"], tmp_path)
     assert done.returncode == 1
     assert done.stderr == f"error: Missing or not a file: {tmp_path}. Should be a JSON Lines file.\n"

@@ -135,16 +135,16 @@ class Workplace:
     def processes(self) -> dict[int, str]:
         """Every living process that was started from here, however far down."""
         mark = f"XDG_STATE_HOME={self.state}".encode()
-        found = {}
+        table = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
             try:
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    table[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-        return found
+        return table
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE

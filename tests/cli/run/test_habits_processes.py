@@ -1,4 +1,4 @@
-"""Whole processes, as the original's pages start them: network names, several models, load_metrics, the console."""
+"""Whole processes, as NVIDIA Dynamo's pages start them: network names, several models, load_metrics, the console."""
 
 import asyncio
 import contextlib
@@ -115,8 +115,8 @@ def test_network_names(servers: dict[str, str], tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(running(argv, tmp_path / name, servers)) for name, argv in lines.items()]
         asked = stack.enter_context(running(front, tmp_path / "front", servers))
-        for one in started:
-            ready(one)
+        for process in started:
+            ready(process)
         client = stack.enter_context(openai.OpenAI(base_url=f"{ready(asked)['url']}/v1", api_key="x", timeout=60))
         eventually(
             "all models are listed", lambda: {model.id for model in client.models.list()} == {"qwen", "llama", "draft"}
@@ -150,9 +150,9 @@ def test_the_console_shows_a_server(tmp_path: Path) -> None:
     with running(argv, tmp_path / "log", {**env, "DYN_CONSOLE": "1"}) as server:
         ready(server)
         lines = asked("--json").stdout.splitlines()
-        found = json.loads(lines[-1])
-        assert found["pid"] == server[0].pid
-        assert all(task["since"] >= 0 and task["where"] for task in found["tasks"])
+        document = json.loads(lines[-1])
+        assert document["pid"] == server[0].pid
+        assert all(task["since"] >= 0 and task["where"] for task in document["tasks"])
         shown = asked(str(server[0].pid), "--stack").stdout
         assert shown.startswith(f"process {server[0].pid}")
         assert "WAITS FOR" in shown

@@ -33,10 +33,10 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def eventually(what: str, check: Callable[[], Any], within: float = 30.0) -> Any:
     """Poll `check` until it is true, or fail with `what`."""
     deadline = time.monotonic() + within
-    while not (found := check()):
+    while not (result := check()):
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 class Process:
@@ -53,8 +53,8 @@ class Process:
         def look() -> dict[str, Any] | None:
             text = self.log.read_text()
             assert self.popen.poll() is None, text
-            found = re.search(r"^ready (\{.*\})$", text, re.MULTILINE)
-            return json.loads(found[1]) if found else None
+            match = re.search(r"^ready (\{.*\})$", text, re.MULTILINE)
+            return json.loads(match[1]) if match else None
 
         return dict(eventually(f"a ready line in {self.log}", look, 60))
 

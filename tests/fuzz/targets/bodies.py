@@ -43,8 +43,8 @@ REQUIRED: Final = {"/v1/chat/completions": ("model", "messages"), "/v1/completio
 
 def kinds() -> dict[str, type[msgspec.Struct]]:
     """The struct that checks what each route is sent."""
-    found: dict[str, Any] = {path: kind for path, (kind, _, _) in openapi._BODIES.items()}
-    return found | {"/busy_threshold": BusyThresholdRequest}
+    fields: dict[str, Any] = {path: kind for path, (kind, _, _) in openapi._BODIES.items()}
+    return fields | {"/busy_threshold": BusyThresholdRequest}
 
 
 def places(kind: type[msgspec.Struct]) -> list[tuple[str, ...]]:
@@ -65,8 +65,8 @@ def _structs(info: inspect.Type) -> Iterator[type[msgspec.Struct]]:
     if isinstance(info, inspect.StructType):
         yield info.cls
     elif isinstance(info, inspect.UnionType):
-        for one in info.types:
-            yield from _structs(one)
+        for entry in info.types:
+            yield from _structs(entry)
     elif isinstance(info, inspect.Metadata):
         yield from _structs(info.type)
     elif isinstance(info, inspect.ListType):

@@ -112,7 +112,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class State(ServerState):
-    """What all connections share, with the facts that uvicorn's lacks."""
+    """State that all connections share, with the facts that uvicorn's lacks."""
 
     def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Connection(BoundedProtocol):
             self._linger()
 
     def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
-        """What writes the head of a chunked answer and its first chunk, as `send` would, without what that looks for.
+        """Return what writes the head of a chunked answer and its first chunk, as `send` would, but with fewer checks.
 
         It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
         """
@@ -257,7 +257,7 @@ class Connection(BoundedProtocol):
         return begin
 
     def writer(self, send: Any) -> Callable[[bytes], bool]:
-        """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
+        """Return what writes one chunk of the answer of this `send`, as it would, without a coroutine per token.
 
         An empty chunk would end the answer. It says False, and writes nothing, where the client has no room or
         the answer is not a chunked one.
@@ -298,7 +298,10 @@ class Connection(BoundedProtocol):
 
     @property
     def halfway(self) -> bool:
-        """A request is coming, or has come and waits in the kernel: it is answered before the connection ends."""
+        """Tell whether a request is coming, or has come and waits in the kernel.
+
+        It is answered before the connection ends.
+        """
         if self.deaf or self.transport.is_closing():
             return False
         return (self.phase is Phase.HEADERS and self._begun) or (not self.flow.read_paused and self.unread)
@@ -321,7 +324,7 @@ class Connection(BoundedProtocol):
         return chosen is not None
 
     def _turn_away(self) -> None:
-        """One connection too many: tell it so, whatever it would ask."""
+        """Turn one connection too many away: tell it so, whatever it would ask."""
         self.server_state.crowd.leave(self)
         self.server_state.metrics.rejected(CONNECTIONS_FULL)
         self._told_to_go(f"this frontend has {self.server_state.limits.connections} connections already")
@@ -367,7 +370,10 @@ class Connection(BoundedProtocol):
             self._late("headers")
 
     def _not_its_fault(self) -> bool:
-        """What is late may be here: nobody reads it, since requests before it come first, or the loop stood still."""
+        """Tell whether what is late may be here.
+
+        Nobody reads it, since requests before it come first, or the loop stood still.
+        """
         if self.flow.read_paused:
             return True
         self._spared += 1

@@ -50,7 +50,7 @@ _PAIR: Final = 12
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How many parts a JSON text has, outside of its strings."""
+    """Shape of a JSON text: how many parts it has, outside of its strings."""
 
     depth: int
     """At most `MAX_DEPTH` + 1, which stands for more."""
@@ -91,7 +91,10 @@ def check_shape(raw: bytes) -> None:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    """Whether there are enough brackets for it. Mostly there are few, and finding those few is faster than counting."""
+    """Tell whether there are enough brackets for it.
+
+    Mostly there are few, and finding those few is faster than counting.
+    """
     if len(raw) <= _SHORT:
         return len(raw.translate(None, _NOT_OPENING)) > MAX_DEPTH
     number = 0

@@ -82,7 +82,7 @@ def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input
 
 
 def convert(body: dict[str, Any], kind: type[Any]) -> Any:
-    """`body` as a struct, or a 400 that names the field."""
+    """Return `body` as a struct, or a 400 that names the field."""
     take_whole_prompt(body)
     try:
         return msgspec.convert(body, kind)
@@ -106,7 +106,7 @@ def take_whole(body: dict[str, Any], refused: str) -> bool:
 
 
 def take_whole_prompt(body: dict[str, Any]) -> None:
-    """The same for token ids of a prompt, whose type msgspec doesn't know."""
+    """Take the same for token ids of a prompt, whose type msgspec doesn't know."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not {float, list}.isdisjoint(map(type, prompt)):
         _take(body, "prompt")
@@ -191,7 +191,7 @@ _calls_of = attrgetter("tool_calls")
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    """Templates read the arguments of calls as JSON: bound what all of them together are made of."""
+    """Bound what the arguments of calls are made of, all together: templates read them as JSON."""
     texts = [text for message in messages for call in message.tool_calls or () if (text := _arguments(call))]
     if sum(map(len, texts)) <= SMALL:
         return
@@ -273,7 +273,7 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
-    """Fields of `body` that nothing here knows; their names are cut."""
+    """Return the fields of `body` that nothing here knows; their names are cut."""
     nvext = body.get("nvext")
     if nvext is None and _KNOWN[kind].issuperset(body):
         return []

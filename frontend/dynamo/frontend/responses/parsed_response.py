@@ -17,7 +17,7 @@ from dynamo.runtime.errors import InvalidArgument
 
 
 def _already() -> None:
-    """The first token has been noted."""
+    """Do nothing: the first token has been noted."""
 
 
 def _explained(error: Exception, parsing: Parsing) -> Exception:
@@ -52,7 +52,7 @@ class ParsedStream(SseResponse):
     def tokens(
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
-        """All tokens have their log probabilities, with the content that they make or none."""
+        """Take tokens, of which all have their log probabilities, with the content that they make or none."""
         self._heard()
         events = self._parsers[choice.index].feed(text)
         for event in events:
@@ -74,7 +74,7 @@ class ParsedStream(SseResponse):
         super().failed(choice, _explained(error, self._parsing))
 
     def _heard(self) -> None:
-        """The engine has begun, though what it said may have to wait."""
+        """Note that the engine has begun, though what it said may have to wait."""
         self._first_token()
         self._first_token = _already
 

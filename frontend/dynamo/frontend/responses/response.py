@@ -44,7 +44,7 @@ STREAM_HEADERS: Headers = [
 
 
 class Identity(msgspec.Struct):
-    """What every chunk of one answer repeats."""
+    """Identity of an answer, which every chunk repeats."""
 
     id: str
     created: int
@@ -53,7 +53,7 @@ class Identity(msgspec.Struct):
 
 
 class ResponseOptions(msgspec.Struct):
-    """What was asked of the answer's form."""
+    """Form of the answer, as it was asked for."""
 
     chat: bool
     choices: int
@@ -175,7 +175,7 @@ class Response:
 
 
 def _envelope(who: Identity, kind: str) -> bytes:
-    """`data: {…,"choices":` of one answer."""
+    """Return `data: {…,"choices":` of one answer."""
     head = {
         "id": who.id, "object": kind, "created": who.created, "model": who.model,
         "system_fingerprint": who.fingerprint,

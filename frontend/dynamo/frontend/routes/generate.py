@@ -128,7 +128,7 @@ class _Job(Job):
     async def _route(
         self, scope: Scope, request: ChatRequest | CompletionRequest, turn: Turn | None = None
     ) -> tuple[ModelSet, Hints]:
-        """Where it goes, as far as is known before its tokens are."""
+        """Return where it goes, as far as is known before its tokens are."""
         services = self._services
         hints = read_hints(scope, request.nvext, services.settings.sessions.ttl is not None)
         models = await self._find(request.model, openai.answers(request), self._does, turn)
@@ -174,7 +174,7 @@ class _Job(Job):
     def _text_requests(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any], options: ResponseOptions
     ) -> list[Made]:
-        """For an engine that takes text: the body as it came, once per prompt and choice."""
+        """Make the requests for an engine that takes text: the body as it came, once per prompt and choice."""
         if request.logprobs:
             text = "logprobs: this model's engine takes text and gives none."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
@@ -271,7 +271,7 @@ class _Job(Job):
         self.ended(200, "")
 
     async def _wait(self, receive: Receive) -> None:
-        """Until the answer has left or the client has."""
+        """Wait until the answer has left or the client has."""
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -41,7 +41,7 @@ _OF_OTHERS: Final = ("map", "reject", "select")
 
 
 class CountedContext(Context):
-    """What a template sees, with the budget of this render."""
+    """Context that a template sees, with the budget of this render."""
 
     budget: Budget
 

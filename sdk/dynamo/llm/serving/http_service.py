@@ -35,7 +35,7 @@ _ENDPOINTS: Final = {"chat": "chat", "completion": "completions", "completions":
 
 
 class Token(Protocol):
-    """What ends a service: a runtime's cancellation token."""
+    """Token that ends a service: a runtime's cancellation token."""
 
     def cancelled(self) -> Any: ...
 

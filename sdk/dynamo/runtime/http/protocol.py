@@ -43,7 +43,7 @@ class Phase(Enum):
 
 
 class Fault(Enum):
-    """Why a request is refused before it is whole; the value is the status of its answer."""
+    """Fault of a request that is refused before it is whole; the value is the status of its answer."""
 
     UNREADABLE = 400
     HEADERS_TOO_LARGE = 431
@@ -51,7 +51,7 @@ class Fault(Enum):
 
 
 class ByteBounds(Interface):
-    """What one request may send, in bytes."""
+    """Bounds of what one request may send, in bytes."""
 
     @property
     def head(self) -> int:
@@ -222,7 +222,7 @@ class BadRequestError(Exception):
 
 
 class Target(NamedTuple):
-    """What a request line asks for."""
+    """Target of a request line."""
 
     path: bytes
     """With its query."""

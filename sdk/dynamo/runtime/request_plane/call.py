@@ -52,7 +52,7 @@ class OpenStream:
 
 
 class CallOwner(Protocol):
-    """What a call needs of its caller."""
+    """Owner of a call, with what the call needs of it."""
 
     def cancelled(self, call: Call) -> None: ...
 

@@ -61,7 +61,7 @@ OUTAGE: Final = 10.0
 
 
 class Caller:
-    """Everything that one process asks of instances, over one bus."""
+    """Caller of instances over one bus: everything that one process asks of them."""
 
     def __init__(self, bus: Bus, client_id: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus

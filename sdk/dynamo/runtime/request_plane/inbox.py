@@ -48,7 +48,7 @@ _MAX_GHOSTS: Final = 4096
 
 
 class _Claim:
-    """What a pong said, to be compared with what came once frames had time to settle."""
+    """Claim of a pong, to be compared with what came once frames had time to settle."""
 
     __slots__ = ("asked", "due", "pong")
 

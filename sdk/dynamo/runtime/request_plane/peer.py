@@ -184,7 +184,7 @@ class Peer:
 
 
 class Owner(Protocol):
-    """What a stream needs of its server."""
+    """Owner of streams, with what a stream needs of it."""
 
     def mark(self, peer: Peer) -> None: ...
 

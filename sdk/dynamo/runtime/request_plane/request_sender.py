@@ -47,7 +47,7 @@ OnPong = Callable[["Inbox", float, ControlReply | DynamoException], None]
 
 
 class Pace(Generic[T]):
-    """What is under way to one worker, and who waits. Pure.
+    """Pace of one worker: what is under way to it, and who waits. Pure.
 
     The server of the bus keeps what a worker hasn't read yet, and cuts off one for whom it would have to keep too much:
     all its streams end, whoever's they are. So what is published counts as under way until the worker has answered a
@@ -128,7 +128,7 @@ class Pace(Generic[T]):
 
 
 class Sending:
-    """Everything that one client sends to instances, over one bus."""
+    """Sender of one client's messages to instances, over one bus."""
 
     def __init__(
         self, bus: Bus, client: int, control_client: ControlClient, clock: Callable[[], float],

@@ -102,7 +102,7 @@ class ServedEndpoint:
 
 
 class RequestServer:
-    """All endpoints that one process serves over one bus."""
+    """Server of all endpoints of one process over one bus."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class Rejection(msgspec.Struct, array_like=True, tag="x", gc=False):
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
-    """What one engine step adds to one stream. `data` is the endpoint's own."""
+    """Item that one engine step adds to one stream. `data` is the endpoint's own."""
 
     stream: int
     data: Any = None
@@ -64,7 +64,7 @@ class Item(msgspec.Struct, array_like=True, gc=False):
 
 
 class StepFrame(msgspec.Struct, array_like=True, gc=False):
-    """All that one step of one worker has for one client, on `dyn.<ns>.in.<client>.s`."""
+    """Frame of all that one step of one worker has for one client, on `dyn.<ns>.in.<client>.s`."""
 
     version: int
     worker: int
