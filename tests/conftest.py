@@ -12,6 +12,7 @@ import trustme
 from hypothesis import HealthCheck, settings
 from tests.fixtures_etcd import CHOSEN, EtcdServer
 from tests.fixtures_nats import NatsServer
+from tests.processes import quick_environment
 
 from dynamo.operator.credentials import etcd_versions
 
@@ -67,6 +68,14 @@ def own_etcd() -> Iterator[EtcdServer]:
     """An etcd that the test may kill."""
     with EtcdServer.running() as server:
         yield server
+
+
+@pytest.fixture
+def servers(tmp_path: Path, own_etcd: EtcdServer) -> Iterator[dict[str, str]]:
+    """The environment of programs that find each other over an etcd and a NATS of the test's own."""
+    nats = NatsServer(tmp_path)
+    yield quick_environment(tmp_path, ETCD_ENDPOINTS=own_etcd.url, NATS_SERVER=nats.url)
+    nats.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 from docs.generate.compatibility.printed import ROWS
 from docs.generate.compatibility.printed_row import Row
-from tests.cli.run.test_run_processes import PROGRAM, Process, running
+from tests.processes import RUN, Process
 
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
@@ -41,7 +41,7 @@ class Rows:
 
 def command(row: Row, own: Mapping[str, str], *more: str) -> list[str]:
     """The process's command: the row's words, then ours."""
-    return [*PROGRAM, *row.words(**own), *more]
+    return [*RUN, *row.words(**own), *more]
 
 
 def piped(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -54,12 +54,12 @@ def piped(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subprocess
 @contextmanager
 def serving(argv: list[str], log: Path, env: dict[str, str]) -> Iterator[openai.OpenAI]:
     """A frontend on a free port, and a client of it."""
-    with running([*argv, "--http-port", "0"], log, env) as server, client_of(server) as client:
+    with Process(log.stem, [*argv, "--http-port", "0"], log.parent, env) as server, client_of(server) as client:
         yield client
 
 
 def client_of(server: Process) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.ready()['url']}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{server.ready_line()['url']}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def chat(client: openai.OpenAI, model: str, text: str, **more: object) -> str:
