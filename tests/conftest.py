@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trustme
 from hypothesis import HealthCheck, settings
+from tests.environments import quick_environment
 from tests.fixtures_etcd import CHOSEN, EtcdServer
 from tests.fixtures_nats import NatsServer
-from tests.processes import quick_environment
 
 from dynamo.operator.credentials import etcd_versions
 

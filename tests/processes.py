@@ -1,7 +1,4 @@
-"""Processes that tests start: `Process` with its log, `Lines` for one that is read as it runs; their environment.
-
-A frontend or a worker starts as it does in its image: `without` what is installed here for others.
-"""
+"""Processes that tests start: `Process` with its log, `Lines` for one read as it runs, `piped` for an answer."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import queue
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,43 +17,27 @@ from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 from typing import Any, Final
 
+from tests.environments import quick_environment
 from tests.waiting import eventually
+from tests.warm import Forked, may_be_forked, nursery
 
 DYNAMO: Final = (sys.executable, "-m", "dynamo.cli")
+APPENDS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 RUN: Final = (sys.executable, "-m", "dynamo.cli.run")
-_SERVERS: Final = ("ETCD_ENDPOINTS", "NATS_SERVER", "DYN_LOG", "DYN_CONSOLE")
-
-
-def environment(state: Path, **more: str) -> dict[str, str]:
-    """Return the tests' own, with a state folder of the process's own and no server named."""
-    plain = {name: value for name, value in os.environ.items() if name not in _SERVERS}
-    return {**plain, "XDG_STATE_HOME": str(state), "XDG_RUNTIME_DIR": str(state), **more}
-
-
-def quick_environment(state: Path, **more: str) -> dict[str, str]:
-    """Return the same for what `pip install dynamo-pipelines[quickstart]` brings, with echoes that don't wait."""
-    # fastokens takes seconds to load, and no test of these programs is about it.
-    path = without(state / "absent", "aiohttp", "fastokens")
-    return environment(state, DYN_TOKEN_ECHO_DELAY_MS="0", PYTHONPATH=path, **more)
 
 
 def piped(state: Path, typed: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Do what `echo typed | dynamo-run words` does."""
-    return subprocess.run(
-        [*RUN, *words], input=typed, env=quick_environment(state), capture_output=True, text=True, timeout=110,
-        check=False,
-    )  # fmt: skip
-
-
-def without(folder: Path, *modules: str) -> str:
-    """Return a PYTHONPATH with which these aren't installed; `folder` holds what says so.
-
-    aiohttp is the operator's alone. nats-py loads it wherever it is, for WebSockets: a quarter of a worker's start.
-    """
-    folder.mkdir(exist_ok=True)
-    for module in modules:
-        (folder / f"{module}.py").write_text("raise ImportError('as if it were not installed')\n")
-    return os.pathsep.join([str(folder), *filter(None, sys.path)])
+    with tempfile.TemporaryDirectory(dir=state) as folder:
+        given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
+        given.write_text(typed)
+        files = [(str(given), os.O_RDONLY), (str(out), APPENDS), (str(err), APPENDS)]
+        process = nursery().start([*RUN[1:], *words], quick_environment(state), files)
+        try:
+            code = process.wait(110)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
 
 
 def living(variable: str, value: str | Path) -> dict[int, str]:
@@ -75,9 +57,15 @@ class Process:
         self.name, self.argv, self.log = name, [*argv], folder / f"{name}.log"
         self.env = dict(os.environ if env is None else env)
         self.log.unlink(missing_ok=True)  # of another that had this name: its ready line isn't ours
+        self.log.touch()
         self._open()
 
     def _open(self) -> None:
+        self.popen: subprocess.Popen[bytes] | Forked
+        if may_be_forked(self.argv, self.env):
+            said = (str(self.log), APPENDS)
+            self.popen = nursery().start(self.argv[1:], self.env, [(os.devnull, os.O_RDONLY), said, said])
+            return
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True

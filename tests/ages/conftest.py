@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.environments import without
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
-from tests.processes import without
 from tests.waiting import eventually
 
 from dynamo.runtime.names import new_id

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.docs.pages import FILE, READ, RUN, SERVE, SHOWN, STOP, Step, pattern
-from tests.processes import living, without
+from tests.environments import without
+from tests.processes import living
 from tests.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]

@@ -15,7 +15,8 @@ from typing import Any
 
 import openai
 import pytest
-from tests.processes import DYNAMO, Lines, environment, living, without
+from tests.environments import environment, without
+from tests.processes import DYNAMO, Lines, living
 from tests.waiting import eventually
 
 from dynamo.operator.api.load import load_pipelines

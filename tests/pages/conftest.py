@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.environments import quick_environment
 from tests.fixtures_etcd import EtcdServer, free_ports
 from tests.pages.printed import Rows
-from tests.processes import Process, quick_environment
+from tests.processes import Process
 from tests.waiting import eventually
 from tests.worker.chain_model import write_checkout, write_gguf
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.environments import quick_environment
 from tests.pages.printed import Rows, command, piped
-from tests.processes import quick_environment
 
 pytestmark = pytest.mark.processes
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.environments import quick_environment
 from tests.pages.printed import Rows, chat, command, serving
-from tests.processes import quick_environment
 
 pytestmark = pytest.mark.processes
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.environments import quick_environment
 from tests.llm.stand_in_hub import Hub
 from tests.pages.forked import run_all
 from tests.pages.printed import Rows, chat, command, piped, serving
-from tests.processes import RUN, quick_environment
+from tests.processes import RUN
 from tests.waiting import eventually
 from tests.worker import fetching
 

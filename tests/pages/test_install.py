@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments import quick_environment
 from tests.pages.printed import Rows, piped
-from tests.processes import quick_environment
 
 ROOT = Path(__file__).parents[2]
 

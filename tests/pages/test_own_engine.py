@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.environments import quick_environment
 from tests.pages.forked import run_all
 from tests.pages.printed import Rows, answers, chat, command, serving
-from tests.processes import Process, quick_environment
+from tests.processes import Process
 
 TEXT = """
 import os, sys

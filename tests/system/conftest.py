@@ -16,8 +16,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests import waiting
+from tests.environments import without
 from tests.fixtures_etcd import CHOSEN, free_ports
-from tests.processes import Process, without
+from tests.processes import Process
 
 
 def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any:

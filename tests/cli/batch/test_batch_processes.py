@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import RUN, Process, piped, quick_environment
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
 
 LINES = 1000
 pytestmark = pytest.mark.processes

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes import DYNAMO, Lines, environment, living
+from tests.environments import environment
+from tests.processes import DYNAMO, Lines, living
 from tests.waiting import eventually
 
 PIPELINE = """\

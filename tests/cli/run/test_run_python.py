@@ -8,7 +8,8 @@ from typing import Any
 import openai
 import pytest
 from tests.cli.run.test_run_processes import models
-from tests.processes import RUN, Process, piped, quick_environment
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
 from tests.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "engines"
