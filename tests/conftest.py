@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from hypothesis import HealthCheck, settings
+from tests import warm
 from tests.environments import quick_environment
 from tests.fixtures_etcd import CHOSEN, EtcdServer
 from tests.fixtures_nats import NatsServer
@@ -46,6 +47,13 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("SSL_CERT_FILE", str(folder / "one.pem"))
         patch.setenv("SSL_CERT_DIR", str(folder))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_nursery_stays() -> Iterator[None]:
+    """What programs are forked from ends with the tests."""
+    yield
+    warm.close()
 
 
 @pytest.fixture(scope="session")

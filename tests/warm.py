@@ -22,7 +22,7 @@ from typing import Any, Final
 from tests import forks
 from tests.environments import without
 
-PROGRAMS: Final = ("dynamo.frontend", "dynamo.worker", "dynamo.cli.run")
+PROGRAMS: Final = ("dynamo.frontend", "dynamo.worker", "dynamo.cli.run", "dynamo.mocker")
 _MODULES: Final = (
     "dynamo.frontend.process", "dynamo.worker.main", "dynamo.cli.run.main", "dynamo.cli.run.session",
     "dynamo.runtime.transport.nats", "dynamo.runtime.discovery.etcd", "dynamo.runtime.http.server",
@@ -73,7 +73,8 @@ class Nursery:
         self._children: dict[int, Forked] = {}
         self._started: list[Forked] = []
         self._changed, self._one = threading.Condition(), threading.Lock()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         atexit.register(self.close)
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], files: Sequence[tuple[str, int]]) -> Forked:
@@ -100,10 +101,13 @@ class Nursery:
                     self._changed.notify_all()
 
     def close(self) -> None:
+        """End it, not its children; more than once is fine."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(20)
+        self._reader.join(20)
+        self._process.stdout.close()
         self._folder.cleanup()
 
 
@@ -111,6 +115,12 @@ class Nursery:
 def nursery() -> Nursery:
     """The one of this process."""
     return Nursery()
+
+
+def close() -> None:
+    """End the one of this process, where there is one."""
+    if nursery.cache_info().currsize:
+        nursery().close()
 
 
 def may_be_forked(argv: Sequence[str], env: Mapping[str, str]) -> bool:
