@@ -12,7 +12,7 @@ from typing import Any
 import openai
 from docs.generate.compatibility.printed import ROWS
 from docs.generate.compatibility.printed_row import Row
-from tests.processes import RUN, Process
+from tests.processes import RUN, Process, answered
 
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
@@ -44,11 +44,11 @@ def command(row: Row, own: Mapping[str, str], *more: str) -> list[str]:
     return [*RUN, *row.words(**own), *more]
 
 
-def piped(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What `echo typed | argv` does."""
-    return subprocess.run(
-        argv, input=typed, env=env, capture_output=True, text=True, timeout=90, check=False
-    )  # fmt: skip
+def run_all(
+    lines: Sequence[tuple[Sequence[str], str]], env: Mapping[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run each line (the words after `dynamo-run`, and what is typed), one after the other."""
+    return [answered([*RUN, *words], typed, env) for words, typed in lines]
 
 
 @contextmanager

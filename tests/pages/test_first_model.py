@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests.environments import quick_environment
 from tests.llm.stand_in_hub import Hub
-from tests.pages.forked import run_all
-from tests.pages.printed import Rows, chat, command, piped, serving
-from tests.processes import RUN
+from tests.pages.printed import Rows, chat, command, run_all, serving
+from tests.processes import RUN, answered
 from tests.waiting import eventually
 from tests.worker import fetching
 
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.processes
 def test_help_names_what_the_usage_lines_name(rows: Rows, tmp_path: Path) -> None:
     """--help ends well and has each flag of the usage lines, and the grammar takes them together."""
     rows.shows("usage")
-    done = piped(command(rows["help"], {}), "", quick_environment(tmp_path))
+    done = answered(command(rows["help"], {}), "", quick_environment(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     flags = {word.split("=")[0] for line in USAGE for word in line.split() if word.startswith("--")}
     assert {flag for flag in flags if flag not in done.stdout} == set()
@@ -80,7 +79,7 @@ def test_a_pipe(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """Files are llama.cpp's, folders mistral.rs's, without saying so; standard output has the answer alone."""
     greedy = ("--request-template", own["GREEDY"])
     for name in ("pipe", "folder"):
-        done = piped(command(rows[name], own, *greedy), "1 2 3\n", quick_environment(tmp_path))
+        done = answered(command(rows[name], own, *greedy), "1 2 3\n", quick_environment(tmp_path))
         assert (done.returncode, done.stdout, done.stderr) == (0, "45\n", "")
 
 
@@ -101,16 +100,16 @@ def test_models_of_the_hub(rows: Rows, own: dict[str, str], hub: Hub, tmp_path: 
     known = plain | {"HF_TOKEN": hub.token}
     words = {**own, "ORG/MODEL": "org/chain"}
     greedy = ("--request-template", own["GREEDY"])
-    done = piped(command(rows["hub"], words), "3\n", plain)
+    done = answered(command(rows["hub"], words), "3\n", plain)
     assert (done.returncode, done.stdout) == (1, "")
     assert "HF_TOKEN" in done.stderr.splitlines()[-1]
     rows.shows("token")
-    done = piped(command(rows["hub"], words, *greedy), "3\n", known)
+    done = answered(command(rows["hub"], words, *greedy), "3\n", known)
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
-    done = piped(command(rows["hub, whole"], words, *greedy), "3\n3\n", known | {"HF_HUB_OFFLINE": "1"})
+    done = answered(command(rows["hub, whole"], words, *greedy), "3\n3\n", known | {"HF_HUB_OFFLINE": "1"})
     assert (done.returncode, done.stdout) == (0, "45\n45\n"), done.stderr
     assert "`dynamo-run ORG/MODEL/FILE.gguf`" in rows["download"].here
-    done = piped([*RUN, "org/chain-GGUF/chain-F32.gguf", *greedy], "3\n", known)
+    done = answered([*RUN, "org/chain-GGUF/chain-F32.gguf", *greedy], "3\n", known)
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
     assert hub.downloads("model.safetensors") == hub.downloads("chain-F32.gguf") == 1
 
@@ -130,15 +129,15 @@ def test_more_log_lines(rows: Rows, own: dict[str, str], tmp_path: Path) -> None
     """DYN_LOG, -v and -vv show more; the guides' own lines lack a model, which the engine asks for."""
     env = quick_environment(tmp_path)
     rows.shows("log level")
-    said = piped([*RUN, "out=echo"], "hi\n", env | {"DYN_LOG": "debug"})
+    said = answered([*RUN, "out=echo"], "hi\n", env | {"DYN_LOG": "debug"})
     assert (said.returncode, said.stdout) == (0, "hi\n")
     assert "DEBUG" in said.stderr
     for name in ("debug", "trace"):
         words = rows[name].words()
         without, plain = run_all([(words, ""), (["out=echo", *words[2:]], "hi\n")], env)
-        assert without.code == 1
-        assert "needs --model-path" in without.err.splitlines()[-1]
-        assert (plain.code, plain.out, "DEBUG" in plain.err) == (0, "hi\n", True)
+        assert without.returncode == 1
+        assert "needs --model-path" in without.stderr.splitlines()[-1]
+        assert (plain.returncode, plain.stdout, "DEBUG" in plain.stderr) == (0, "hi\n", True)
 
 
 def test_llama_cpp(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
@@ -147,5 +146,5 @@ def test_llama_cpp(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     lines = [rows[name].words(**own) for name in names]
     greedy = ["--request-template", own["GREEDY"]]
     for done in run_all([([*words, *greedy], "3\n") for words in lines], quick_environment(tmp_path)):
-        assert (done.code, done.out) == (0, "45\n"), done.err
-        assert "note: --model-config" not in done.err
+        assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
+        assert "note: --model-config" not in done.stderr

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.environments import quick_environment
-from tests.pages.forked import run_all
-from tests.pages.printed import Rows, answers, chat, command, serving
+from tests.pages.printed import Rows, answers, chat, command, run_all, serving
 from tests.processes import Process
 
 TEXT = """
@@ -67,8 +66,8 @@ def test_text_in_text_out(rows: Rows, own: dict[str, str], tmp_path: Path) -> No
     lines = [(rows[name].words(**words), "hi\n") for name in ("pystr", "trtllm, file")]
     rows.shows("visible gpus")
     plain, told = run_all(lines, quick_environment(tmp_path, CUDA_VISIBLE_DEVICES="3"))
-    assert (plain.code, plain.out, plain.err) == (0, "hi;3;\n", "")
-    assert (told.code, told.out, told.err) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "hi;3;\n", "")
+    assert (told.returncode, told.stdout, told.stderr) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
 
 
 def test_text_over_http(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_tokens_in_tokens_out(rows: Rows, own: dict[str, str], tmp_path: Path) -
     (done,) = run_all(
         [(rows["pytok"].words(**{**own, "ENGINE.py": str(file)}), "tell me\n")], quick_environment(tmp_path)
     )
-    assert (done.code, done.out, done.err) == (0, " me me\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, " me me\n", "")
 
 
 @pytest.mark.servers
