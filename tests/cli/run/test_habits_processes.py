@@ -30,7 +30,7 @@ async def load(env: dict[str, str], path: str) -> Any:
 
 
 def talks(client: openai.OpenAI, model: str) -> str:
-    made = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}])
+    made = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=20)
     return str(made.choices[0].message.content)
 
 
