@@ -16,12 +16,13 @@ import sys
 from typing import Any
 
 
-def said(**words: Any) -> None:
+def say(**words: Any) -> None:
+    """Write a line to `tests/warm.py`."""
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
 
 
-def reaped() -> None:
+def reap() -> None:
     """Tell of children that have ended."""
     while True:
         try:
@@ -30,7 +31,7 @@ def reaped() -> None:
             return
         if pid == 0:
             return
-        said(pid=pid, code=os.waitstatus_to_exitcode(status))
+        say(pid=pid, code=os.waitstatus_to_exitcode(status))
 
 
 def orders() -> Any:
@@ -48,7 +49,7 @@ def orders() -> Any:
             for key, _ in selector.select():
                 data = os.read(key.fd, 1 << 16)
                 if key.fd == woken:
-                    reaped()
+                    reap()
                     continue
                 if not data:
                     return None
@@ -56,7 +57,7 @@ def orders() -> Any:
                 for line in lines:
                     if (pid := os.fork()) == 0:
                         return json.loads(line)
-                    said(pid=pid)
+                    say(pid=pid)
 
 
 def become(order: Any) -> None:
@@ -72,10 +73,7 @@ def become(order: Any) -> None:
     os.environ.update(order["env"])
     sys.path[:0] = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
     sys.argv = order["argv"]
-    if order["module"]:
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

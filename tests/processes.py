@@ -39,7 +39,7 @@ def answered(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subproc
         given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
         given.write_text(typed)
         files = [(str(given), os.O_RDONLY), (str(out), APPENDS), (str(err), APPENDS)]
-        process = nursery().start(argv[1:], env, files)
+        process = nursery().start(argv[2:], env, files)
         try:
             code = process.wait(110)
         finally:
@@ -49,12 +49,12 @@ def answered(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subproc
 
 def living(variable: str, value: str | Path) -> dict[int, str]:
     """Return the command lines, by pid, of all that were started with this in their environment, however far down."""
-    mark, found = f"{variable}={value}".encode(), {}
+    mark, commands = f"{variable}={value}".encode(), {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone, or somebody else's
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
+                commands[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return commands
 
 
 class Process:
@@ -71,7 +71,7 @@ class Process:
         self.popen: subprocess.Popen[bytes] | Forked
         if may_be_forked(self.argv, self.env):
             said = (str(self.log), APPENDS)
-            self.popen = nursery().start(self.argv[1:], self.env, [(os.devnull, os.O_RDONLY), said, said])
+            self.popen = nursery().start(self.argv[2:], self.env, [(os.devnull, os.O_RDONLY), said, said])
             return
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(

@@ -28,8 +28,8 @@ _MODULES: Final = (
     "dynamo.runtime.transport.nats", "dynamo.runtime.discovery.etcd", "dynamo.runtime.http.server",
     "dynamo.worker.engines.mocker.engine", "uvloop",
 )  # fmt: skip
-_OURS: Final = "PYTHON"
-"""Variables that the interpreter reads when it starts."""
+_INTERPRETER: Final = "PYTHON"
+"""How variables begin that the interpreter reads when it starts."""
 
 
 class Forked:
@@ -68,21 +68,21 @@ class Nursery:
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
         env = {**os.environ, "PYTHONPATH": without(Path(self._folder.name), "aiohttp")}
         self._process = subprocess.Popen(
-            [sys.executable, forks.__file__, *_MODULES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        )
+            [sys.executable, forks.__file__, *_MODULES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
+            start_new_session=True,
+        )  # fmt: skip
         self._children: dict[int, Forked] = {}
         self._started: list[Forked] = []
-        self._changed, self._one = threading.Condition(), threading.Lock()
+        self._changed, self._turn = threading.Condition(), threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         atexit.register(self.close)
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], files: Sequence[tuple[str, int]]) -> Forked:
-        """Start one; `argv` is what follows the interpreter."""
-        module = argv[1] if argv[0] == "-m" else ""
-        order = {"module": module, "argv": [*argv[1:]] if module else [*argv], "env": dict(env), "files": files}
+        """Start a program; `argv` begins with its module, `files` are its first three."""
+        order = {"module": argv[0], "argv": argv, "env": dict(env), "files": files}
         assert self._process.stdin is not None
-        with self._one, self._changed:
+        with self._turn, self._changed:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
             assert self._changed.wait_for(lambda: self._started, 60), "nothing is forked"
@@ -124,8 +124,7 @@ def close() -> None:
 
 
 def may_be_forked(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a program is one of ours, and its interpreter would be told nothing that this one wasn't."""
-    ours = argv[0] == sys.executable and argv[1:2] == ["-m"] and argv[2] in PROGRAMS
-    return ours and all(
-        os.environ.get(name) == value for name, value in env.items() if name.startswith(_OURS) and name != "PYTHONPATH"
-    )
+    """Tell whether a program is one of `PROGRAMS`, and its interpreter would be told nothing that this one wasn't."""
+    told = {name: value for name, value in env.items() if name.startswith(_INTERPRETER) and name != "PYTHONPATH"}
+    named = argv[0] == sys.executable and argv[1:2] == ["-m"] and argv[2] in PROGRAMS
+    return named and all(os.environ.get(name) == value for name, value in told.items())
