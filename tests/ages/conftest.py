@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.environments import without
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
@@ -90,7 +91,7 @@ def start(namespace: str, etcd_server: EtcdServer, nats_server: NatsServer, tmp_
     """Start programs; those that still run at the end are killed."""
     programs: list[Program] = []
     servers = {"ETCD_ENDPOINTS": etcd_server.url, "NATS_SERVER": nats_server.url, "ETCD_LEASE_TTL": "2"}
-    path = os.pathsep.join(filter(None, sys.path))
+    path = without(tmp_path / "absent", "aiohttp")
 
     def begin(file: str, *arguments: str, **env: str) -> Program:
         folder = tmp_path / str(len(programs))

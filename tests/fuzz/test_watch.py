@@ -17,7 +17,8 @@ from tests.fuzz import played
 from tests.fuzz.judging import FORGED, Bars, Seen, violations
 from tests.fuzz.site import Running
 from tests.fuzz.watch import Watch
-from tests.system.conftest import Process, eventually
+from tests.processes import Process
+from tests.system.conftest import eventually
 
 pytestmark = [pytest.mark.processes(seconds=25), pytest.mark.timeout(180)]
 LOOSE = Bars(live=1.5, pause=1.5)

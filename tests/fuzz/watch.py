@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, Self
 from tests.fuzz.findings import ROOT, environment
 from tests.fuzz.judging import Answer, Memory, Seen, Site, Wait
 
+EVERY: Final = 0.004
 SETTLE: Final = 10.0
 """Seconds within which memory has come back."""
 _NEAR: Final = 20.0
@@ -76,12 +77,13 @@ class Mark:
 class Watch:
     """One probe over both sites."""
 
-    def __init__(self, site: Watched, control: Watched, *, streams: int = 2) -> None:
-        self._site, self._control, self._streams = site, control, streams
+    def __init__(self, site: Watched, control: Watched, *, streams: int = 2, every: float = EVERY) -> None:
+        """`every`: seconds from one question of an idle client to its next."""
+        self._site, self._control, self._streams, self._every = site, control, streams, every
         self._probe: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        table = {name: _told(site, self._streams) for name, site in self._both}
+        table = {name: _told(site, self._streams, self._every) for name, site in self._both}
         self._probe = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.fuzz.probe", json.dumps(table), limit=_LINE, cwd=ROOT,
             env=environment(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -149,8 +151,8 @@ class Watch:
         return document
 
 
-def _told(site: Watched, streams: int) -> dict[str, Any]:
-    return {"port": site.port, "body": site.body, "streams": streams}
+def _told(site: Watched, streams: int, every: float) -> dict[str, Any]:
+    return {"port": site.port, "body": site.body, "streams": streams, "every": every}
 
 
 def _seen(fields: dict[str, Any]) -> Site:

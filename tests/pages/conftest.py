@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import environment, free_ports, running
-from tests.fixtures_etcd import EtcdServer
+from tests.environments import quick_environment
+from tests.fixtures_etcd import EtcdServer, free_ports
 from tests.pages.printed import Rows
+from tests.processes import Process
 from tests.waiting import eventually
 from tests.worker.chain_model import write_checkout, write_gguf
 
@@ -48,9 +49,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     etcd = EtcdServer()
     try:
         etcd.start()
-        with running(nats, folder / "nats.log", environment(folder)) as started:
+        with Process("nats", nats, folder, quick_environment(folder)) as started:
             etcd.wait()
-            eventually("NATS serves", lambda: "Server is ready" in started.log.read_text())
-            yield environment(folder, ETCD_ENDPOINTS=etcd.url, NATS_SERVER=f"nats://127.0.0.1:{port}")
+            eventually("NATS serves", lambda: "Server is ready" in started.text())
+            yield quick_environment(folder, ETCD_ENDPOINTS=etcd.url, NATS_SERVER=f"nats://127.0.0.1:{port}")
     finally:
         etcd.close()

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import environment
-from tests.pages.printed import Rows, command, piped
+from tests.environments import quick_environment
+from tests.pages.printed import Rows, command
+from tests.processes import answered
 
 pytestmark = pytest.mark.processes
 
@@ -17,7 +18,7 @@ def test_a_file_of_prompts(rows: Rows, own: dict[str, str], tmp_path: Path) -> N
     prompts = ["capital of 3", "what is 34"]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in prompts))
     words = {**own, "PROMPTS.jsonl": str(tmp_path / "prompts.jsonl")}
-    done = piped(command(rows["batch"], words, "--request-template", own["GREEDY"]), "", environment(tmp_path))
+    done = answered(command(rows["batch"], words, "--request-template", own["GREEDY"]), "", quick_environment(tmp_path))
     assert done.returncode == 0, done.stderr
     table = {}
     for line in (tmp_path / "output.jsonl").read_text().splitlines():

@@ -15,7 +15,8 @@ import pytest
 import tritonclient.grpc as triton
 from tests.ages.llm.conftest import PROGRAMS, Deployment
 from tests.fixtures_etcd import free_ports
-from tests.system.conftest import Process, eventually
+from tests.processes import Process
+from tests.system.conftest import eventually
 
 from dynamo.llm import card_from_dict
 from dynamo.runtime import DistributedRuntime, Instance, RuntimeConfig

@@ -32,7 +32,7 @@ class Deployment:
         self.ids = {worker.ready_line()["instance"]: worker for worker in self.workers}
         argv = [sys.executable, "-m", "dynamo.router", "--endpoint", "test.backend.generate"]
         argv += ["--router-block-size", str(BLOCK), "--system-port", "0"]
-        self.router = stack._start("router", argv, stack.env)
+        self.router = stack.start("router", argv, stack.env)
         self.ready = self.router.ready_line()
         self.config = RuntimeConfig(
             etcd=EtcdConfig(endpoints=(stack.env["ETCD_ENDPOINTS"],)),
