@@ -111,7 +111,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         writer=BatchWriter(runtime.caller.after_batch, time.monotonic),
         metrics=metrics, servers=servers,
         settings=settings,
-        cors=Cors(settings.cors_origin),
+        cors=Cors.of(settings.cors_origin),
         lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSettings
@@ -104,8 +105,9 @@ class FrontendSettings:
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
 
-    @property
+    @cached_property
     def body_limit(self) -> int:
+        """Return the bytes of the largest body; asked for each request."""
         return int(self.body_limit_mb * 1024 * 1024)
 
     @property

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 import socket
 import time
 from typing import Any
@@ -45,6 +46,29 @@ def read_to_end(sock: socket.socket) -> bytes:
     while piece := sock.recv(65536):
         data += piece
     return data
+
+
+@pytest.mark.parametrize("lines", [(), ("connection: close",), ("x-request-id: mine", "origin: http://o")])
+def test_a_head_written_at_once_is_the_one_that_send_writes(
+    make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    """Streams begin without uvicorn's `send`; byte for byte a client sees the same."""
+    site = make_site(cors_origins=("http://o",))
+    site.worker(engines())
+    body = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 2, "stream": True}).encode()
+    heads = []
+    for _ in range(2):
+        with site.socket() as sock:
+            sock.sendall(request(body, "/v1/completions", *lines))
+            data = b""
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                data += sock.recv(65536)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        assert int(rest.partition(b"\r\n")[0], 16)
+        heads.append(re.sub(rb"(?m)^(date|x-request-id): [^\r]{29,}", rb"\1: ", head))
+        monkeypatch.setattr(Connection, "opener", lambda self, send: lambda status, headers, data: False)
+    assert heads[0] == heads[1]
+    assert b"transfer-encoding: chunked" in heads[0]
 
 
 def test_half_sent_headers_time_out(make_site: Any, engines: Any) -> None:

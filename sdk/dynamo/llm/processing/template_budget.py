@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import ItemsView as Pairs
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
@@ -31,6 +32,8 @@ MOST: Final = 10_000
 """The largest number that a filter or a method of texts takes: most are widths."""
 _MOST_BITS: Final = 1 << 12
 """Of a number: more than any float has, and few enough that no operator is slow."""
+_AT_ONCE: Final = 64
+"""Parts of a template that are taken before they are paid for."""
 _COMPARED: Final = 256
 """Characters of a text that are compared with one of another in a step: looked for from the end, or stripped."""
 _CALL: Final = 6
@@ -40,6 +43,19 @@ _FIELD: Final = re.compile(r"\{[^{}]*(?:[0-9]{4}|\{)")
 _SCALARS: Final = (int, float, bool, type(None))
 _PLAIN: Final = frozenset(_SCALARS)
 _VIEWS: Final = (KeysView, ValuesView, Pairs)
+_WIDE: Final = frozenset(("center", "ljust", "rjust", "zfill"))
+_TEXT: Final = frozenset(
+    (
+        *_WIDE, "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii",
+        "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
+        "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
+        "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+    )
+)  # fmt: skip
+_CROSSED: Final = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
+"""They compare every character with every one of their argument, where the argument is made for that."""
+_LISTS: Final = frozenset(("count", "index", "copy"))
+_DICTIONARIES: Final = frozenset(("get", "items", "keys", "values", "copy"))
 
 
 def refuse(what: str) -> NoReturn:
@@ -61,7 +77,7 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Steps that may yet be taken."""
+        """Count the steps that may yet be taken."""
         return self._left
 
     def spend(self, steps: int = 1) -> None:
@@ -91,13 +107,13 @@ class Budget:
         return value
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What is lazy, with a step for each item."""
+        """Yield what is lazy, with a step for each item."""
         for item in items:
             self.spend(2)
             yield item
 
     def called(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What a filter or a test is called with, one by one."""
+        """Yield what a filter or a test is called with, one by one."""
         for item in items:
             self.spend(_CALL)
             yield item
@@ -108,7 +124,7 @@ class Budget:
             self.spend(len(text) * len(other) // _COMPARED)
 
     def items(self, value: Iterable[Any]) -> list[Any]:
-        """All items of a list, of a dictionary or of what is lazy."""
+        """List all items of a list, of a dictionary or of what is lazy."""
         if isinstance(value, (list, tuple, dict, str)):
             self.spend(1 + len(value))
             return list(value)
@@ -145,7 +161,7 @@ class Budget:
             self.weigh(value, per_depth=indent)
 
     def text(self, value: Any) -> str:
-        """A value as a template prints it."""
+        """Return a value as a template prints it."""
         if type(value) is str:
             return value
         if isinstance(value, (*_SCALARS, str)):
@@ -157,17 +173,25 @@ class Budget:
         return str(value) if type(value).__name__ == "Undefined" else f"<{type(value).__name__}>"
 
     def concat(self, parts: Iterable[str]) -> str:
-        """The text that a part of the template has printed."""
-        texts = list(parts)
+        """Return the text that a part of the template has printed."""
+        texts = parts if isinstance(parts, list) else list(parts)
         self.characters(sum(map(len, texts)))
         return "".join(texts)
 
+    def printed(self, parts: Iterator[str]) -> str:
+        """Return the text of a whole template, with steps for each part: for some of them at once, which is faster."""
+        texts: list[str] = []
+        while some := list(islice(parts, _AT_ONCE)):
+            self.spend(2 * len(some))
+            texts += some
+        return self.concat(texts)
+
     def join(self, values: Iterable[Any]) -> str:
-        """`~`."""
+        """Pay for `~`."""
         return self.concat(map(self.text, values))
 
     def add(self, *values: Any) -> Any:
-        """`+`, of all that stand in a row."""
+        """Pay for `+`, of all that stand in a row."""
         try:
             self.characters(sum(map(len, values)))
             return "".join(values)
@@ -183,7 +207,7 @@ class Budget:
             return total
 
     def operator(self, kind: str, left: Any, right: Any, work: Any) -> Any:
-        """Any other operator of two values."""
+        """Pay for any other operator of two values."""
         if kind == "%" and isinstance(left, (str, bytes)):
             return self.percent(left, right)
         if kind == "*" and not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
@@ -207,7 +231,7 @@ class Budget:
                 self.weigh(value)
 
     def percent(self, form: Any, values: Any) -> Any:
-        """`"%s" % value`."""
+        """Pay for `"%s" % value`."""
         if not isinstance(form, str) or _WIDTH.search(form):
             refuse("formats a text too widely")
         before = self._left
@@ -216,7 +240,7 @@ class Budget:
         return self.made(form % values)
 
     def format(self, form: str, work: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """`"{}".format(value)`."""
+        """Pay for `"{}".format(value)`."""
         if _FIELD.search(form):
             refuse("formats a text too widely")
         before = self._left
@@ -226,7 +250,7 @@ class Budget:
         return self.made(work(*args, **named))
 
     def compared(self, value: Any) -> Any:
-        """What may be compared, or looked for: all of it is looked at."""
+        """Pay for what is compared, or looked for: all of it is looked at."""
         if type(value) is str:
             self.spend(len(value) // CHARACTERS)
         elif not isinstance(value, _SCALARS):
@@ -234,7 +258,7 @@ class Budget:
         return value
 
     def searched(self, value: Any) -> Any:
-        """What something is looked for in."""
+        """Pay for what something is looked for in."""
         if type(value) is str:
             self.spend(1 + len(value) // CHARACTERS)
         elif isinstance(value, (list, tuple, *_VIEWS)):
@@ -244,11 +268,11 @@ class Budget:
         return value
 
     def cut(self, value: Any) -> Any:
-        """A part of a text or of a list."""
+        """Cut a part of a text or of a list."""
         return self.made(value)
 
     def key(self, value: Any) -> Any:
-        """What a dictionary is asked by."""
+        """Pay for what a dictionary is asked by."""
         return value if isinstance(value, (str, *_SCALARS)) else refuse("has a key that is no text")
 
     def numbers(self, values: Iterable[Any]) -> None:
@@ -258,7 +282,7 @@ class Budget:
                 refuse(f"asks a filter or a text for {str(value)[:20]} of something")
 
     def replaced(self, text: str, old: str, new: str, count: int | None = None) -> str:
-        """`replace`."""
+        """Pay for `replace`."""
         self.characters(len(text))
         times = text.count(old) if count is None or count < 0 else min(count, text.count(old))
         self.characters(len(text) + times * max(0, len(new) - len(old)))
@@ -266,7 +290,7 @@ class Budget:
 
 
 def _within(value: Any, printed: bool) -> Iterable[Any]:
-    """What is in a value of a rarer type, as far as it is looked at where it is compared or printed."""
+    """Yield what is in a value of a rarer type, as far as it is looked at where it is compared or printed."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (str, bytes)):
@@ -276,3 +300,43 @@ def _within(value: Any, printed: bool) -> Iterable[Any]:
     if printed and not isinstance(value, (*_SCALARS, range)) and type(value).__name__ != "Undefined":
         refuse(f"prints a {type(value).__name__}")
     return ()
+
+
+def call_method(budget: Budget, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Call a method of a text, a list or a dictionary, and pay for it; of others none is called."""
+    owner, name = method.__self__, method.__name__
+    if isinstance(owner, str) and name in _TEXT:
+        return _call_of_text(budget, owner, method, args, named)
+    if isinstance(owner, dict) and name in _DICTIONARIES:
+        if args:
+            budget.key(args[0])
+        return budget.made(method(*args, **named))
+    if isinstance(owner, (list, tuple, range)) and name in _LISTS:
+        budget.weigh(owner)
+        budget.weigh(args)
+        return method(*args, **named)
+    from jinja2.exceptions import SecurityError  # only who renders has loaded Jinja
+
+    raise SecurityError(f"{name!r} of a {type(owner).__name__} is not called here")
+
+
+def _call_of_text(budget: Budget, owner: str, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    name = method.__name__
+    if name == "join" and len(args) == 1:
+        texts = budget.items(args[0])
+        budget.characters(sum(len(text) for text in texts if isinstance(text, str)) + len(owner) * len(texts))
+        return owner.join(texts)
+    if name == "replace" and len(args) in (2, 3) and isinstance(args[0], str) and isinstance(args[1], str):
+        return budget.replaced(owner, args[0], args[1], args[2] if len(args) == 3 else named.get("count"))
+    if name in _WIDE:
+        budget.numbers((*args, *named.values()))
+    for value in (*args, *named.values()):
+        if not isinstance(value, (str, int, type(None), tuple)):
+            refuse(f"gives a {type(value).__name__} to {name!r} of a text")
+    budget.characters(len(owner))
+    for value in (*args, *named.values()):
+        if name in _CROSSED:
+            budget.crossed(owner, value)
+        else:
+            budget.weigh(value)
+    return budget.made(method(*args, **named))

@@ -10,7 +10,6 @@ exactly the items that were sent, in order, or ends in one error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from dynamo.runtime.errors import (
@@ -24,15 +23,13 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.request_plane.outbox import HEARTBEAT
-from dynamo.runtime.request_plane.send_window import Pace
-from dynamo.runtime.request_plane.wire import FAILED, MORE, VERSION, Item, Pong, StepFrame
+from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.request_sender import Pace
+from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame
 from dynamo.runtime.transport.bus import Verdict
 
 _log = logging.getLogger(__name__)
 
-ACCEPTANCE: Final = 1.0
-"""Seconds after which a request that nobody accepted is asked about."""
 MISSED: Final = 2 * HEARTBEAT
 """Silence after which a worker with open streams is pinged."""
 PING_TIMEOUT: Final = 1.0
@@ -48,34 +45,6 @@ FORGET_AFTER: Final = 60.0
 GHOST_QUIET: Final = 0.1
 """Seconds between two cancels of a stream that a worker won't let go."""
 _MAX_GHOSTS: Final = 4096
-
-OnItem = Callable[[Any, bool], None]
-OnEnd = Callable[[DynamoException | None], None]
-
-
-class OpenStream:
-    """One stream that a client has open on a worker."""
-
-    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "sent", "since", "stream")
-
-    def __init__(
-        self, stream: int, on_item: OnItem, on_end: OnEnd, since: float = 0.0, limit: float = ACCEPTANCE
-    ) -> None:
-        self.stream = stream
-        self.on_item = on_item
-        self.on_end = on_end
-        self.since = since
-        self.limit = limit
-        """Seconds that its acceptance may take."""
-        self.sent = False
-        """All of its request is published, and nobody has said that nobody listens there: a worker may have it."""
-        self.accepted = False
-        self.request: list[bytes] | None = None
-        """The encoded request, kept until it is accepted."""
-
-    def finish(self, error: DynamoException | None) -> None:
-        """It is over; called once."""
-        self.on_end(error)
 
 
 class _Claim:
@@ -95,7 +64,8 @@ class Inbox:
     def __init__(self, key: InstanceKey, now: float) -> None:
         self.key = key
         """How the worker is reached: the last endpoint of its that was called."""
-        self.keys = {key}
+        self.subjects: dict[InstanceKey, tuple[str, str]] = {}
+        """Of each endpoint that was called: where requests go, and, but for the stream's number, their answers."""
         self.streams: dict[int, OpenStream] = {}
         """Accepted ones."""
         self.pending: dict[int, OpenStream] = {}
@@ -181,7 +151,7 @@ class Inbox:
         self._deliver(frame.items, now)
 
     def _advance(self, seq: int, now: float) -> None:
-        """All frames up to `seq` were sent; fail what was lost with those that did not come."""
+        """Go on to `seq`: all frames up to it were sent; fail what was lost with those that did not come."""
         expected, self._expected = self._expected, seq + 1
         if expected is None or expected > seq:
             return
@@ -226,7 +196,7 @@ class Inbox:
         self.end(stream, None, now)
 
     def _stray(self, item: Item, now: float) -> None:
-        """An item of a stream that is not open here: cancel it again, now and then."""
+        """Cancel an item of a stream that is not open here again, now and then."""
         early = self.pending.get(item.stream)
         if early is not None:
             self.end(early, StreamIncomplete("the beginning of the answer was lost"), now, tell=item.end == MORE)
@@ -245,7 +215,7 @@ class Inbox:
     # -- who is alive
 
     def postpone(self, seconds: float) -> None:
-        """Our own side was held up for so long: time in which nothing could be heard doesn't count."""
+        """Postpone it: our own side was held up for so long, and time in which nothing could be heard doesn't count."""
         self._heard += seconds
         self._suspect_since += seconds
         if self._pinged is not None:
@@ -268,7 +238,7 @@ class Inbox:
         return self.verdict is Verdict.DEAD and now - self._asked >= DEAD_PING
 
     def forgettable(self, now: float) -> bool:
-        """Nothing open here, and nothing more to learn."""
+        """Tell whether nothing is open here, and nothing more is to be learned."""
         if not self.idle:
             return False
         if self.verdict is Verdict.ALIVE:
@@ -276,21 +246,22 @@ class Inbox:
         return now - self._suspect_since >= FORGET_AFTER
 
     def watched(self) -> bool:
-        """Whether `tick` has anything to look at."""
+        """Tell whether `tick` has anything to look at."""
         return not self.idle or self.verdict is not Verdict.ALIVE
 
     def pinged(self, now: float) -> None:
         self._pinged = self._asked = now
 
     def pong(self, pong: Pong, asked: float, now: float) -> None:
-        """The worker answered the ping of `asked`: it is alive; its words are checked a little later."""
+        """Take the pong to the ping of `asked`: the worker is alive; its words are checked a little later."""
         self.alive(now)
         self._claim = _Claim(pong, asked, now + SETTLE)
 
     def no_responders(self, now: float, *, grace: bool, asked: float | None = None) -> None:
-        """The bus says that nobody listens; `grace`: everybody is reconnecting, so that means little.
+        """Note that nobody listens, as the bus says; `grace`: everybody is reconnecting, so that means little.
 
-        `asked`: when the question was sent. What was sent after it did not reach the worker: the bus says so, too.
+        `asked`: when the question was sent. What was sent after it did not reach the worker: the bus says so,
+        too.
         """
         if grace:
             self._suspect(now)
@@ -305,7 +276,7 @@ class Inbox:
         return self._claim is None and any(now - s.since >= s.limit for s in self.pending.values())
 
     def alive(self, now: float) -> None:
-        """There is proof of it."""
+        """Note that there is proof of life."""
         self._heard = now
         self._pinged = None
         self.verdict = Verdict.ALIVE
@@ -316,7 +287,7 @@ class Inbox:
             self._suspect_since = now if self._pinged is None else self._pinged
 
     def _silent(self, now: float) -> None:
-        """A ping was not answered in time."""
+        """Note that a ping was not answered in time."""
         self._suspect(now)
         self._pinged = None
         suspected = now - self._suspect_since

@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 
 VERSION: Final = 1
+HEARTBEAT: Final = 0.25
+"""Seconds between two frames of a worker at most, while the client has streams there."""
 
 MORE: Final = 0
 """`Item.end`: the stream goes on."""
@@ -116,7 +118,7 @@ decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode
 
 
 def version_of(data: bytes) -> int | None:
-    """The protocol version that an unreadable request names, where it still says so; else None."""
+    """Return the protocol version that an unreadable request names, where it still says so; else None."""
     try:
         parts = msgspec.msgpack.decode(data)
     except UNREADABLE:
