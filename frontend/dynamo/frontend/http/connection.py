@@ -230,7 +230,7 @@ class Connection(BoundedProtocol):
             self._linger()
 
     def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
-        """Return what writes the head of a chunked answer and its first chunk, as `send` would, but with fewer checks.
+        """Return what writes head and first chunk of a chunked answer, as `send` would, without what that looks for.
 
         It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
         """

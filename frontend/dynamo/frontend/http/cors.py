@@ -24,7 +24,7 @@ class Cors:
 
     @classmethod
     def of(cls, origins: Sequence[str]) -> Cors | None:
-        """None where no origin may."""
+        """Return the origins' rule; None where no origin may."""
         cors = cls(origins)
         return cors if cors._origins else None
 

@@ -55,11 +55,11 @@ class ByteBounds(Interface):
 
     @property
     def head(self) -> int:
-        """Of its headers, and what one read brings beyond them."""
+        """Bound its headers, and what one read brings beyond them."""
 
     @property
     def whole(self) -> int | None:
-        """Of all of it: headers, body, trailers and the frames of its chunks; None: any number."""
+        """Bound all of it: headers, body, trailers and the frames of its chunks; None: any number."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def unread(self) -> bool:
-        """Something has come that nobody has read: closing now would reset the connection."""
+        """Tell whether something has come that nobody has read: closing now would reset the connection."""
         sock = self.transport.get_extra_info("socket")
         if sock is None or (number := sock.fileno()) < 0:
             return False

@@ -118,7 +118,7 @@ decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode
 
 
 def version_of(data: bytes) -> int | None:
-    """The protocol version that an unreadable request names, where it still says so; else None."""
+    """Return the protocol version that an unreadable request names, where it still says so; else None."""
     try:
         parts = msgspec.msgpack.decode(data)
     except UNREADABLE:
