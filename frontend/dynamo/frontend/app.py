@@ -23,6 +23,7 @@ from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.embeddings import EmbedRoute
 from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.models import models_router
+from dynamo.frontend.routes.responses import ResponsesRoute
 from dynamo.frontend.routes.system import own_version, system_router
 from dynamo.frontend.services import Services
 from dynamo.runtime.errors import DynamoException
@@ -41,6 +42,7 @@ class Application:
             "/v1/chat/completions": GenerateRoute(services, chat=True),
             "/v1/completions": GenerateRoute(services, chat=False),
             "/v1/embeddings": EmbedRoute(services),
+            "/v1/responses": ResponsesRoute(services),
         }
         self._cold: Any = cold_app(services)
         public, keys = services.settings.access.public_system_routes, services.keys

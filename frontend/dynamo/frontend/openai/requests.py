@@ -30,6 +30,7 @@ from dynamo.frontend.openai.request_structs import (
     Sampling,
     TokenizeRequest,
 )
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.tool_choice import check_tool_choice
 from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
 from dynamo.llm.processing.embeddings import Input, read_inputs
@@ -290,6 +291,8 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
 
 
-_KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
+_KINDS: Final = (
+    ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
+)  # fmt: skip
 _KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in _KINDS}
 _SIZES: Final[dict[type[Struct], dict[str, int]]] = {kind: sizes_of(kind) for kind in _KINDS}

@@ -1,0 +1,178 @@
+"""What clients of each API put together of an answer, brought to one form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from dynamo.frontend.openai.tool_choice import Parsing
+from dynamo.frontend.responses.chunks import Identity
+from dynamo.frontend.responses.event_answer import EventAnswer
+from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
+from dynamo.frontend.responses.response import JsonResponse, Response, ResponseOptions, SseResponse
+from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
+
+WHO = Identity("id-1", 1700000000, "m", "fp_1")
+
+
+class Said(msgspec.Struct):
+    """What an answer says, whoever wrote it down."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[tuple[str, str]] = []
+    finish: str = ""
+    usage: tuple[int, int, int] = (0, 0, 0)
+
+
+class Output:
+    """Where an answer's bytes go."""
+
+    dirty = True
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.append = self.parts.append
+
+    def head(self, status: int, headers: Any) -> None:
+        assert status == 200, self.parts
+
+    def end(self) -> None:
+        """Nothing waits for it."""
+
+    def touch(self, output: Any) -> None:
+        """As a `BatchWriter`."""
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = b"".join(self.parts).split(b"\n\n")
+        datas = [part for line in lines for part in line.split(b"\n") if part.startswith(b"data: ")]
+        return [json.loads(data[6:]) for data in datas if data != b"data: [DONE]"]
+
+    def whole(self) -> dict[str, Any]:
+        body: dict[str, Any] = json.loads(b"".join(self.parts))
+        return body
+
+
+class Spoken:
+    """As a `Choice`: counts a token per character."""
+
+    index, prompt_tokens, cached = 0, 7, 3
+    stop_reason = None
+
+    def __init__(self, finish: str) -> None:
+        self._finish, self.finish_reason = finish, None if finish == "none" else finish
+        self.tokens = 0
+
+
+def answer(form: Callable[..., Response], parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Output:
+    """Have the answer of a form written, of a text in pieces."""
+    output = Output()
+    options = ResponseOptions(chat=True, choices=1, parsing=parsing, include_usage=True)
+    made = form(WHO, options, output, output, headers=[], meter=None, first_token=lambda: None)
+    choice: Any = Spoken(finish)
+    made.choices = [choice]
+    for piece in pieces:
+        choice.tokens += len(piece)
+        made.text(choice, piece)
+    made.finished(choice)
+    return output
+
+
+def chat_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    said = Said()
+    for chunk in answer(SseResponse if parsing is None else ParsedStream, parsing, pieces, finish).events():
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            said.text += delta.get("content") or ""
+            said.reasoning += delta.get("reasoning_content") or ""
+            for call in delta.get("tool_calls", ()):
+                if "id" in call:
+                    said.calls.append((call["function"]["name"], ""))
+                name, arguments = said.calls[call["index"]]
+                said.calls[call["index"]] = name, arguments + call["function"]["arguments"]
+            said.finish = choice["finish_reason"] or said.finish
+        if chunk.get("usage"):
+            said.usage = _chat_usage(chunk["usage"])
+    return said
+
+
+def chat_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    body = answer(JsonResponse if parsing is None else ParsedWhole, parsing, pieces, finish).whole()
+    message = body["choices"][0]["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    return Said(
+        message.get("reasoning_content", ""), message["content"] or "", calls, body["choices"][0]["finish_reason"],
+        _chat_usage(body["usage"]),
+    )  # fmt: skip
+
+
+def _chat_usage(usage: dict[str, Any]) -> tuple[int, int, int]:
+    return usage["prompt_tokens"], usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def _responses(streams: bool) -> Callable[..., Response]:
+    def form(who: Identity, emit: Any) -> ResponsesWriter:
+        return ResponsesWriter(response_of(who.id, who.created, who.model, {}), emit, lambda: 1700000001.0)
+
+    return lambda *args, **options: EventAnswer(*args, form=form, streams=streams, **options)
+
+
+def responses_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    """By the deltas alone; and what the events of ends repeat is what the deltas said."""
+    events = answer(_responses(True), parsing, pieces, finish).events()
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    said, open_text = Said(), ""
+    for event in events:
+        kind = event["type"].removeprefix("response.")
+        if kind == "output_item.added":
+            assert event["item"]["status"] == "in_progress"
+            open_text = ""
+            if event["item"]["type"] == "function_call":
+                said.calls.append((event["item"]["name"], ""))
+        elif kind == "output_text.delta":
+            said.text += event["delta"]
+            open_text += event["delta"]
+        elif kind == "reasoning_text.delta":
+            said.reasoning += event["delta"]
+            open_text += event["delta"]
+        elif kind == "function_call_arguments.delta":
+            name, arguments = said.calls[-1]
+            said.calls[-1] = name, arguments + event["delta"]
+            open_text += event["delta"]
+        elif kind.endswith(("_text.done", "arguments.done")):
+            assert event.get("text", event.get("arguments")) == open_text
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    final = events[-1]["response"]
+    assert done == final["output"]
+    return _of_response(final, said)
+
+
+def responses_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    body = answer(_responses(False), parsing, pieces, finish).whole()
+    said = Said()
+    for item in body["output"]:
+        if item["type"] == "function_call":
+            said.calls.append((item["name"], item["arguments"]))
+        elif item["type"] == "message":
+            said.text += item["content"][0]["text"]
+        else:
+            said.reasoning += item["content"][0]["text"]
+    return _of_response(body, said)
+
+
+def _of_response(body: dict[str, Any], said: Said) -> Said:
+    cut = body["status"] == "incomplete"
+    assert cut == (body["incomplete_details"] is not None)
+    called = any(item["type"] == "function_call" for item in body["output"])
+    said.finish = "length" if cut else "tool_calls" if called else "stop"
+    usage = body["usage"]
+    said.usage = usage["input_tokens"], usage["output_tokens"], usage["input_tokens_details"]["cached_tokens"]
+    return said
+
+
+READERS: list[Callable[[Parsing | None, Iterable[str], str], Said]] = [
+    chat_stream, chat_whole, responses_stream, responses_whole,
+]  # fmt: skip
