@@ -11,6 +11,7 @@ import msgspec
 from dynamo.frontend.openai.tool_choice import Parsing
 from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.event_answer import EventAnswer
+from dynamo.frontend.responses.messages_writer import MessagesWriter
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
 from dynamo.frontend.responses.response import JsonResponse, Response, ResponseOptions, SseResponse
 from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
@@ -173,6 +174,58 @@ def _of_response(body: dict[str, Any], said: Said) -> Said:
     return said
 
 
+def messages_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    """By the deltas alone: each block is opened, grows and is closed before the next."""
+    events = answer(_messages(True), parsing, pieces, finish).events()
+    assert [event["type"] for event in events[:2] + events[-2:]] == [
+        "message_start", "ping", "message_delta", "message_stop",
+    ]  # fmt: skip
+    said, at, is_open = Said(), -1, False
+    for event in events[2:-2]:
+        kind = event["type"]
+        at += kind == "content_block_start"
+        assert (event["index"], is_open) == (at, kind != "content_block_start")
+        is_open = kind != "content_block_stop"
+        if kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            said.calls.append((event["content_block"]["name"], ""))
+        elif kind == "content_block_delta":
+            delta = event["delta"]
+            said.text += delta.get("text", "")
+            said.reasoning += delta.get("thinking", "")
+            if "partial_json" in delta:
+                said.calls[-1] = said.calls[-1][0], said.calls[-1][1] + delta["partial_json"]
+    assert not is_open
+    return _of_message({**events[-2], **events[-2]["delta"]}, said)
+
+
+def messages_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
+    body = answer(_messages(False), parsing, pieces, finish).whole()
+    said = Said()
+    for block in body["content"]:
+        if block["type"] == "tool_use":
+            said.calls.append((block["name"], json.dumps(block["input"], ensure_ascii=False)))
+        elif block["type"] == "text":
+            said.text += block["text"]
+        else:
+            said.reasoning += block["thinking"]
+            assert block["signature"]
+    return _of_message(body, said)
+
+
+def _messages(streams: bool) -> Callable[..., Response]:
+    return lambda *args, **options: EventAnswer(*args, form=MessagesWriter, streams=streams, **options)
+
+
+def _of_message(body: dict[str, Any], said: Said) -> Said:
+    reasons = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+    usage = body["usage"]
+    cached = usage["cache_read_input_tokens"]
+    said.finish = reasons[body["stop_reason"]]
+    said.usage = usage["input_tokens"] + cached, usage["output_tokens"], cached
+    return said
+
+
 READERS: list[Callable[[Parsing | None, Iterable[str], str], Said]] = [
-    chat_stream, chat_whole, responses_stream, responses_whole,
+    chat_stream, chat_whole, responses_stream, responses_whole, messages_stream,
+    messages_whole,
 ]  # fmt: skip

@@ -317,3 +317,26 @@ def test_large_requests_are_told_in_short(talking: Any, speaker: Any) -> None:
         events = list(client.responses.create(model="m", input="hi", tools=tools, stream=True))
     assert events[0].response.tools == []
     assert len(events[-1].response.tools) == 20
+
+
+def test_truncation_drops_the_oldest(talking: Any, speaker: Any) -> None:
+    """`auto` keeps instructions and the end of a conversation; what is one message too long is refused all the same."""
+    talking.worker(speaker, "small", path="test.small.generate", context_length=1000)
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items = [
+        {"role": "user", "content": "old " * 200}, call,
+        {"type": "function_call_output", "call_id": "c", "output": "result"},
+        *({"role": role, "content": f"{number} " * 20} for number in range(9) for role in ("user", "assistant")),
+        {"role": "user", "content": "last"},
+    ]  # fmt: skip
+    body = {"model": "small", "instructions": "Be brief.", "input": items, "max_output_tokens": 5}
+    assert talking.post("/v1/responses", body).json()["error"]["code"] == "context_length_exceeded"
+    answer = talking.post("/v1/responses", {**body, "truncation": "auto"})
+    assert answer.json()["truncation"] == "auto"
+    prompt = prompt_of(speaker)
+    assert prompt.startswith("System: Be brief.\n")
+    assert prompt.endswith("User: last\nAssistant:")
+    assert "result" not in prompt
+    assert 500 < len(prompt) < 1000
+    long = {"model": "small", "input": "x" * 3000, "truncation": "auto"}
+    assert talking.post("/v1/responses", long).json()["error"]["code"] == "context_length_exceeded"

@@ -6,7 +6,10 @@ system says before anybody else has spoken is one message, too, since many templ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+from dynamo.frontend.errors import ApiError
 
 SYSTEM: Final = "system"
 ASSISTANT: Final = "assistant"
@@ -14,32 +17,34 @@ Message = dict[str, Any]
 
 
 class ChatBuilder:
-    """Collects `messages`."""
+    """Collects turns; texts are joined once, since ten thousand may belong to one turn."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self._turns: list[Message] = []
         self._calls: set[str] = set()
+
+    def messages(self) -> list[Message]:
+        """Return the chat's `messages`."""
+        return [_joined(turn) for turn in self._turns]
 
     def system(self, text: str) -> None:
         """Add what the system says."""
-        if self.messages and all(message["role"] == SYSTEM for message in self.messages):
-            self.messages[-1]["content"] += f"\n\n{text}"
+        if len(self._turns) == 1 and self._turns[0]["role"] == SYSTEM:
+            self._turns[0]["content"] += ["\n\n", text]
         else:
-            self.messages.append({"role": SYSTEM, "content": text})
+            self._turns.append({"role": SYSTEM, "content": [text]})
 
     def user(self, text: str) -> None:
         """Add what the user says."""
-        self.messages.append({"role": "user", "content": text})
+        self._turns.append({"role": "user", "content": [text]})
 
     def said(self, text: str) -> None:
         """Add what the assistant said."""
-        turn = self._turn()
-        turn["content"] = (turn["content"] or "") + text
+        self._turn()["content"].append(text)
 
     def thought(self, text: str) -> None:
         """Add what the assistant thought; templates that know of thoughts show those that matter."""
-        turn = self._turn()
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+        self._turn().setdefault("reasoning_content", []).append(text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
         """Add a tool that the assistant called."""
@@ -53,10 +58,50 @@ class ChatBuilder:
 
     def result(self, call_id: str, text: str) -> None:
         """Add what a tool answered."""
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
 
     def _turn(self) -> Message:
         """Return the assistant's message that is being put together."""
-        if not self.messages or self.messages[-1]["role"] != ASSISTANT:
-            self.messages.append({"role": ASSISTANT, "content": None})
-        return self.messages[-1]
+        if not self._turns or self._turns[-1]["role"] != ASSISTANT:
+            self._turns.append({"role": ASSISTANT, "content": []})
+        return self._turns[-1]
+
+
+def _joined(turn: Message) -> Message:
+    message = {**turn, "content": "".join(turn["content"])}
+    if "reasoning_content" in turn:
+        message["reasoning_content"] = "".join(turn["reasoning_content"])
+    if turn["role"] == ASSISTANT and not message["content"]:
+        message["content"] = None if "tool_calls" in turn else ""
+    return message
+
+
+def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """Return an error about a chat's field as one about another API's, by its `names` of the chat's fields."""
+    old = error.param or ""
+    end = next((at for at, sign in enumerate(old) if sign in ".["), len(old))
+    if old[:end] in names:
+        error.param = names[old[:end]]
+        if error.message.startswith(f"{old}: "):
+            error.message = f"{error.param}: {error.message.removeprefix(f'{old}: ')}"
+    return error
+
+
+def shortened(messages: list[Message], share: float) -> list[Message] | None:
+    """Return the messages without the oldest, about this share of their text left; None where none can go.
+
+    The system's first words stay, and so does the last message; a tool's answer goes with the call that asked for it.
+    """
+    first = 1 if messages and messages[0]["role"] == SYSTEM else 0
+    sizes = [_size(message) for message in messages]
+    left, at = sum(sizes), first
+    most = left * share
+    while at < len(messages) - 1 and (at == first or left > most or messages[at]["role"] == "tool"):
+        left -= sizes[at]
+        at += 1
+    return None if at == first or messages[at]["role"] == "tool" else [*messages[:first], *messages[at:]]
+
+
+def _size(message: Message) -> int:
+    arguments = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+    return len(message["content"] or "") + arguments + 16

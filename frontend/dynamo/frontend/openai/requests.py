@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -24,13 +25,10 @@ from dynamo.frontend.openai.nvext import Nvext
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     EmbeddingsRequest,
     Message,
     Sampling,
-    TokenizeRequest,
 )
-from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.tool_choice import check_tool_choice
 from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
 from dynamo.llm.processing.embeddings import Input, read_inputs
@@ -60,7 +58,7 @@ def decode(raw: bytes, kind: type[Struct] | None = None) -> dict[str, Any]:
     """Return the body as a dict, or a 400 that says where it is no JSON, or what there is too much of."""
     check_shape(raw)
     if kind is not None and len(raw) > SMALL:
-        check_sizes(raw, _SIZES[kind])
+        check_sizes(raw, _sizes(kind))
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -152,7 +150,7 @@ def _hoist(body: dict[str, Any], kind: type[Struct]) -> None:
     """Move what `nvext` says of sampling to the top level, where it is checked."""
     nvext = body.get("nvext")
     if isinstance(nvext, dict):
-        for name in IN_NVEXT & nvext.keys() & _KNOWN[kind]:
+        for name in IN_NVEXT & nvext.keys() & _known(kind):
             if body.get(name) is None:
                 body[name] = nvext[name]
 
@@ -274,7 +272,7 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
     """Fields of `body` that nothing here knows; their names are cut."""
-    unknown = sorted(body.keys() - _KNOWN[kind])
+    unknown = sorted(body.keys() - _known(kind))
     nvext = body.get("nvext")
     if isinstance(nvext, dict):
         unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
@@ -286,13 +284,16 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     names = list(unknown)
     hints = []
     for name in names:
-        near = get_close_matches(name, _KNOWN[kind], n=1)
+        near = get_close_matches(name, _known(kind), n=1)
         hints.append(f"{name} (did you mean {near[0]}?)" if near else name)
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
 
 
-_KINDS: Final = (
-    ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
-)  # fmt: skip
-_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in _KINDS}
-_SIZES: Final[dict[type[Struct], dict[str, int]]] = {kind: sizes_of(kind) for kind in _KINDS}
+@cache
+def _known(kind: type[Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)
+
+
+@cache
+def _sizes(kind: type[Struct]) -> dict[str, int]:
+    return sizes_of(kind)

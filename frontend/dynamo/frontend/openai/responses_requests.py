@@ -12,7 +12,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai import requests as openai
-from dynamo.frontend.openai.chat_builder import ChatBuilder
+from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
 from dynamo.frontend.openai.guided import packed
 from dynamo.frontend.openai.request_structs import ChatRequest
 from dynamo.frontend.openai.responses_input import Item, add_items, items_of
@@ -20,12 +20,12 @@ from dynamo.frontend.openai.responses_structs import ResponsesRequest
 
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED: Final = "reasoning.encrypted_content"
-_INCLUDES: Final = (
+INCLUDES: Final = (
     LOGPROBS, SEALED, "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
     "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs",
 )  # fmt: skip
 """What of another server's tools is asked for is never there, so it may be asked for."""
-_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _SAME: Final = (
     "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
@@ -67,9 +67,10 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
         chat.system(request.instructions)
     add_items(chat, before, "previous_response_id")
     add_items(chat, items)
-    if not chat.messages:
+    messages = chat.messages()
+    if not messages:
         raise bad_request("input: there is nothing to answer; send text, or at least one item.", "input")
-    asked = _chat(request, body, chat)
+    asked = _chat(request, body, messages)
     try:
         checked = openai.read_chat(asked)
     except ApiError as error:
@@ -79,13 +80,7 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
 
 def named(error: ApiError) -> ApiError:
     """Return an error about a chat's field as one about this API's."""
-    field, dot, rest = (error.param or "").partition(".")
-    field, bracket, index = field.partition("[")
-    if field in _NAMED:
-        old, error.param = error.param, _NAMED[field] + (f"{bracket}{index}{dot}{rest}" if field == "messages" else "")
-        if error.message.startswith(f"{old}: "):
-            error.message = f"{error.param}: {error.message.removeprefix(f'{old}: ')}"
-    return error
+    return renamed(error, _NAMED)
 
 
 def _refuse_others(request: ResponsesRequest) -> None:
@@ -93,19 +88,19 @@ def _refuse_others(request: ResponsesRequest) -> None:
         if getattr(request, name):
             raise bad_request(f"{name}: not supported; {instead}.", name, "unsupported_parameter")
     for index, name in enumerate(request.include or ()):
-        if name not in _INCLUDES:
+        if name not in INCLUDES:
             text = f"include[{index}]: {shown(name)} is not known; use {LOGPROBS} or {SEALED}."
             raise bad_request(text, f"include[{index}]", "unsupported_value")
     effort = request.reasoning.effort if request.reasoning else None
-    if effort is not None and effort not in _EFFORTS:
-        text = f"reasoning.effort: expected {', '.join(_EFFORTS)}, got {shown(effort)}."
+    if effort is not None and effort not in EFFORTS:
+        text = f"reasoning.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
         raise bad_request(text, "reasoning.effort", "unsupported_value")
 
 
-def _chat(request: ResponsesRequest, body: Mapping[str, Any], chat: ChatBuilder) -> dict[str, Any]:
+def _chat(request: ResponsesRequest, body: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the body of the chat."""
     asked = {name: body[name] for name in _SAME if body.get(name) is not None}
-    asked["messages"] = chat.messages
+    asked["messages"] = messages
     if request.max_output_tokens is not None:
         asked["max_completion_tokens"] = request.max_output_tokens
     if request.top_logprobs or LOGPROBS in (request.include or ()):

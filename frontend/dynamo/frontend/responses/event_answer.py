@@ -22,8 +22,8 @@ Emit: TypeAlias = Callable[[bytes], None]
 class EventWriter(Protocol):
     """Writes one answer in an API's words."""
 
-    def begin(self) -> None:
-        """Write what comes before all else."""
+    def begin(self, usage: Usage) -> None:
+        """Write what comes before all else; of the usage only the prompt's is known."""
 
     def text(self, text: str) -> None:
         """Write text, as `say(Content(text))` would."""
@@ -104,7 +104,7 @@ class EventAnswer(Response):
             self._output.head(200, [*STREAM_HEADERS, *self._headers])
         else:
             self._first_token()
-        self._form.begin()
+        self._form.begin(Usage(*self.usage()))
 
     def _named(self, error: ApiError) -> ApiError:
         return self._form.named(super()._named(error))

@@ -52,7 +52,7 @@ class ResponsesWriter:
         self._ended = Ended("stop")
         response |= {"status": "in_progress", "output": []}
 
-    def begin(self) -> None:
+    def begin(self, usage: Usage) -> None:
         for status in ("created", "in_progress"):
             self._event(f"response.{status}", response=self._short())
 
