@@ -30,9 +30,10 @@ _COUNTED: Final = (
 
 _TALKING: Final = (
     refused("-i --interactive", "`dynamo-run in=text out=dyn` chats with workers", switch=True),
-    refused("--enable-anthropic-api", "only the OpenAI API is served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
-    needless("--strip-anthropic-preamble --no-strip-anthropic-preamble", "only the OpenAI API is served", switch=True,
-             env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
+    needless("--enable-anthropic-api", "/v1/messages is always served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
+    needless("--strip-anthropic-preamble", "it is left out", switch=True, env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
+    refused("--no-strip-anthropic-preamble", "a preamble that changes with each request would spoil every cache",
+            switch=True),
     refused("--enable-streaming-tool-dispatch --enable-streaming-reasoning-dispatch",
             "streams carry OpenAI's chunks only", switch=True,
             env="DYN_ENABLE_STREAMING_TOOL_DISPATCH, DYN_ENABLE_STREAMING_REASONING_DISPATCH"),

@@ -222,6 +222,7 @@ def test_mistakes(talking: Any) -> None:
 def test_errors_are_the_sdks(talking: Any) -> None:
     """The SDK raises its own classes, on routes that aren't there too; a version is a date."""
     with client(talking) as sdk:
+        assert [model.id for model in sdk.models.list()] == ["m"]
         with pytest.raises(anthropic.NotFoundError):
             sdk.messages.create(model="nobody", max_tokens=5, messages=ASK)
         with pytest.raises(anthropic.BadRequestError):

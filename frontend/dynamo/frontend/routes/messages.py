@@ -8,6 +8,7 @@ from random import getrandbits
 from typing import Any, Final
 
 from dynamo.frontend.anthropic.errors import MessagesError
+from dynamo.frontend.anthropic.models import VERSION
 from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.anthropic.requests import named, read_messages
 from dynamo.frontend.errors import ApiError, bad_request, shown
@@ -24,7 +25,6 @@ from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
 from dynamo.runtime.errors import DynamoException
 
-VERSION: Final = b"anthropic-version"
 _DATE: Final = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -69,7 +69,7 @@ class MessagesJob(EventJob):
 
 def check_version(scope: Scope) -> None:
     """Raise where a client says a version that is none; all that are serve alike."""
-    version = header(scope, VERSION)
+    version = header(scope, VERSION.encode())
     if version is not None and not _DATE.fullmatch(version):
         text = f"anthropic-version: {shown(version.decode('latin-1'))} is not a version; send 2023-06-01."
         raise bad_request(text, "anthropic-version")
