@@ -82,7 +82,7 @@ GROUPS: Final = {
     "Models and their workers": ("namespace", "discovery_", "hold_", "migration_", "tokenizer", "strict_"),
     "Routing": ("router_mode", "overlap_", "router_kv", "router_decode", "router_track", "router_ttl", "router_temp",
                 "use_kv", "router_replica", "router_session", "router_conditional", "max_local"),
-    "Overload": ("active_", "router_queue", "max_", "disable_admin", "open_admin"),
+    "Overload": ("active_", "router_queue", "max_", "stored_", "disable_admin", "open_admin"),
     "Time limits": ("header_", "body_timeout", "body_min_rate", "keep_alive", "drain_", "grace_", "stall_",
                     "request_timeout", "first_token", "backend_stream"),
 }  # fmt: skip

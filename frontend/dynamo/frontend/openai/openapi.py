@@ -202,7 +202,7 @@ def describe(openapi: Json, *others: Described) -> Json:
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
             streams = any(path in part.streams for part in parts)
-            operation["responses"] = _responses(path, method, "requestBody" in operation, streams)
+            operation["responses"] = _responses(path, method, method == "post", streams)
     return openapi
 
 

@@ -37,10 +37,10 @@ class ResponsesWriter:
 
     def __init__(
         self, response: dict[str, Any], emit: Callable[[bytes], None] | None, clock: Callable[[], float], *,
-        with_sealed: bool = False,
+        with_sealed: bool = False, done: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
         self.response = response
-        self._emit, self._clock, self._with_sealed = emit, clock, with_sealed
+        self._emit, self._clock, self._with_sealed, self._done = emit, clock, with_sealed, done
         self._next = 0
         self._kind = ""
         """Of the item that is open; "": none is."""
@@ -50,6 +50,7 @@ class ResponsesWriter:
         self._prefix: bytes | None = None
         """All that stands before a text's JSON string, while a message is open."""
         self._ended = Ended("stop")
+        self._encoded = b""
         response |= {"status": "in_progress", "output": []}
 
     def begin(self, usage: Usage) -> None:
@@ -92,7 +93,7 @@ class ResponsesWriter:
             self._end(event)
 
     def whole(self) -> bytes:
-        return _encode(self.response)
+        return self._encoded
 
     def failure(self, error: ApiError) -> bytes:
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
@@ -184,7 +185,10 @@ class ResponsesWriter:
                 "total_tokens": usage.prompt + usage.produced,
             },
         }  # fmt: skip
-        self._event(f"response.{status}", response=self.response)
+        self._encoded = _encode(self.response)
+        if self._done is not None:
+            self._done(self._encoded)
+        self._event(f"response.{status}", response=msgspec.Raw(self._encoded))
 
     # Events.
 

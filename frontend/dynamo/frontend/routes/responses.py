@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
-from random import getrandbits
+from functools import partial
+from secrets import token_hex
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError
+import msgspec
+
+from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
+from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, named, read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.stored_responses import StoredResponse, owner_of
 from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.response import ResponseOptions
 from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
-from dynamo.frontend.responses.stream import Headers
+from dynamo.frontend.responses.stream import Headers, Send
 from dynamo.frontend.routes.event_route import EventJob
 from dynamo.frontend.routes.generate import Made
 from dynamo.frontend.routes.model_request import Job, Route
@@ -43,6 +49,9 @@ class ResponsesJob(EventJob):
     def __init__(self, services: Services, rid: str, headers: Headers) -> None:
         super().__init__(services, rid, headers, "responses")
         self._asked: ResponsesAsked | None = None
+        self._owner = b""
+        self._input = b""
+        """JSON of its items, where they are to be stored."""
 
     def named(self, error: ApiError) -> ApiError:
         return named(super().named(error))
@@ -51,9 +60,40 @@ class ResponsesJob(EventJob):
         body = openai.decode(raw, ResponsesRequest)
         self._fill(body)
         self._services.check_fields(body, ResponsesRequest, self._rid)
-        self._asked = asked = read_responses(body)
+        self._asked = asked = read_responses(body, self._before(body))
+        if self._services.stored is not None and asked.request.store is not False:
+            self._input = msgspec.json.encode(asked.items)
+            asked.echo["store"] = True
         self._filled(asked.body)
         return asked.body, asked.chat
+
+    def _is_large(self, raw: bytes) -> bool:
+        """A conversation that is stored is part of the request, however short the rest is."""
+        return super()._is_large(raw) or b"previous_response_id" in raw
+
+    def _before(self, body: dict[str, Any]) -> list[Item]:
+        """Return the conversation that it goes on."""
+        previous = body.get("previous_response_id")
+        if not isinstance(previous, str):  # checked with the rest of the body
+            return []
+        if self._services.stored is None:
+            text = (
+                "previous_response_id: responses aren't stored here, since that is switched off, or several processes "
+                "share this port; send the conversation in input."
+            )
+            raise bad_request(text, "previous_response_id", "unsupported_parameter")
+        return self._services.stored.conversation(self._owner, previous, self._services.settings.body_limit)
+
+    def _keep(self, response_id: str, response: bytes) -> None:
+        assert self._asked is not None
+        if self._services.stored is not None and self._input:
+            previous = self._asked.request.previous_response_id
+            kept = StoredResponse(response_id, self._owner, response, self._input, previous)
+            self._services.stored.keep(kept)
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._owner = owner_of(headers_of(scope))
+        await super().run(scope, receive, send)
 
     async def _prepare(
         self,
@@ -77,10 +117,13 @@ class ResponsesJob(EventJob):
                 tries, body = tries - 1, {**body, "messages": fewer}
 
     def _identity(self, models: ModelSet) -> Identity:
-        return Identity(f"resp_{getrandbits(128):032x}", int(time.time()), self._model, "")
+        return Identity(f"resp_{token_hex(16)}", int(time.time()), self._model, "")
 
     def _writer(self, who: Identity, emit: Emit | None) -> ResponsesWriter:
         asked = self._asked
         assert asked is not None
         response = response_of(who.id, who.created, who.model, asked.echo)
-        return ResponsesWriter(response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()))
+        return ResponsesWriter(
+            response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
+            done=partial(self._keep, who.id),
+        )  # fmt: skip
