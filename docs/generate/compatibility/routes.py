@@ -27,7 +27,6 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("GET", "/version", "vLLM", SERVED, "as vLLM has it"),
     ("POST", "/v1/embeddings", "B, C", SERVED, "texts or tokens, one or several; [embeddings.md](embeddings.md)"),
     ("POST", "/v1/responses", "B, C", SERVED, "streams and whole; [responses.md](responses.md)"),
-    ("GET", "/v1/responses/{id}", "", SERVED, "beside it DELETE, `/cancel` and `/input_items`; not in the original"),
     ("POST", "/v1/responses/input_tokens", "C", SERVED, "the tokens of its prompt"),
     ("POST", "/v1/messages", "C", SERVED, "always, without a flag; [messages.md](messages.md)"),
     ("POST", "/v1/messages/count_tokens", "C", SERVED, "the tokens of its prompt"),
