@@ -14,7 +14,6 @@ Block = Mapping[str, Any]
 _PREAMBLE: Final = "x-anthropic-billing-header:"
 """How a block of Claude Code begins that no model should see: it is another one in each request, which would spoil
 every cache."""
-_ROLES: Final = ("user", "assistant", "system")
 
 
 def system_of(system: str | Sequence[Block] | None) -> str:
@@ -27,12 +26,16 @@ def system_of(system: str | Sequence[Block] | None) -> str:
 
 def add_messages(chat: ChatBuilder, messages: Sequence[Block]) -> None:
     """Add messages to a chat; a 400 names the block that can't be."""
+    adders = {"user": chat.user, "assistant": chat.said, "system": chat.system}
     for index, message in enumerate(messages):
-        path, role, content = f"messages[{index}]", message.get("role"), message.get("content")
-        if role not in _ROLES:
-            raise bad_request(f"{path}.role: expected {', '.join(_ROLES)}, got {shown(role)}.", f"{path}.role")
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or role not in adders:
+            path = f"messages[{index}].role"
+            raise bad_request(f"{path}: expected {', '.join(adders)}, got {shown(role)}.", path)
         if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
+            adders[role](content)
+            continue
+        path = f"messages[{index}]"
         if not isinstance(content, list):
             raise _wrong(f"{path}.content", "a string or a list of blocks")
         _add_blocks(chat, role, content, f"{path}.content")

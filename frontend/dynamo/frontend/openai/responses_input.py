@@ -28,7 +28,11 @@ def items_of(given: str | Sequence[Item]) -> list[Item]:
 def add_items(chat: ChatBuilder, items: Sequence[Item], where: str = "input") -> None:
     """Add items to a chat; a 400 names the one that can't be."""
     for index, item in enumerate(items):
-        kind, path = item.get("type"), f"{where}[{index}]"
+        kind, content = item.get("type"), item.get("content")
+        if kind == "message" and item.get("role") == "user" and isinstance(content, str):
+            chat.user(content)  # the shortest way, since there may be thousands
+            continue
+        path = f"{where}[{index}]"
         add = _ADDERS.get(kind) if isinstance(kind, str) else None
         if add is None:
             known = ", ".join(_ADDERS)

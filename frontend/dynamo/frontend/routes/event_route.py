@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dynamo.frontend.errors import bad_request
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
@@ -22,6 +22,9 @@ from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
+
+LARGE_BODY: Final = 16 << 10
+"""Bytes; larger bodies are read in threads, in turn. The worst of this size takes a millisecond."""
 
 
 class EventJob(GenerateJob):
@@ -40,6 +43,10 @@ class EventJob(GenerateJob):
 
     def _understand(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest | CompletionRequest]:
         return self._read(raw)
+
+    def _is_large(self, raw: bytes) -> bool:
+        """Reading items and blocks one by one costs some times as much per byte as reading a chat."""
+        return len(raw) > LARGE_BODY
 
     def _form(self, parsing: Parsing | None) -> Callable[..., Response]:
         return partial(EventAnswer, form=self._writer, streams=self._kind == "stream")
