@@ -74,8 +74,9 @@ class Stage:
 
     def seen(self, name: str = "record") -> str:
         """What stands under a key of the victim's, as it reads it itself."""
-        found = self.post("kv/range", {"key": b64(self.of_victim(name))}, "victim").json().get("kvs", [])
-        return base64.b64decode(found[0].get("value", "")).decode() if found else ""
+        answer = self.post("kv/range", {"key": b64(self.of_victim(name))}, "victim").raise_for_status()
+        pairs = answer.json().get("kvs", [])
+        return base64.b64decode(pairs[0].get("value", "")).decode() if pairs else ""
 
 
 @contextmanager

@@ -8,12 +8,17 @@ keys every few seconds and write them again; routers go on with those that they 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 REGISTRATIONS: Final = ("dynamo/instances/", "dynamo/clients/")
 CROWDED: Final = 0.5
 """The part of the quota that may be in use once the history is gone."""
+READINGS: Final = 12
+"""How often etcd is asked what is in use before a figure above `CROWDED` is believed."""
+COMMIT_SECONDS: Final = 0.15
+"""etcd commits what was written after 0.1 seconds."""
 
 Call = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -30,24 +35,44 @@ async def made_room(call: Call, prefix: Callable[[str], Mapping[str, Any]]) -> s
     if not alarms:
         return ""
     done = "dropped its history"
-    if await _without_history(call) > CROWDED:
+    await _drop_history(call)
+    if await _is_crowded(call, alarms):
         for text in REGISTRATIONS:
             await call("kv/deleterange", prefix(text))
-        await _without_history(call)
+        await _drop_history(call)
         done = "dropped its history and all registrations; instances register again within seconds"
     await call("maintenance/defragment", {})
     for alarm in alarms:
-        await call("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": alarm["memberID"]})
+        await call("maintenance/alarm", _alarm("DEACTIVATE", alarm))
     return f"etcd was full, so no instance could register: {done}. Find whose keys fill it: docs/troubleshooting.md"
 
 
-async def _without_history(call: Call) -> float:
-    """Drop all history; the part of the quota that is in use then.
+async def _drop_history(call: Call) -> None:
+    """Drop all history.
 
     The space comes back by defragmenting, but only once little is left to copy: done to a full one it costs etcd more
     memory than it may have.
     """
     revision = (await call("maintenance/status", {}))["header"]["revision"]
     await call("kv/compaction", {"revision": revision, "physical": True})
-    status = await call("maintenance/status", {})
-    return int(status.get("dbSizeInUse", 0)) / max(1, int(status.get("dbSizeQuota", 0)))
+
+
+async def _is_crowded(call: Call, alarms: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether what is left takes more than `CROWDED` of the quota.
+
+    etcd counts pages at a commit, and not as free those that a reader held at that moment. So a figure that is too
+    high is asked for again, each time after a write: raising the alarm anew is one that a full etcd takes.
+    """
+    for _ in range(READINGS):
+        status = await call("maintenance/status", {})
+        if int(status.get("dbSizeInUse", 0)) <= CROWDED * max(1, int(status.get("dbSizeQuota", 0))):
+            return False
+        for alarm in alarms:
+            for action in ("DEACTIVATE", "ACTIVATE"):
+                await call("maintenance/alarm", _alarm(action, alarm))
+        await asyncio.sleep(COMMIT_SECONDS)
+    return True
+
+
+def _alarm(action: str, alarm: Mapping[str, Any]) -> dict[str, Any]:
+    return {"action": action, "alarm": "NOSPACE", "memberID": alarm["memberID"]}
