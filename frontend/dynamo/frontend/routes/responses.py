@@ -50,6 +50,7 @@ class ResponsesJob(EventJob):
         super().__init__(services, rid, headers, "responses")
         self._asked: ResponsesAsked | None = None
         self._owner = b""
+        self._previous: str | None = None
         self._input = b""
         """JSON of its items, where they are to be stored."""
 
@@ -85,10 +86,8 @@ class ResponsesJob(EventJob):
         return self._services.stored.conversation(self._owner, previous, self._services.settings.body_limit)
 
     def _keep(self, response_id: str, response: bytes) -> None:
-        assert self._asked is not None
         if self._services.stored is not None and self._input:
-            previous = self._asked.request.previous_response_id
-            kept = StoredResponse(response_id, self._owner, response, self._input, previous)
+            kept = StoredResponse(response_id, self._owner, response, self._input, self._previous)
             self._services.stored.keep(kept)
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,8 +119,9 @@ class ResponsesJob(EventJob):
         return Identity(f"resp_{token_hex(16)}", int(time.time()), self._model, "")
 
     def _writer(self, who: Identity, emit: Emit | None) -> ResponsesWriter:
-        asked = self._asked
+        asked, self._asked = self._asked, None  # an answer may take long, and needs nothing of the input
         assert asked is not None
+        self._previous = asked.request.previous_response_id
         response = response_of(who.id, who.created, who.model, asked.echo)
         return ResponsesWriter(
             response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
