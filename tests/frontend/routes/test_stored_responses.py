@@ -30,11 +30,15 @@ def test_a_conversation_goes_on(served: Any, echo: Any) -> None:
         third = client.responses.create(
             **ASK, input=[{"role": "user", "content": "three"}], previous_response_id=second.id, instructions="B"
         )
+        counted = client.responses.input_tokens.count(
+            model="m", input=[{"role": "user", "content": "three"}], previous_response_id=second.id, instructions="B"
+        )
     said = [first.output_text, second.output[0].content[0].text]
     assert prompt_of(echo) == (
         f"System: B\nUser: one\nAssistant: {said[0].strip()}\nUser: two\nAssistant: {said[1].strip()}\n"
         "User: three\nAssistant:"
     )
+    assert counted.input_tokens == third.usage.input_tokens
     assert third.previous_response_id == second.id
 
 

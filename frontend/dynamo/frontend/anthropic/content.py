@@ -39,9 +39,6 @@ def add_messages(chat: ChatBuilder, messages: Sequence[Block]) -> None:
         if not isinstance(content, list):
             raise _wrong(f"{path}.content", "a string or a list of blocks")
         _add_blocks(chat, role, content, f"{path}.content")
-    if messages[-1]["role"] == "assistant":
-        text = "messages: the last one is the assistant's, and answers can't be begun for it; end with a user's."
-        raise bad_request(text, "messages", "unsupported_value")
 
 
 def _add_blocks(chat: ChatBuilder, role: str, content: list[Any], path: str) -> None:
@@ -96,14 +93,11 @@ def _tool_use(chat: ChatBuilder, block: Block, path: str) -> None:
 
 def _tool_result(chat: ChatBuilder, block: Block, path: str) -> None:
     call_id, content = _string(block, "tool_use_id", path), block.get("content")
-    if not chat.was_called(call_id):
-        text = f"{path}: no tool_use with the id {shown(call_id)} stands before this tool_result."
-        raise bad_request(text, f"{path}.tool_use_id")
     if isinstance(content, list):
         content = "\n".join(_text_block(part, f"{path}.content[{index}]") for index, part in enumerate(content))
     if not isinstance(content, str | None):
         raise _wrong(f"{path}.content", "a string or a list of blocks")
-    chat.result(call_id, content or "")
+    chat.result(call_id, content or "", f"{path}.tool_use_id")
 
 
 def _string(block: Block, name: str, path: str) -> str:

@@ -26,11 +26,12 @@ def _content(*blocks: Json) -> Json:
 _TEXT: Final[Json] = _object({"type": {"const": "text"}, "text": _STRING})
 _THINKING: Final[Json] = _object({"type": {"const": "thinking"}, "thinking": _STRING}, signature=_STRING)
 _TOOL_USE: Final[Json] = _object({"type": {"const": "tool_use"}, "id": _NAME, "name": _NAME, "input": _OBJECT})
+_TOOL_RESULT: Final[Json] = _object({"type": {"const": "tool_result"}, "tool_use_id": _NAME}, content=_content(_TEXT))
 _MESSAGES: Final[Json] = {
-    "description": "The last one is a user's. A user's blocks may be tool_result, too, for a tool_use before it.",
+    "description": "The last one is a user's.",
     "type": "array", "minItems": 1, "maxItems": MAX_MESSAGES,
     "items": {"anyOf": [
-        _object({"role": {"const": "user"}, "content": _content(_TEXT)}),
+        _object({"role": {"const": "user"}, "content": _content(_TEXT, _TOOL_RESULT)}),
         _object({"role": {"const": "assistant"}, "content": _content(_TEXT, _THINKING, _TOOL_USE)}),
     ]},
 }  # fmt: skip

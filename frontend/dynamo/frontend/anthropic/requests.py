@@ -28,16 +28,21 @@ Asked = TypeVar("Asked", bound=Prompt)
 class MessagesAsked(msgspec.Struct):
     """One request, understood."""
 
-    request: MessagesRequest
     body: dict[str, Any]
     """Of the chat that it asks for."""
     chat: ChatRequest
+    problem: ApiError | None
+    """Of its conversation; to be raised once its model is known."""
 
 
 def read_messages(body: dict[str, Any]) -> MessagesAsked:
     """Return a request whose every known field is right."""
     request: MessagesRequest = openai.convert(body, MessagesRequest)
-    asked = {name: body[name] for name in _SAME if body.get(name) is not None} | prompt_of(request)
+    prompt, problem = prompt_of(request)
+    if request.messages[-1]["role"] == "assistant":
+        text = "messages: the last one is the assistant's, and answers can't be begun for it; end with a user's."
+        problem = bad_request(text, "messages", "unsupported_value")
+    asked = {name: body[name] for name in _SAME if body.get(name) is not None} | prompt
     if request.stop_sequences:
         asked["stop"] = request.stop_sequences
     if request.top_k:
@@ -46,13 +51,13 @@ def read_messages(body: dict[str, Any]) -> MessagesAsked:
     if isinstance(user, str):
         asked["user"] = user[:512]
     try:
-        return MessagesAsked(request, asked, openai.read_chat(asked))
+        return MessagesAsked(asked, openai.read_chat(asked), problem)
     except ApiError as error:
         raise named(error) from None
 
 
-def read_prompt(body: dict[str, Any], kind: type[Asked]) -> dict[str, Any]:
-    """Return the chat whose tokens are to be counted."""
+def read_prompt(body: dict[str, Any], kind: type[Asked]) -> tuple[dict[str, Any], ApiError | None]:
+    """Return the chat whose tokens are to be counted, and what is wrong with it as a whole."""
     return prompt_of(openai.convert(body, kind))
 
 
@@ -61,8 +66,8 @@ def named(error: ApiError) -> ApiError:
     return renamed(error, _NAMED)
 
 
-def prompt_of(request: Prompt) -> dict[str, Any]:
-    """Return what a chat's prompt is made of: messages, tools, and what templates know of."""
+def prompt_of(request: Prompt) -> tuple[dict[str, Any], ApiError | None]:
+    """Return what a chat's prompt is made of: messages, tools, what templates know of. And what is wrong with it."""
     chat = ChatBuilder()
     if system := system_of(request.system):
         chat.system(system)
@@ -79,7 +84,7 @@ def prompt_of(request: Prompt) -> dict[str, Any]:
             text = f"output_config.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
             raise bad_request(text, "output_config.effort", "unsupported_value")
         asked["reasoning_effort"] = variables["reasoning_effort"] = effort
-    return asked | ({"chat_template_kwargs": variables} if variables else {})
+    return asked | ({"chat_template_kwargs": variables} if variables else {}), chat.problem
 
 
 def _tools(request: Prompt) -> dict[str, Any]:

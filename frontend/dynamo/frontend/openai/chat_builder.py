@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dynamo.frontend.errors import ApiError
+from dynamo.frontend.errors import ApiError, bad_request, shown
 
 SYSTEM: Final = "system"
 ASSISTANT: Final = "assistant"
@@ -22,6 +22,8 @@ class ChatBuilder:
     def __init__(self) -> None:
         self._turns: list[Message] = []
         self._calls: set[str] = set()
+        self.problem: ApiError | None = None
+        """The first thing that no schema can say: it is raised once the model is known."""
 
     def messages(self) -> list[Message]:
         """Return the chat's `messages`."""
@@ -52,12 +54,15 @@ class ChatBuilder:
         function = {"name": name, "arguments": arguments}
         self._turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
-    def was_called(self, call_id: str) -> bool:
-        """Tell whether a call with this id stands before."""
-        return call_id in self._calls
+    def refuse(self, error: ApiError) -> None:
+        """Note what is wrong with the conversation as a whole."""
+        self.problem = self.problem or error
 
-    def result(self, call_id: str, text: str) -> None:
-        """Add what a tool answered."""
+    def result(self, call_id: str, text: str, place: str) -> None:
+        """Add what a tool answered; `place` names the field of its call's id."""
+        if call_id not in self._calls:
+            text = f"{place}: no call with the id {shown(call_id)} stands before this result."
+            self.refuse(bad_request(text, place))
         self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
 
     def _turn(self) -> Message:

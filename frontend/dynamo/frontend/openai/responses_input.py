@@ -97,10 +97,7 @@ def _call(chat: ChatBuilder, item: Item, path: str) -> None:
 
 def _result(chat: ChatBuilder, item: Item, path: str) -> None:
     call_id = _string(item, "call_id", path)
-    if not chat.was_called(call_id):
-        text = f"{path}: no function_call with the call_id {shown(call_id)} stands before this output."
-        raise bad_request(text, f"{path}.call_id")
-    chat.result(call_id, _text(item.get("output"), f"{path}.output", "\n"))
+    chat.result(call_id, _text(item.get("output"), f"{path}.output", "\n"), f"{path}.call_id")
 
 
 def _reasoning(chat: ChatBuilder, item: Item, path: str) -> None:

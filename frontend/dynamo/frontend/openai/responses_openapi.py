@@ -26,13 +26,13 @@ _PART: Final[Json] = {"oneOf": [
 _CONTENT: Final[Json] = {"anyOf": [_STRING, {"type": "array", "items": _PART}]}
 _THOUGHT: Final[Json] = _object({"type": {"const": "reasoning_text"}, "text": _NAME})
 _ITEM: Final[Json] = {
-    "description": "function_call_output, too: its call_id is that of a function_call before it",
     "anyOf": [
         _object(
             {"role": {"enum": ["user", "assistant", "system", "developer"]}, "content": _CONTENT},
             type={"const": "message"},
         ),
         _object({"type": {"const": "function_call"}, "call_id": _NAME, "name": _NAME, "arguments": _STRING}),
+        _object({"type": {"const": "function_call_output"}, "call_id": _NAME, "output": _CONTENT}),
         _object({"type": {"const": "reasoning"}, "content": {"type": "array", "items": _THOUGHT, "minItems": 1}}),
     ],
 }
@@ -54,7 +54,8 @@ _FORMAT: Final[Json] = {"anyOf": [
 _STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
 
 DESCRIBED: Final = Described(
-    bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses")},
+    bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses"),
+            "/v1/responses/input_tokens": (ResponsesRequest, "", "tokens")},
     narrower={
         "ResponsesRequest": {
             "input": {"anyOf": [

@@ -51,6 +51,8 @@ class ResponsesAsked(msgspec.Struct):
     chat: ChatRequest
     items: list[Item]
     """Its own input."""
+    problem: ApiError | None
+    """Of its conversation; to be raised once its model is known."""
     echo: dict[str, Any]
     """What its answer repeats of it; what may be large is JSON already."""
 
@@ -75,7 +77,7 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
         checked = openai.read_chat(asked)
     except ApiError as error:
         raise named(error) from None
-    return ResponsesAsked(request, asked, checked, items, echo_of(request))
+    return ResponsesAsked(request, asked, checked, items, chat.problem, echo_of(request))
 
 
 def named(error: ApiError) -> ApiError:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from dynamo.frontend.errors import bad_request
+from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.openai.tool_choice import Parsing
 from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.event_answer import Emit, EventAnswer, EventWriter
-from dynamo.frontend.responses.response import Response
+from dynamo.frontend.responses.response import Response, ResponseOptions
 from dynamo.frontend.responses.stream import Headers, Send
-from dynamo.frontend.routes.generate import GenerateJob
+from dynamo.frontend.routes.generate import GenerateJob, Made
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
@@ -32,6 +32,8 @@ class EventJob(GenerateJob):
 
     def __init__(self, services: Services, rid: str, headers: Headers, endpoint: str) -> None:
         super().__init__(services, True, rid, headers, endpoint)
+        self._problem: ApiError | None = None
+        """What is wrong with the conversation as a whole."""
 
     @abstractmethod
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
@@ -47,6 +49,18 @@ class EventJob(GenerateJob):
     def _is_large(self, raw: bytes) -> bool:
         """Reading items and blocks one by one costs some times as much per byte as reading a chat."""
         return len(raw) > LARGE_BODY
+
+    async def _prepare(
+        self,
+        models: ModelSet,
+        request: ChatRequest | CompletionRequest,
+        body: dict[str, Any],
+        *,
+        blocking: bool = False,
+    ) -> tuple[list[Made], ResponseOptions]:
+        if self._problem is not None:
+            raise self._problem
+        return await super()._prepare(models, request, body, blocking=blocking)
 
     def _form(self, parsing: Parsing | None) -> Callable[..., Response]:
         return partial(EventAnswer, form=self._writer, streams=self._kind == "stream")

@@ -57,6 +57,7 @@ class MessagesJob(EventJob):
         self._fill(body)
         self._services.check_fields(body, MessagesRequest, self._rid)
         asked = read_messages(body)
+        self._problem = asked.problem
         self._filled(asked.body)
         return asked.body, asked.chat
 

@@ -36,6 +36,20 @@ ROOM: Final = 0.85
 """Of the context that they should fill; the rest is for the answer."""
 
 
+def conversation(services: Services, owner: bytes, body: dict[str, Any]) -> list[Item]:
+    """Return the conversation that a body goes on; a 400 where it can't."""
+    previous = body.get("previous_response_id")
+    if not isinstance(previous, str):  # checked with the rest of the body
+        return []
+    if services.stored is None:
+        text = (
+            "previous_response_id: responses aren't stored here, since that is switched off, or several processes "
+            "share this port; send the conversation in input."
+        )
+        raise bad_request(text, "previous_response_id", "unsupported_parameter")
+    return services.stored.conversation(owner, previous, services.settings.body_limit)
+
+
 class ResponsesRoute(Route):
     """The route."""
 
@@ -61,7 +75,9 @@ class ResponsesJob(EventJob):
         body = openai.decode(raw, ResponsesRequest)
         self._fill(body)
         self._services.check_fields(body, ResponsesRequest, self._rid)
-        self._asked = asked = read_responses(body, self._before(body))
+        before = self._before(body)
+        self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
+        self._problem = before if isinstance(before, ApiError) else asked.problem
         if self._services.stored is not None and asked.request.store is not False:
             self._input = msgspec.json.encode(asked.items)
             asked.echo["store"] = True
@@ -72,18 +88,12 @@ class ResponsesJob(EventJob):
         """A conversation that is stored is part of the request, however short the rest is."""
         return super()._is_large(raw) or b"previous_response_id" in raw
 
-    def _before(self, body: dict[str, Any]) -> list[Item]:
-        """Return the conversation that it goes on."""
-        previous = body.get("previous_response_id")
-        if not isinstance(previous, str):  # checked with the rest of the body
-            return []
-        if self._services.stored is None:
-            text = (
-                "previous_response_id: responses aren't stored here, since that is switched off, or several processes "
-                "share this port; send the conversation in input."
-            )
-            raise bad_request(text, "previous_response_id", "unsupported_parameter")
-        return self._services.stored.conversation(self._owner, previous, self._services.settings.body_limit)
+    def _before(self, body: dict[str, Any]) -> list[Item] | ApiError:
+        """Return the conversation that it goes on, or why it can't."""
+        try:
+            return conversation(self._services, self._owner, body)
+        except ApiError as error:
+            return error
 
     def _keep(self, response_id: str, response: bytes) -> None:
         if self._services.stored is not None and self._input:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,19 +13,23 @@ from fastapi.responses import Response
 from dynamo.frontend.anthropic.request_structs import CountTokensRequest
 from dynamo.frontend.anthropic.requests import read_prompt
 from dynamo.frontend.errors import ApiError
+from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.stored_responses import owner_of
 from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.routes.messages import check_version
 from dynamo.frontend.routes.model_request import SHORT_BODY
+from dynamo.frontend.routes.responses import conversation
 from dynamo.frontend.services import Services
 from dynamo.llm.processing.preprocess import Preprocessor
 from dynamo.runtime.errors import DeadlineExceeded
 
 Chat = dict[str, Any]
-Read = Callable[[dict[str, Any]], Chat]
+Read = Callable[[dict[str, Any]], tuple[Chat, ApiError | None]]
 
 
 def token_counts_router(services: Services) -> APIRouter:
@@ -34,7 +39,9 @@ def token_counts_router(services: Services) -> APIRouter:
     @router.post("/v1/responses/input_tokens")
     async def input_tokens(request: Request) -> Response:
         """Count the tokens of a response's input, as the model would see it."""
-        count = await _counted(services, request, ResponsesRequest, lambda body: read_responses(body).body)
+        scope: Any = request.scope
+        owner = owner_of(headers_of(scope))
+        count = await _counted(services, request, ResponsesRequest, partial(_of_responses, services, owner))
         return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
     @router.post("/v1/messages/count_tokens")
@@ -42,12 +49,21 @@ def token_counts_router(services: Services) -> APIRouter:
         """Count the tokens of messages, as the model would see them."""
         scope: Any = request.scope
         check_version(scope)
-        count = await _counted(
-            services, request, CountTokensRequest, lambda body: read_prompt(body, CountTokensRequest)
-        )
-        return json_reply({"input_tokens": count})
+        read = partial(read_prompt, kind=CountTokensRequest)
+        return json_reply({"input_tokens": await _counted(services, request, CountTokensRequest, read)})
 
     return router
+
+
+def _of_responses(services: Services, owner: bytes, body: dict[str, Any]) -> tuple[Chat, ApiError | None]:
+    before: list[Item] = []
+    problem = None
+    try:
+        before = conversation(services, owner, body)
+    except ApiError as error:
+        problem = error
+    asked = read_responses(body, before)
+    return asked.body, problem or asked.problem
 
 
 async def _counted(services: Services, request: Request, kind: type[msgspec.Struct], read: Read) -> int:
@@ -56,28 +72,31 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
     receive: Any = request.receive
     intake = Intake(services, services.clock())
 
-    def understand(raw: bytes) -> tuple[str, Chat]:
+    def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
         body = openai.decode(raw, kind)
         services.check_fields(body, kind, request.state.request_id)
-        return str(body.get("model")), read(body)
+        chat, problem = read(body)
+        return str(body.get("model")), chat, problem
 
     try:
         raw = await intake.read(scope, receive)
-        if len(raw) <= SHORT_BODY:
-            model, chat = understand(raw)
-            return _count(_preprocessor(services, intake, model), chat)
+        if len(raw) <= SHORT_BODY and b"previous_response_id" not in raw:
+            return _count(services, intake, *understand(raw))()
         async with intake.turn() as turn:
-            model, chat = await turn.run(lambda: understand(raw))
-            preprocessor = _preprocessor(services, intake, model)
-            return await turn.run(lambda: _count(preprocessor, chat))
+            understood = await turn.run(lambda: understand(raw))
+            return await turn.run(_count(services, intake, *understood))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:
         intake.leave()
 
 
-def _count(preprocessor: Preprocessor, chat: Chat) -> int:
-    return len(preprocessor.encode(preprocessor.chat_prompt(chat), add_special=False))
+def _count(services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None) -> Callable[[], int]:
+    """Return what counts, which may take long; raises where the model isn't there, or the conversation isn't one."""
+    preprocessor = _preprocessor(services, intake, model)
+    if problem is not None:
+        raise problem
+    return lambda: len(preprocessor.encode(preprocessor.chat_prompt(chat), add_special=False))
 
 
 def _preprocessor(services: Services, intake: Intake, model: str) -> Preprocessor:
