@@ -114,7 +114,7 @@ def _chat_usage(usage: dict[str, Any]) -> tuple[int, int, int]:
     return usage["prompt_tokens"], usage["completion_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
-def _responses(streams: bool) -> Callable[..., Response]:
+def responses_form(streams: bool) -> Callable[..., Response]:
     def form(who: Identity, emit: Any) -> ResponsesWriter:
         return ResponsesWriter(response_of(who.id, who.created, who.model, {}), emit, lambda: 1700000001.0)
 
@@ -123,7 +123,7 @@ def _responses(streams: bool) -> Callable[..., Response]:
 
 def responses_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
     """By the deltas alone; and what the events of ends repeat is what the deltas said."""
-    events = answer(_responses(True), parsing, pieces, finish).events()
+    events = answer(responses_form(True), parsing, pieces, finish).events()
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     said, open_text = Said(), ""
     for event in events:
@@ -152,7 +152,7 @@ def responses_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str
 
 
 def responses_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
-    body = answer(_responses(False), parsing, pieces, finish).whole()
+    body = answer(responses_form(False), parsing, pieces, finish).whole()
     said = Said()
     for item in body["output"]:
         if item["type"] == "function_call":
@@ -176,7 +176,7 @@ def _of_response(body: dict[str, Any], said: Said) -> Said:
 
 def messages_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
     """By the deltas alone: each block is opened, grows and is closed before the next."""
-    events = answer(_messages(True), parsing, pieces, finish).events()
+    events = answer(messages_form(True), parsing, pieces, finish).events()
     assert [event["type"] for event in events[:2] + events[-2:]] == [
         "message_start", "ping", "message_delta", "message_stop",
     ]  # fmt: skip
@@ -199,7 +199,7 @@ def messages_stream(parsing: Parsing | None, pieces: Iterable[str], finish: str)
 
 
 def messages_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) -> Said:
-    body = answer(_messages(False), parsing, pieces, finish).whole()
+    body = answer(messages_form(False), parsing, pieces, finish).whole()
     said = Said()
     for block in body["content"]:
         if block["type"] == "tool_use":
@@ -212,7 +212,7 @@ def messages_whole(parsing: Parsing | None, pieces: Iterable[str], finish: str) 
     return _of_message(body, said)
 
 
-def _messages(streams: bool) -> Callable[..., Response]:
+def messages_form(streams: bool) -> Callable[..., Response]:
     return lambda *args, **options: EventAnswer(*args, form=MessagesWriter, streams=streams, **options)
 
 

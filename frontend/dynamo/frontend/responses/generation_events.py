@@ -2,7 +2,7 @@
 
 `EventReader` makes the events of what a worker's tokens say; chat completions, Responses and Messages are writers of
 them. Text of a request that nothing parses is one `Content` per delta: its writers take the text as it comes, without
-an object for each token, which is a third of what chat's token costs. Equality of both ways is tested over all writers.
+an object for each token, which would make chat's 1.8 times as slow. Equality of both ways is tested over all writers.
 """
 
 from __future__ import annotations
