@@ -158,13 +158,19 @@ def _replied(request: Request, error: ApiError) -> Response:
 
 def _allowed(request: Request, error: HTTPException) -> str:
     """Return the methods of a path; Starlette names those of the first route that has it."""
-    named = (error.headers or {}).get("Allow", "")
-    allowed = {method.strip() for method in named.split(",") if method.strip()}
-    for path, methods in request.app.openapi()["paths"].items():
-        pattern = ".+".join(re.escape(part) for part in _PARAMETER.split(path))
-        if re.fullmatch(pattern, request.scope["path"]):
-            allowed |= {method.upper() for method in methods}
-    return ", ".join(sorted(allowed))
+    paths, asked = request.app.openapi()["paths"], request.scope["path"]
+    if asked in paths:
+        return ", ".join(sorted(method.upper() for method in paths[asked]))
+    allowed: set[str] = set()
+    for parameter in ("[^/]+", ".+"):  # ids of models may hold slashes; what fits without is meant
+        for path, methods in paths.items():
+            pattern = parameter.join(re.escape(part) for part in _PARAMETER.split(path))
+            if re.fullmatch(pattern, asked):
+                allowed |= {method.upper() for method in methods}
+        if allowed:
+            break
+    named = (error.headers or {}).get("Allow", "").split(",")
+    return ", ".join(sorted(allowed or {method.strip() for method in named if method.strip()}))
 
 
 async def _gone(request: Request, error: Exception) -> Response:

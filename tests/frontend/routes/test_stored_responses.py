@@ -126,7 +126,7 @@ def ids(store: StoredResponses, most: int, owner: bytes = b"a") -> list[int]:
 
 
 def test_bounds_of_number_and_bytes() -> None:
-    """The least recently used of the caller with most bytes goes; one that fits nowhere isn't kept at all."""
+    """Who has more than others loses its own, least recently used first; what fits nowhere isn't kept at all."""
     store = StoredResponses(StoredResponsesSettings(max_count=5, max_mb=1.0))
     store.keep(kept(100, b"small"))
     for number in range(9):
@@ -142,6 +142,11 @@ def test_bounds_of_number_and_bytes() -> None:
     store.keep(kept(11, size=2_000_000))
     assert ids(store, 12) == [10]
     assert store.get(b"small", "r100")
+    ids(store, 12)
+    store.keep(kept(101, b"small", size=100_000))
+    assert ids(store, 102, b"small") == [101, 100]
+    store.keep(kept(102, b"new", size=700_000))
+    assert (ids(store, 103, b"new"), ids(store, 103, b"small"), ids(store, 12)) == ([102], [101, 100], [])
 
 
 def test_age() -> None:

@@ -76,8 +76,7 @@ def _thinking(chat: ChatBuilder, block: Block, path: str) -> None:
     thought = block.get("thinking")
     if not isinstance(thought, str):
         raise _wrong(f"{path}.thinking", "a string")
-    if thought:
-        chat.thought(thought)
+    chat.thought(thought)
 
 
 def _redacted(chat: ChatBuilder, block: Block, path: str) -> None:

@@ -20,7 +20,7 @@ def _object(required: dict[str, Any], **optional: Any) -> Json:
 
 
 def _content(*blocks: Json) -> Json:
-    return {"anyOf": [_STRING, {"type": "array", "items": {"oneOf": [*blocks]}}]}
+    return {"anyOf": [_STRING, {"type": "array", "items": {"oneOf": [*blocks]}, "minItems": 1}]}
 
 
 _TEXT: Final[Json] = _object({"type": {"const": "text"}, "text": _STRING})

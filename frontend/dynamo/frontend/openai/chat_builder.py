@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.request_structs import MAX_TOOLS
 
 SYSTEM: Final = "system"
 ASSISTANT: Final = "assistant"
@@ -52,7 +53,12 @@ class ChatBuilder:
         """Add a tool that the assistant called."""
         self._calls.add(call_id)
         function = {"name": name, "arguments": arguments}
-        self._turn().setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
+        calls = self._turn().setdefault("tool_calls", [])
+        if len(calls) < MAX_TOOLS:
+            calls.append({"id": call_id, "type": "function", "function": function})
+        else:
+            text = f"messages: at most {MAX_TOOLS} tools may be called in a row."
+            self.refuse(bad_request(text, "messages"))
 
     def refuse(self, error: ApiError) -> None:
         """Note what is wrong with the conversation as a whole."""

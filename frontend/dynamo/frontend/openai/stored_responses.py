@@ -1,7 +1,7 @@
 """Responses that are kept for a while: to go on from, to read again, to delete. In this process's memory.
 
-Bounded by age, number and bytes. Where there are too many, those go that the caller with most bytes has used least
-recently: one caller that stores a lot loses its own. Whose a response is decides who may read it.
+Bounded by age, number and bytes. Where there are too many, those go that were used least recently: of the caller who
+stores, if it has more than callers have on average, else of all. Whose a response is decides who may read it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class StoredResponses:
             self._expire()
             self._add(stored)
             while len(self._all) > self._limits.max_count or self.bytes > self._limits.max_bytes:
-                largest = max(self._bytes, key=self._bytes.__getitem__)
-                self._drop(next(iter(self._of[largest])))
+                self._drop(self._least(stored))
 
     def get(self, owner: bytes, response_id: str) -> StoredResponse:
         """Return one, which has been used now; 404 where this owner has none of that id."""
@@ -123,6 +122,13 @@ class StoredResponses:
         self._of.setdefault(stored.owner, OrderedDict())[stored.id] = None
         self._bytes[stored.owner] = self._bytes.get(stored.owner, 0) + stored.size
         self.bytes += stored.size
+
+    def _least(self, newest: StoredResponse) -> str:
+        """Return what goes; found at once, since a large response may take the place of hundreds."""
+        own = next(iter(self._of[newest.owner]))
+        if own != newest.id and self._bytes[newest.owner] * len(self._bytes) > self.bytes:
+            return own
+        return next(iter(self._all))
 
     def _drop(self, response_id: str) -> None:
         stored = self._all.pop(response_id)
