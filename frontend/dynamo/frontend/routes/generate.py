@@ -188,7 +188,7 @@ class GenerateJob(Job):
     ) -> list[Made]:
         """For an engine that takes text: the body as it came, once per prompt and choice."""
         if request.logprobs:
-            text = "logprobs: this model's engine takes text and gives none."
+            text = "logprobs: this model's engine takes text and gives no log probabilities."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
         if isinstance(request, ChatRequest):
             if forced_by(request.tool_choice) is not None:
