@@ -12,6 +12,7 @@ import anthropic
 import httpx
 import pytest
 
+from dynamo.frontend.limits.request_threads import Turn
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.protocols import delta
 
@@ -286,3 +287,41 @@ def test_input_tokens(talking: Any, speaker: Any) -> None:
     counted = talking.post("/v1/responses/input_tokens", body).json()
     assert counted == {"object": "response.input_tokens", "input_tokens": answer["usage"]["input_tokens"]}
     assert json.loads(talking.post("/v1/responses/input_tokens", {"model": "m"}).text)["error"]["param"] == "input"
+
+
+def test_all_apis_share_the_bounds(make_site: Any, engines: Any) -> None:
+    """One place for one caller: a message takes that of a response, which says so in its own API's words."""
+    site = make_site(max_requests_per_client=1)
+    site.worker(engines(delay=0.05))
+    headers = {"x-tenant-id": "t"}
+    body = {"model": "m", "max_tokens": 300, "messages": ASK}
+    with client(site, default_headers=headers) as sdk, sdk.messages.create(**body, stream=True) as stream:
+        assert next(iter(stream)).type == "message_start"
+        with pytest.raises(anthropic.RateLimitError):
+            sdk.messages.create(**body)
+        refused = site.post("/v1/responses", {"model": "m", "input": "hi"}, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        counted = site.post("/v1/messages/count_tokens", body, headers=headers)
+        assert (counted.status_code, counted.json()["error"]["type"]) == (429, "rate_limit_error")
+        assert refused.headers["retry-after"]
+    assert site.metric("refusals_total", reason="rate_limit_exceeded") == 3
+
+
+def test_large_bodies_are_read_in_the_threads(make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of items and blocks keep nobody else waiting: their reading has a turn in the threads."""
+    turns: list[str] = []
+    enter = Turn.enter
+
+    async def entered(self: Turn) -> None:
+        turns.append("turn")
+        await enter(self)
+
+    monkeypatch.setattr(Turn, "enter", entered)
+    site = make_site()
+    site.worker(engines(), context_length=1_000_000)
+    for path, field, limit in (("messages", "messages", "max_tokens"), ("responses", "input", "max_output_tokens")):
+        for number, expected in ((1, 0), (1000, 1)):
+            turns.clear()
+            messages = [{"role": "user", "content": "x"}] * number
+            assert site.post(f"/v1/{path}", {"model": "m", field: messages, limit: 1}).status_code == 200
+            assert len(turns) == expected, (path, number)
