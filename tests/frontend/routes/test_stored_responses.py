@@ -42,6 +42,41 @@ def test_a_conversation_goes_on(served: Any, echo: Any) -> None:
     assert third.previous_response_id == second.id
 
 
+def test_items_by_reference(served: Any, echo: Any) -> None:
+    """What a stored answer said may be named by its id, while it is stored, by whom it was said to."""
+    with served.client() as client:
+        first = client.responses.create(**ASK, input="one")
+        named: Any = [
+            {"role": "user", "content": "one"}, {"type": "item_reference", "id": first.output[0].id},
+            {"role": "user", "content": "two"},
+        ]  # fmt: skip
+        second = client.responses.create(**ASK, input=named)
+        assert prompt_of(echo) == f"User: one\nAssistant: {first.output_text.strip()}\nUser: two\nAssistant:"
+        assert client.responses.input_tokens.count(model="m", input=named).input_tokens == second.usage.input_tokens
+        listed = client.responses.input_items.list(second.id, order="asc")
+        assert listed.data[1].id == first.output[0].id
+        with served.client().with_options(api_key="b") as other, pytest.raises(openai.NotFoundError):
+            other.responses.create(**ASK, input=named)
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError, match=r"input\[1\]"):
+            client.responses.create(**ASK, input=named)
+        for wrong in ({}, {"id": 5}):
+            odd: Any = [{"type": "item_reference", **wrong}]
+            with pytest.raises(openai.NotFoundError):
+                client.responses.create(**ASK, input=odd)
+
+
+def test_references_are_bounded(make_site: Any, echo: Any) -> None:
+    """One item may be named a thousand times: together they are no larger than a body."""
+    site = make_site(body_limit_mb=0.5)
+    site.worker(echo)
+    with site.client() as client:
+        first = client.responses.create(model="m", input="x" * 400)
+        often: Any = [{"type": "item_reference", "id": first.output[0].id}] * 3000
+        with pytest.raises(openai.BadRequestError, match="too much"):
+            client.responses.create(model="m", input=often)
+
+
 def test_what_is_read_again(served: Any) -> None:
     """The response as it was answered, its items page by page, and nothing once it is deleted."""
     with served.client() as client:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from dynamo.frontend.limits.settings import StoredResponsesSettings
 _OWNERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
 _OVERHEAD: Final = 1024
 """Bytes that a response takes beside its own."""
+_PER_ITEM: Final = 256
 Item = dict[str, Any]
 
 
@@ -33,11 +34,13 @@ class StoredResponse(msgspec.Struct):
     input: bytes
     """Its own input's items."""
     previous: str | None
+    items: list[str] = []
+    """Ids of what it says, which clients may send in the place of it."""
     used: float = 0.0
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.input) + _OVERHEAD
+        return len(self.response) + len(self.input) + _PER_ITEM * len(self.items) + _OVERHEAD
 
 
 def owner_of(headers: Mapping[bytes, bytes]) -> bytes:
@@ -56,6 +59,8 @@ class StoredResponses:
         """By their last use."""
         self._of: dict[bytes, OrderedDict[str, None]] = {}
         self._bytes: dict[bytes, int] = {}
+        self._places: dict[str, str] = {}
+        """Of items: the responses that said them."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -107,6 +112,18 @@ class StoredResponses:
             items += msgspec.json.decode(stored.response)["output"]
         return items
 
+    def items(self, owner: bytes, ids: Collection[str], most: int) -> dict[str, Item]:
+        """Return what earlier responses said, by id; what isn't there is left out. A 400 where that is too much."""
+        with self._lock:
+            self._expire()
+            named = {self._places[item] for item in ids if item in self._places}
+            responses = [stored for name in named if (stored := self._found(owner, name)) is not None]
+        if sum(len(stored.response) for stored in responses) > most:
+            text = f"input: the responses that it refers to have more than {most} bytes; send the items themselves."
+            raise bad_request(text, "input", "conversation_too_long")
+        said = (item for stored in responses for item in msgspec.json.decode(stored.response)["output"])
+        return {item["id"]: item for item in said if item["id"] in ids}
+
     def _found(self, owner: bytes, response_id: str) -> StoredResponse | None:
         stored = self._all.get(response_id)
         if stored is None or stored.owner != owner:
@@ -122,6 +139,7 @@ class StoredResponses:
         self._of.setdefault(stored.owner, OrderedDict())[stored.id] = None
         self._bytes[stored.owner] = self._bytes.get(stored.owner, 0) + stored.size
         self.bytes += stored.size
+        self._places |= dict.fromkeys(stored.items, stored.id)
 
     def _least(self, newest: StoredResponse) -> str:
         """Return what goes; found at once, since a large response may take the place of hundreds."""
@@ -134,6 +152,8 @@ class StoredResponses:
         stored = self._all.pop(response_id)
         own = self._of[stored.owner]
         del own[response_id]
+        for item in stored.items:
+            self._places.pop(item, None)
         self.bytes -= stored.size
         self._bytes[stored.owner] -= stored.size
         if not own:

@@ -39,7 +39,7 @@ class ResponsesWriter:
 
     def __init__(
         self, response: dict[str, Any], emit: Callable[[bytes], None] | None, clock: Callable[[], float], *,
-        with_sealed: bool = False, done: Callable[[bytes], None] | None = None,
+        with_sealed: bool = False, done: Callable[[bytes, list[str]], None] | None = None,
     ) -> None:  # fmt: skip
         self.response = response
         self._emit, self._clock, self._with_sealed, self._done = emit, clock, with_sealed, done
@@ -190,7 +190,7 @@ class ResponsesWriter:
         }  # fmt: skip
         self._encoded = _encode(self.response)
         if self._done is not None:
-            self._done(self._encoded)
+            self._done(self._encoded, [item["id"] for item in self.response["output"]])
         self._event(f"response.{status}", response=msgspec.Raw(self._encoded))
 
     # Events.

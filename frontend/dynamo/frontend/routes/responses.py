@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.chat_builder import shortened
@@ -50,6 +50,36 @@ def conversation(services: Services, owner: bytes, body: dict[str, Any]) -> list
     return services.stored.conversation(owner, previous, services.settings.body_limit)
 
 
+def refer(services: Services, owner: bytes, body: dict[str, Any]) -> None:
+    """Put stored items in the place of references to them; 404 where one isn't there."""
+    items = body.get("input")
+    if not isinstance(items, list):
+        return
+    places = {index: item.get("id") for index, item in enumerate(items)
+              if isinstance(item, dict) and item.get("type") == "item_reference"}  # fmt: skip
+    if not places:
+        return
+    ids = {name for name in places.values() if isinstance(name, str)}
+    stored = services.stored
+    most = services.settings.body_limit
+    known = {} if stored is None else stored.items(owner, ids, most)
+    sizes = {name: len(msgspec.json.encode(item)) for name, item in known.items()}
+    for index, name in places.items():
+        if not isinstance(name, str) or name not in known:
+            text = f"input[{index}]: item {shown(name)} isn't stored here; send the item itself."
+            raise ApiError(404, text, code="item_not_found", param=f"input[{index}]")
+        items[index], most = known[name], most - sizes[name]
+    if most < 0:  # one may be named a thousand times
+        raise bad_request(
+            "input: the items that it refers to are too much for one request.", "input", "too_many_values"
+        )
+
+
+def names_stored(raw: bytes) -> bool:
+    """Tell whether what is stored is part of a request, however short the rest of it is."""
+    return b"previous_response_id" in raw or b"item_reference" in raw
+
+
 class ResponsesRoute(Route):
     """The route."""
 
@@ -75,6 +105,7 @@ class ResponsesJob(EventJob):
         body = openai.decode(raw, ResponsesRequest)
         self._fill(body)
         self._services.check_fields(body, ResponsesRequest, self._rid)
+        refer(self._services, self._owner, body)
         before = self._before(body)
         self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
         self._problem = before if isinstance(before, ApiError) else asked.problem
@@ -85,8 +116,7 @@ class ResponsesJob(EventJob):
         return asked.body, asked.chat
 
     def _is_large(self, raw: bytes) -> bool:
-        """A conversation that is stored is part of the request, however short the rest is."""
-        return super()._is_large(raw) or b"previous_response_id" in raw
+        return super()._is_large(raw) or names_stored(raw)
 
     def _before(self, body: dict[str, Any]) -> list[Item] | ApiError:
         """Return the conversation that it goes on, or why it can't."""
@@ -95,9 +125,9 @@ class ResponsesJob(EventJob):
         except ApiError as error:
             return error
 
-    def _keep(self, response_id: str, response: bytes) -> None:
+    def _keep(self, response_id: str, response: bytes, items: list[str]) -> None:
         if self._services.stored is not None and self._input:
-            kept = StoredResponse(response_id, self._owner, response, self._input, self._previous)
+            kept = StoredResponse(response_id, self._owner, response, self._input, self._previous, items)
             self._services.stored.keep(kept)
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:

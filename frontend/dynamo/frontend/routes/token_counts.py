@@ -23,7 +23,7 @@ from dynamo.frontend.openai.stored_responses import owner_of
 from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.routes.messages import check_version
 from dynamo.frontend.routes.model_request import SHORT_BODY
-from dynamo.frontend.routes.responses import conversation
+from dynamo.frontend.routes.responses import conversation, names_stored, refer
 from dynamo.frontend.services import Services
 from dynamo.llm.processing.preprocess import Preprocessor
 from dynamo.runtime.errors import DeadlineExceeded
@@ -56,6 +56,7 @@ def token_counts_router(services: Services) -> APIRouter:
 
 
 def _of_responses(services: Services, owner: bytes, body: dict[str, Any]) -> tuple[Chat, ApiError | None]:
+    refer(services, owner, body)
     before: list[Item] = []
     problem = None
     try:
@@ -80,7 +81,7 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
 
     try:
         raw = await intake.read(scope, receive)
-        if len(raw) <= SHORT_BODY and b"previous_response_id" not in raw:
+        if len(raw) <= SHORT_BODY and not names_stored(raw):
             return _count(services, intake, *understand(raw))()
         async with intake.turn() as turn:
             understood = await turn.run(lambda: understand(raw))
