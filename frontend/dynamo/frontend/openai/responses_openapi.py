@@ -33,6 +33,7 @@ _ITEM: Final[Json] = {
         ),
         _object({"type": {"const": "function_call"}, "call_id": _NAME, "name": _NAME, "arguments": _STRING}),
         _object({"type": {"const": "function_call_output"}, "call_id": _NAME, "output": _CONTENT}),
+        _object({"type": {"const": "item_reference"}, "id": _NAME}),
         _object({"type": {"const": "reasoning"}, "content": {"type": "array", "items": _THOUGHT, "minItems": 1}}),
     ],
 }
