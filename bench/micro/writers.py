@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.frontend.responses import event_readers as forms
 
-from dynamo.frontend.openai.tool_choice import Parsing, parsing_of
+from dynamo.frontend.openai.constraints import Parsing, parsing_of
 from dynamo.frontend.responses.parsed_response import ParsedStream
 from dynamo.frontend.responses.response import Response, ResponseOptions, SseResponse
 from dynamo.llm.model_card import ModelCard

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.frontend.responses.event_readers import READERS, Said
 
-from dynamo.frontend.openai.tool_choice import Parsing, parsing_of
+from dynamo.frontend.openai.constraints import Parsing, parsing_of
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.parsers.factory import ParserFactory
 

@@ -304,7 +304,7 @@ def test_all_apis_share_the_bounds(make_site: Any, engines: Any) -> None:
         counted = site.post("/v1/messages/count_tokens", body, headers=headers)
         assert (counted.status_code, counted.json()["error"]["type"]) == (429, "rate_limit_error")
         assert refused.headers["retry-after"]
-    assert site.metric("refusals_total", reason="rate_limit_exceeded") == 3
+    assert site.metric("rejected_requests_total", reason="rate_limit_exceeded") == 3
 
 
 def test_large_bodies_are_read_in_the_threads(make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:

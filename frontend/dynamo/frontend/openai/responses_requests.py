@@ -13,7 +13,7 @@ import msgspec
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
-from dynamo.frontend.openai.guided import packed
+from dynamo.frontend.openai.constraints import packed
 from dynamo.frontend.openai.request_structs import ChatRequest
 from dynamo.frontend.openai.responses_input import Item, add_items, items_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest

@@ -11,10 +11,9 @@ from typing import Any, Protocol, TypeAlias
 
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.generation.choice import Choice
-from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.generation_events import Event, EventReader, ScoredContent, Usage
 from dynamo.frontend.responses.parsed_response import explained
-from dynamo.frontend.responses.response import STREAM_HEADERS, Response
+from dynamo.frontend.responses.response import STREAM_HEADERS, Identity, Response
 
 Emit: TypeAlias = Callable[[bytes], None]
 
@@ -75,6 +74,7 @@ class EventAnswer(Response):
         self._hear()
         for event in self._reader.read_scored(choice, text, ids, offsets, extras):
             if isinstance(event, ScoredContent):
+                assert self._logprobs is not None, "they were asked for"
                 rows = self._logprobs.of(choice, event.ids, event.offsets, event.extras, first=False)
                 self._form.scored(event.text, (self._logprobs.render(rows) or {}).get("content") or [])
             else:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from dynamo.frontend.openai.tool_choice import Parsing
+from dynamo.frontend.openai.constraints import Parsing
 from dynamo.llm.parsers import events as parsed
 from dynamo.llm.parsers.events import Content, Thought
 

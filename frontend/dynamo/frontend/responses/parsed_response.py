@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynamo.frontend.generation.choice import Choice
-from dynamo.frontend.openai.tool_choice import Parsing
-from dynamo.frontend.responses.chunks import ChatChunks
+from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.responses.generation_events import (
     CallArguments,
     CallBegun,
@@ -20,7 +19,8 @@ from dynamo.frontend.responses.generation_events import (
     EventReader,
     ScoredContent,
 )
-from dynamo.frontend.responses.response import JsonResponse, SseResponse
+from dynamo.frontend.responses.json_response import JsonResponse
+from dynamo.frontend.responses.response import ChatChunks, SseResponse
 from dynamo.llm.parsers.events import Content, Thought
 from dynamo.runtime.errors import InvalidArgument
 

@@ -13,11 +13,11 @@ from dynamo.frontend.anthropic.request_structs import MessagesRequest
 from dynamo.frontend.anthropic.requests import named, read_messages
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.http.requests import Receive, Scope, header
-from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import ChatRequest
-from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.messages_writer import MessagesWriter
+from dynamo.frontend.responses.response import Identity
 from dynamo.frontend.responses.stream import Headers, Send
 from dynamo.frontend.routes.event_route import EventJob
 from dynamo.frontend.routes.model_request import Job, Route
@@ -53,9 +53,9 @@ class MessagesJob(EventJob):
         await super().run(scope, receive, send)
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
-        body = openai.decode(raw, MessagesRequest)
+        body = decode(raw, MessagesRequest)
         self._fill(body)
-        self._services.check_fields(body, MessagesRequest, self._rid)
+        self._intake.check_fields(body, MessagesRequest, self._rid)
         asked = read_messages(body)
         self._problem = asked.problem
         self._filled(asked.body)

@@ -11,16 +11,15 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
-from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, named, read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.stored_responses import StoredResponse, owner_of
-from dynamo.frontend.responses.chunks import Identity
 from dynamo.frontend.responses.event_answer import Emit
-from dynamo.frontend.responses.response import ResponseOptions
+from dynamo.frontend.responses.response import Identity, ResponseOptions
 from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
 from dynamo.frontend.responses.stream import Headers, Send
 from dynamo.frontend.routes.event_route import EventJob
@@ -102,9 +101,9 @@ class ResponsesJob(EventJob):
         return named(super().named(error))
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
-        body = openai.decode(raw, ResponsesRequest)
+        body = decode(raw, ResponsesRequest)
         self._fill(body)
-        self._services.check_fields(body, ResponsesRequest, self._rid)
+        self._intake.check_fields(body, ResponsesRequest, self._rid)
         refer(self._services, self._owner, body)
         before = self._before(body)
         self._asked = asked = read_responses(body, before if isinstance(before, list) else ())

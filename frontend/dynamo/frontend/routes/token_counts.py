@@ -15,14 +15,13 @@ from dynamo.frontend.anthropic.requests import read_prompt
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
-from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.stored_responses import owner_of
-from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.routes.messages import check_version
-from dynamo.frontend.routes.model_request import SHORT_BODY
+from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routes.responses import conversation, names_stored, refer
 from dynamo.frontend.services import Services
 from dynamo.llm.processing.preprocess import Preprocessor
@@ -74,8 +73,8 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
     intake = Intake(services, services.clock())
 
     def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
-        body = openai.decode(raw, kind)
-        services.check_fields(body, kind, request.state.request_id)
+        body = decode(raw, kind)
+        intake.check_fields(body, kind, request.state.request_id)
         chat, problem = read(body)
         return str(body.get("model")), chat, problem
 
