@@ -317,6 +317,7 @@ def test_large_bodies_are_read_in_the_threads(make_site: Any, engines: Any, monk
         await enter(self)
 
     monkeypatch.setattr(Turn, "enter", entered)
+    hidden = b'{"model":"m","input":"x","previous\\u005fresponse_id":"resp_1"}'
     site = make_site()
     site.worker(engines(), context_length=1_000_000)
     for path, field, limit in (("messages", "messages", "max_tokens"), ("responses", "input", "max_output_tokens")):
@@ -325,3 +326,6 @@ def test_large_bodies_are_read_in_the_threads(make_site: Any, engines: Any, monk
             messages = [{"role": "user", "content": "x"}] * number
             assert site.post(f"/v1/{path}", {"model": "m", field: messages, limit: 1}).status_code == 200
             assert len(turns) == expected, (path, number)
+    turns.clear()
+    refused = httpx.post(f"{site.url}/v1/responses", content=hidden)
+    assert (refused.json()["error"]["code"], len(turns)) == ("previous_response_not_found", 1)

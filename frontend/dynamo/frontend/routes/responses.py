@@ -75,8 +75,8 @@ def refer(services: Services, owner: bytes, body: dict[str, Any]) -> None:
 
 
 def names_stored(raw: bytes) -> bool:
-    """Tell whether what is stored is part of a request, however short the rest of it is."""
-    return b"previous_response_id" in raw or b"item_reference" in raw
+    """Tell whether what is stored may be part of a request, however short the rest of it is: escapes hide words."""
+    return b"previous_response_id" in raw or b"item_reference" in raw or b"\\u" in raw
 
 
 class ResponsesRoute(Route):
