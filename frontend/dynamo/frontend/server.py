@@ -33,6 +33,7 @@ from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.openai.stored_responses import StoredResponses
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.busy_thresholds import BusyThresholds
 from dynamo.frontend.routing.model_loader import Loader
@@ -115,7 +116,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
-        threads=RequestThreads(refused=metrics.rejected),
+        threads=RequestThreads(refused=metrics.rejected), stored=_stored(settings),
     )  # fmt: skip
     stop_listening = view.listen(watcher)
     try:
@@ -147,6 +148,12 @@ def _watcher(
         namespace_prefix=settings.namespace_prefix,
         only=EndpointPath.parse(settings.endpoint) if settings.endpoint else None,
     )  # fmt: skip
+
+
+def _stored(settings: FrontendSettings) -> StoredResponses | None:
+    """Return what keeps responses; None where that is off, or where a sibling might be asked for them."""
+    alone = settings.workers == 1 and not settings.has_siblings
+    return StoredResponses(settings.stored) if alone and settings.stored.ttl else None
 
 
 def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 Headers = list[tuple[bytes, bytes]]
 _EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after")
-_METHODS = (b"access-control-allow-methods", b"GET, POST, OPTIONS")
+_METHODS = (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS")
 
 
 class Cors:

@@ -172,7 +172,7 @@ class Route(ABC):
             if job.begun:
                 wire_of(scope).abort()
             else:
-                await respond_error(send, internal(), headers)
+                await respond_error(send, job.answer_to(internal()), headers)
         finally:
             job.leave()
 

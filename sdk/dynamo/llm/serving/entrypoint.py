@@ -37,8 +37,6 @@ _REFUSED: Final = {
     "metrics_prefix": "metrics are called dynamo_frontend_… here: leave it out",
     "chat_engine_factory": "register a model with ModelInput.Text, whose program answers chats by itself",
     "ais_perf_config": "there is no such model of performance here: leave it out",
-    "enable_anthropic_api": "this version serves OpenAI's routes: leave it out",
-    "strip_anthropic_preamble": "this version serves OpenAI's routes: leave it out",
     "enable_streaming_tool_dispatch": "streams carry OpenAI's chunks only: leave it out",
     "enable_streaming_reasoning_dispatch": "streams carry OpenAI's chunks only: leave it out",
 }
@@ -56,7 +54,8 @@ class EngineType(enum.Enum):
 
 
 class EntrypointArgs:
-    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
+    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect; Anthropic's API is
+    always served.
 
     `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
     `mocker_engine_args` holds the same as a dict.
@@ -90,7 +89,10 @@ class EntrypointArgs:
         self.values: dict[str, Any] = given
 
 
-_LATER: Final = ("tokenizer_backend", "tokenizer_fallback", "reasoning_field_name")
+_LATER: Final = (
+    "tokenizer_backend", "tokenizer_fallback", "reasoning_field_name", "enable_anthropic_api",
+    "strip_anthropic_preamble",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
