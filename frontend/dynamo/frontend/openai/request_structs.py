@@ -169,6 +169,3 @@ class DetokenizeRequest(Struct, kw_only=True):
 
     model: Name
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]
-
-
-KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
