@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 from hypothesis import HealthCheck, settings
+from tests import warm
+from tests.environments import quick_environment
 from tests.fixtures_etcd import CHOSEN, EtcdServer
 from tests.fixtures_nats import NatsServer
 
@@ -47,6 +49,13 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_nursery_stays() -> Iterator[None]:
+    """What programs are forked from ends with the tests."""
+    yield
+    warm.close()
+
+
 @pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A server that all tests of this process share."""
@@ -70,6 +79,14 @@ def own_etcd() -> Iterator[EtcdServer]:
 
 
 @pytest.fixture
+def servers(tmp_path: Path, own_etcd: EtcdServer) -> Iterator[dict[str, str]]:
+    """The environment of programs that find each other over an etcd and a NATS of the test's own."""
+    nats = NatsServer(tmp_path)
+    yield quick_environment(tmp_path, ETCD_ENDPOINTS=own_etcd.url, NATS_SERVER=nats.url)
+    nats.kill()
+
+
+@pytest.fixture
 def any_etcd_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sign-in on PyPI's etcd too, which the operator refuses: for what doesn't depend on the version.
 
@@ -82,5 +99,5 @@ def any_etcd_version(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["memory", pytest.param("nats", marks=pytest.mark.servers)])
 def bus_server(request: pytest.FixtureRequest) -> NatsServer | None:
     """For a test over both buses: the shared server, and None for memory."""
-    found: NatsServer | None = request.getfixturevalue("nats_server") if request.param == "nats" else None
-    return found
+    server: NatsServer | None = request.getfixturevalue("nats_server") if request.param == "nats" else None
+    return server

@@ -23,14 +23,14 @@ from dynamo.runtime.config import EtcdConfig
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, below those that the system hands out by itself: they stay free while a
     server is down (else another process, or a client's own retries, may get them)."""
-    found: list[int] = []
-    while len(found) < count:
+    numbers: list[int] = []
+    while len(numbers) < count:
         port = random.randrange(12_000, 32_000)
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-            if port not in found:
-                found.append(port)
-    return found
+            if port not in numbers:
+                numbers.append(port)
+    return numbers
 
 
 CHOSEN: Final = "DYNAMO_TEST_ETCD"
@@ -39,9 +39,9 @@ CHOSEN: Final = "DYNAMO_TEST_ETCD"
 
 def _binary() -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
-    assert found, "etcd is not installed; it comes with the development requirements"
-    return found
+    binary = os.environ.get(CHOSEN) or shutil.which("etcd", path=path)
+    assert binary, "etcd is not installed; it comes with the development requirements"
+    return binary
 
 
 class EtcdServer:

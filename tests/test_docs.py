@@ -45,12 +45,12 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def anchors(page: Path) -> set[str]:
     """What a link may name of a page; a title that is there again gets a number."""
-    found: set[str] = set()
+    names: set[str] = set()
     for heading in HEAD.findall(FENCE.sub("", page.read_text())):
         name = commands_page.anchor(heading)
         again = (f"{name}-{number}" for number in range(1, 100))
-        found.add(name if name not in found else next(one for one in again if one not in found))
-    return found
+        names.add(name if name not in names else next(answer for answer in again if answer not in names))
+    return names
 
 
 @pytest.mark.parametrize("path", PAGES, ids=title)
@@ -97,12 +97,12 @@ def test_the_python_reference_follows_the_docstrings() -> None:
     text = (ROOT / "docs/reference/python.md").read_text()
     assert text == python_page.render(), "run `make generate`"
     for package in (dynamo.runtime, dynamo.llm):
-        told = re.findall(rf"^### {package.__name__}\.(\w+)$", text, re.MULTILINE)
-        assert sorted(told) == sorted(package.__all__)
+        matches = re.findall(rf"^### {package.__name__}\.(\w+)$", text, re.MULTILINE)
+        assert sorted(matches) == sorted(package.__all__)
 
 
 def test_what_the_guides_print_names_tests_that_exist() -> None:
-    """Each thing that the original's guides print has a name, pages, and a test that is there."""
+    """Each thing that NVIDIA Dynamo's guides print has a name, pages, and a test that is there."""
     assert len({row.name for row in ROWS}) == len(ROWS) > 90
     assert [row for row in ROWS if not row.pages or not set(row.pages) <= set(ALL)] == []
     assert [row.test for row in ROWS if not _is_test(*row.test.split("::"))] == []

@@ -29,6 +29,15 @@ MOST_FILES = 16
 """In one folder: as many as are taken in at a glance."""
 FLAT = re.compile(r"charts/[^/]+/templates|gitops/.+/testdata")
 """Folders that Helm and Argo CD want flat."""
+NO_VERB = re.compile(
+    r"(an?|the|its?|it's|his|he|she|her|they|their|theirs|this|that|these|those|who|whose|what|which|one|each|every|all|"
+    r"any|some|none|no|both|neither|nothing|somebody|nobody|everybody|as|of|for|from|in|with|where|when|whether|how|why|"
+    r"until)\b",
+    re.IGNORECASE,
+)
+"""No docstring of a function begins with one of them: it says first what the function does."""
+GENERATED = re.compile(r"docs/(reference/|compatibility|configuration|conditions)")
+MOST_COLUMNS = 140
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 
 
@@ -158,19 +167,47 @@ def test_every_module_says_why_it_exists() -> None:
     assert named(silent) == []
 
 
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    """ruff's D401 knows some articles and pronouns, and no properties; this knows the words that came before."""
+    folders = tuple(f"{folder}/" for folder in (*FOLDERS, "docs/generate"))
+    named_otherwise = [
+        f"{place}:{node.lineno}: {text.splitlines()[0]}"
+        for path in modules()
+        if (place := str(path.relative_to(ROOT))).startswith(folders)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node))
+        if NO_VERB.match(text)
+    ]
+    assert named_otherwise == []
+
+
+def test_prose_is_wrapped() -> None:
+    """Paragraphs and lists of the documents fit a window; tables, fences and what is made of code may be wider."""
+    wide, fence = [], False
+    for path in our_files():
+        place = str(path.relative_to(ROOT))
+        if not place.startswith("docs/") or path.suffix != ".md" or GENERATED.match(place):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            fence ^= line.lstrip().startswith("```")
+            if not fence and len(line) > MOST_COLUMNS and not line.lstrip().startswith("|"):
+                wide.append(f"{place}:{number}")
+    assert wide == []
+
+
 def test_no_machine_is_named() -> None:
     """No tracked file holds a path of one machine or the address of one package index."""
     folders = "|".join(["home/[a-z]", "root/", "work/", "opt/wheels", "Users/[a-zA-Z]"])
     traces = re.compile(rf"(?<![\w.~-])/(?:{folders})|files\.pythonhosted|/simple/|index-url[ =]|127\.0\.0\.1:3128")
     own = {Path(__file__), ROOT / "Makefile"}
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for path in our_files()
         if path not in own
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if traces.search(line)
     ]
-    assert found == []
+    assert results == []
 
 
 def test_no_test_is_skipped() -> None:

@@ -67,5 +67,5 @@ def test_a_package_costs_what_is_used_of_it(name: str) -> None:
     code = f"import sys, {name}; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     names = set(loaded.stdout.split())
-    assert {one for one in names if one.startswith("dynamo.")} == {name}
+    assert {name for name in names if name.startswith("dynamo.")} == {name}
     assert not {"msgspec", "asyncio"} & names

@@ -39,15 +39,15 @@ def imported(path: Path) -> Iterator[str]:
 
 def reached(paths: Iterable[Path]) -> set[Path]:
     """The files, and ours that they import, and so on."""
-    found: set[Path] = set()
+    results: set[Path] = set()
     left = list(paths)
     while left:
-        if (path := left.pop()) in found:
+        if (path := left.pop()) in results:
             continue
-        found.add(path)
+        results.add(path)
         names = (name for name in imported(path) if name.split(".")[0] in OURS)
         left += [file for name in names if (file := ROOT / f"{name.replace('.', '/')}.py").is_file()]
-    return found
+    return results
 
 
 def test_it_has_what_its_tests_import() -> None:

@@ -1,4 +1,4 @@
-"""The lines of the original's guides, before SGLang's own parser."""
+"""The lines of NVIDIA Dynamo's guides, before SGLang's own parser."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _HEAD: Final = "| flag | value | default | variable | |\n| --- | --- | --- | ---
 
 
 def programs() -> dict[str, click.Command | argparse.ArgumentParser]:
-    """Every program by what is typed; commands of `dynamo` come right after it."""
+    """Return every program by what is typed; commands of `dynamo` come right after it."""
     context = click.Context(dynamo, info_name="dynamo", **dynamo.context_settings)
     names = [name for name in dynamo.list_commands(context) if name != "run"]  # it is dynamo-run
     commands = {f"dynamo {name}": dynamo.get_command(context, name) for name in names}
@@ -66,27 +66,27 @@ ALSO: Final[Mapping[str, str]] = {
 
 
 def render() -> str:
-    """The whole page."""
-    found = programs()
-    told: dict[str, str] = {}
-    parts = [TITLE, _contents(found)]
-    for name, program in found.items():
+    """Write the whole page."""
+    commands = programs()
+    shown: dict[str, str] = {}
+    parts = [TITLE, _contents(commands)]
+    for name, program in commands.items():
         parts.append(f"## {name}\n")
-        parts += _parser(program) if isinstance(program, argparse.ArgumentParser) else _command(name, program, told)
+        parts += _parser(program) if isinstance(program, argparse.ArgumentParser) else _command(name, program, shown)
     return "\n".join(parts)
 
 
-def _contents(found: Sequence[str] | Mapping[str, object]) -> str:
-    return "".join(f"- [{name}](#{anchor(name)})\n" for name in found)
+def _contents(names: Sequence[str] | Mapping[str, object]) -> str:
+    return "".join(f"- [{name}](#{anchor(name)})\n" for name in names)
 
 
 def anchor(title: str) -> str:
-    """The name that a title of a page has in links."""
+    """Return the name that a title of a page has in links."""
     kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")
 
 
-def _command(name: str, command: click.Command, told: dict[str, str]) -> Iterator[str]:
+def _command(name: str, command: click.Command, shown: dict[str, str]) -> Iterator[str]:
     context = click.Context(command, info_name=name, **command.context_settings)
     yield from _texts(command.help or "")
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
@@ -94,7 +94,7 @@ def _command(name: str, command: click.Command, told: dict[str, str]) -> Iterato
         yield ALSO[name] + "\n"
     if isinstance(command, click.Group):
         yield _commands(command, context)
-    yield from _options(name, command, context, told)
+    yield from _options(name, command, context, shown)
     yield from _texts(command.epilog or "")
 
 
@@ -107,8 +107,8 @@ def _commands(group: click.Group, context: click.Context) -> str:
     return "| command | |\n| --- | --- |\n" + "".join(f"| {link} | {_cell(what)} |\n" for link, what in rows)
 
 
-def _options(name: str, command: click.Command, context: click.Context, told: dict[str, str]) -> Iterator[str]:
-    """In groups, as its `--help` has them; where another program has the very same, a link to it."""
+def _options(name: str, command: click.Command, context: click.Context, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the options in groups, as its `--help` has them; where another program has the very same, a link to it."""
     sections: dict[str, list[str]] = {title: [] for title in getattr(command, "groups", ())}
     for param in command.params:
         if isinstance(param, click.Option) and not param.hidden and param.name not in _UNTOLD:
@@ -121,19 +121,19 @@ def _options(name: str, command: click.Command, context: click.Context, told: di
     )
     if not text:
         return
-    if text in told:
-        yield f"Its flags are those of [{told[text]}](#{anchor(told[text])}).\n"
+    if text in shown:
+        yield f"Its flags are those of [{shown[text]}](#{anchor(shown[text])}).\n"
         return
-    told[text] = name
+    shown[text] = name
     yield text
 
 
 def _row(option: click.Option, context: click.Context) -> str:
     if isinstance(option, SettingOption):
         option = option.documented()
-    names = ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
+    names = ", ".join(f"`{spelling}`" for spelling in (*option.opts, *option.secondary_opts))
     variables = (option.envvar,) if isinstance(option.envvar, str) else option.envvar or ()
-    cells = (names, _value(option, context), _default(option), ", ".join(f"`{one}`" for one in variables))
+    cells = (names, _value(option, context), _default(option), ", ".join(f"`{variable}`" for variable in variables))
     return "| " + " | ".join(map(_cell, (*cells, option.help or ""))) + " |\n"
 
 
@@ -160,7 +160,10 @@ def _range(kind: click.IntRange | click.FloatRange) -> str:
 
 
 def _default(option: click.Option) -> str:
-    """As it would be typed; nothing where leaving the flag out means something that its text says."""
+    """Return the default as it would be typed.
+
+    Nothing where leaving the flag out means something that its text says.
+    """
     default = option.default
     if option.count or isinstance(default, list | tuple) or repr(default).startswith("Sentinel"):
         return ""
@@ -180,7 +183,7 @@ def _texts(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    return _FILE.sub(lambda found: f"[{found[0]}](../../{found[0]})", text) + "\n"
+    return _FILE.sub(lambda path: f"[{path[0]}](../../{path[0]})", text) + "\n"
 
 
 def _block(block: Block) -> str:

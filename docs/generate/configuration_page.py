@@ -32,7 +32,7 @@ PROGRAMS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("dynamo-frontend", "The OpenAI HTTP server.", FrontendSettings),
     ("dynamo-worker", "One engine, served.", WorkerSettings),
     ("python -m dynamo.router", "KV-aware routing for programs that are no frontend of ours.", RouterSettings),
-    ("python -m dynamo.mocker", "Simulated engines, by the original's flags.", MockerSettings),
+    ("python -m dynamo.mocker", "Simulated engines, by NVIDIA Dynamo's flags.", MockerSettings),
     (
         "python -m dynamo.vllm, dynamo.sglang, dynamo.trtllm",
         "A worker with that engine; other flags are the engine's own.",
@@ -86,7 +86,7 @@ OTHERS: Final = {
 
 
 def render() -> str:
-    """The whole page."""
+    """Write the whole page."""
     parts = [TITLE]
     for program, what, settings in PROGRAMS:
         parts.append(f"## {program}\n\n{what}\n\n{_table(('flag', 'variable', 'default', ''), _flags(settings))}")

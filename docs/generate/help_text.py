@@ -34,18 +34,18 @@ class Block:
 
     @property
     def typed(self) -> bool:
-        """Whether a shell is meant to read them."""
+        """Tell whether a shell is meant to read them."""
         return all(_TYPED.match(line) for line in self.lines)
 
 
 def example(line: str) -> tuple[str, str]:
-    """`dynamo ps    what runs` is a command and a remark on it."""
+    """Split a line: `dynamo ps what runs` is a command and a remark on it."""
     command, *rest = _REMARK.split(line.strip(), maxsplit=1)
     return command, rest[0].removeprefix("# ") if rest else ""
 
 
 def parts(text: str) -> Iterator[Prose | Block]:
-    r"""The help or the epilogue of a click command; after `\b` click leaves a paragraph's lines as they are."""
+    r"""Yield the help or the epilogue of a click command; after `\b` click leaves a paragraph's lines as they are."""
     for paragraph in _BREAK.split(inspect.cleandoc(text)):
         first, _, kept = paragraph.partition("\n")
         if first.strip() == "\b":

@@ -37,18 +37,18 @@ _WIDTH: Final = 110
 
 
 def render() -> str:
-    """The whole page."""
+    """Write the whole page."""
     packages = {name: list(_public(name)) for name in PACKAGES if _exports(name)}
     titles: dict[int, str] = {}
     for package, names in packages.items():
-        for name, found in names:
-            if _is_home(found, name):
-                titles.setdefault(id(found), f"{package}.{name}")
+        for name, value in names:
+            if _is_home(value, name):
+                titles.setdefault(id(value), f"{package}.{name}")
     parts = [TITLE]
     for package, names in packages.items():
         parts += [f"## {package}\n", _doc(importlib.import_module(package)), _contents(package, names)]
-        for name, found in names:
-            parts += _entry(f"{package}.{name}", found, titles)
+        for name, value in names:
+            parts += _entry(f"{package}.{name}", value, titles)
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
 
@@ -66,73 +66,73 @@ def _public(package: str) -> Iterator[tuple[str, Any]]:
         yield name, getattr(module, name)
 
 
-def _is_home(found: Any, name: str) -> bool:
-    """Not an alias: it is called so itself."""
-    return getattr(found, "__name__", name) == name
+def _is_home(value: Any, name: str) -> bool:
+    """Tell whether it is no alias: it is called so itself."""
+    return getattr(value, "__name__", name) == name
 
 
 def _contents(package: str, names: Iterable[tuple[str, Any]]) -> str:
     return ", ".join(f"[`{name}`](#{anchor(f'{package}.{name}')})" for name, _ in names)
 
 
-def _entry(title: str, found: Any, titles: dict[int, str]) -> Iterator[str]:
+def _entry(title: str, value: Any, titles: dict[int, str]) -> Iterator[str]:
     yield f"### {title}\n"
-    home = titles.get(id(found), title)
-    if home != title and inspect.isroutine(found) | inspect.isclass(found):
+    home = titles.get(id(value), title)
+    if home != title and inspect.isroutine(value) | inspect.isclass(value):
         yield f"The same as [`{home}`](#{anchor(home)}).\n"
         return
-    node = source.node_of(found) if inspect.isroutine(found) or inspect.isclass(found) else None
+    node = source.node_of(value) if inspect.isroutine(value) or inspect.isclass(value) else None
     if isinstance(node, ast.ClassDef):
-        yield from _class(found, node, titles)
+        yield from _class(value, node, titles)
     elif node is not None:
         what = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
         yield f"```python\n{what}{source.signature(node, width=_WIDTH)}\n```\n"
-        yield _doc(found)
-        yield _module(found)
+        yield _doc(value)
+        yield _module(value)
     else:
-        yield from _constant(title, found)
+        yield from _constant(title, value)
 
 
-def _constant(title: str, found: Any) -> Iterator[str]:
-    """What is neither a function nor a class of ours: a type alias, a number, a class made elsewhere."""
+def _constant(title: str, value: Any) -> Iterator[str]:
+    """Yield what is neither a function nor a class of ours: a type alias, a number, a class made elsewhere."""
     package, _, name = title.rpartition(".")
     home = f"{package}.{vars(importlib.import_module(package)).get('_HOMES', {}).get(name, '')}".rstrip(".")
     importlib.import_module(home)
     assigned = source.constant(home, name)
     if assigned is None:
-        yield _doc(found)
+        yield _doc(value)
         return
     yield f"```python\n{name} = {assigned.default}\n```\n"
     yield assigned.doc and assigned.doc + "\n"
     yield f"In `{home}`."
 
 
-def _class(found: type[Any], node: ast.ClassDef, titles: dict[int, str]) -> Iterator[str]:
+def _class(cls: type[Any], node: ast.ClassDef, titles: dict[int, str]) -> Iterator[str]:
     made = source.constructor(node)
     if made is not None:
-        call = source.signature(made, name=found.__name__, method=True, width=_WIDTH).removesuffix(" -> None")
+        call = source.signature(made, name=cls.__name__, method=True, width=_WIDTH).removesuffix(" -> None")
         yield f"```python\n{call}\n```\n"
-    yield _doc(found)
-    bases = [titles[id(base)] for base in found.__bases__ if id(base) in titles]
-    yield _module(found) + "".join(f" A [`{base}`](#{anchor(base)})." for base in bases)
-    fields = [field for one in _own(found, titles) for field in source.fields(one)]
+    yield _doc(cls)
+    bases = [titles[id(base)] for base in cls.__bases__ if id(base) in titles]
+    yield _module(cls) + "".join(f" A [`{base}`](#{anchor(base)})." for base in bases)
+    fields = [field for owner in _own(cls, titles) for field in source.fields(owner)]
     if fields:
-        yield _fields(fields, issubclass(found, enum.Enum))
-    members = {member.name: member for one in reversed(_own(found, titles)) for member in source.members(one)}
+        yield _fields(fields, issubclass(cls, enum.Enum))
+    members = {member.name: member for owner in reversed(_own(cls, titles)) for member in source.members(owner)}
     if members:
-        yield "\n".join(_member(found.__name__, member) for member in members.values())
+        yield "\n".join(_member(cls.__name__, member) for member in members.values())
 
 
-def _own(found: type[Any], titles: dict[int, str]) -> list[ast.ClassDef]:
-    """The class, and those of its bases that are nobody else's entry."""
-    nodes = [source.node_of(base) for base in found.__mro__ if base is found or id(base) not in titles]
+def _own(cls: type[Any], titles: dict[int, str]) -> list[ast.ClassDef]:
+    """Return the class, and those of its bases that are nobody else's entry."""
+    nodes = [source.node_of(base) for base in cls.__mro__ if base is cls or id(base) not in titles]
     return [node for node in nodes if isinstance(node, ast.ClassDef)]
 
 
 def _fields(fields: Iterable[source.Field], members: bool) -> str:
     head = "| member | value | |" if members else "| field | type | default | |"
     rows = (
-        _row([f"`{one.name}`", *([] if members else [_code(one.kind)]), _code(one.default), one.doc]) for one in fields
+        _row([f"`{row.name}`", *([] if members else [_code(row.kind)]), _code(row.default), row.doc]) for row in fields
     )
     return f"{head}\n|{' --- |' * (head.count('|') - 1)}\n" + "".join(rows)
 
@@ -155,24 +155,24 @@ def _member(owner: str, node: source.Function) -> str:
         head = f"`{what}{source.signature(node, name=name, method=True)}`"
     first, *rest = doc.split("\n\n")
     said = f": {' '.join(first.split())}" if first else ""
-    return f"- {head}{said}" + "".join("\n\n" + _indented(one) for one in rest)
+    return f"- {head}{said}" + "".join("\n\n" + _indented(paragraph) for paragraph in rest)
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {line}" if line else line for line in text.splitlines())
 
 
-def _doc(found: Any) -> str:
-    """Its docstring; what it leaves to its module is the module's."""
-    doc = inspect.cleandoc(found.__doc__ or "")
+def _doc(value: Any) -> str:
+    """Return its docstring; what it leaves to its module is the module's."""
+    doc = inspect.cleandoc(value.__doc__ or "")
     if doc.startswith(_ELSEWHERE):
-        module = inspect.cleandoc(inspect.getmodule(found).__doc__ or "")
+        module = inspect.cleandoc(inspect.getmodule(value).__doc__ or "")
         doc = f"{module}\n\n{doc.removeprefix(_ELSEWHERE).strip()}".rstrip()
     return doc + "\n" if doc else ""
 
 
-def _module(found: Any) -> str:
-    return f"In `{found.__module__}`."
+def _module(value: Any) -> str:
+    return f"In `{value.__module__}`."
 
 
 def main() -> None:

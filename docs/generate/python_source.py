@@ -29,14 +29,16 @@ class Field:
     doc: str
 
 
-def node_of(found: Any) -> ast.ClassDef | Function | None:
-    """Where a class or function is defined; None where it isn't in a file of ours (made at run time, say)."""
-    if not getattr(found, "__module__", "").startswith("dynamo."):
+def node_of(value: Any) -> ast.ClassDef | Function | None:
+    """Return where a class or function is defined; None where it isn't in a file of ours (made at run time, say)."""
+    if not getattr(value, "__module__", "").startswith("dynamo."):
         return None
-    body: Sequence[ast.stmt] = _tree(found.__module__).body
+    body: Sequence[ast.stmt] = _tree(value.__module__).body
     node: ast.ClassDef | Function | None = None
-    for name in found.__qualname__.split("."):
-        node = next((one for one in _named(body) if one.name == name and not _is_overload(one)), None)
+    for name in value.__qualname__.split("."):
+        node = next(
+            (statement for statement in _named(body) if statement.name == name and not _is_overload(statement)), None
+        )
         if node is None:
             return None
         body = node.body
@@ -57,53 +59,55 @@ def _named(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef | Function]:
 
 
 def _is_overload(node: ast.ClassDef | Function) -> bool:
-    return any(ast.unparse(one).endswith("overload") for one in node.decorator_list)
+    return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
 
 
 def parameters(node: Function, *, method: bool = False) -> list[str]:
-    """`a: int`, `b: str = 'x'`, `*`, …, as they are written; of a method without its first one."""
+    """Return `a: int`, `b: str = 'x'`, `*`, …, as they are written; of a method without its first one."""
     given = node.args
     plain = [*given.posonlyargs, *given.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults)) + [*given.defaults]
-    found = [_parameter(one, default) for one, default in zip(plain, defaults, strict=True)]
+    parameters = [_parameter(argument, default) for argument, default in zip(plain, defaults, strict=True)]
     if given.posonlyargs:
-        found.insert(len(given.posonlyargs), "/")
+        parameters.insert(len(given.posonlyargs), "/")
     if method and not _decorated(node, "staticmethod"):
-        found = found[1:]
+        parameters = parameters[1:]
     if given.vararg is not None:
-        found.append("*" + _parameter(given.vararg, None))
+        parameters.append("*" + _parameter(given.vararg, None))
     elif given.kwonlyargs:
-        found.append("*")
-    found += [_parameter(one, default) for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+        parameters.append("*")
+    parameters += [
+        _parameter(argument, default) for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    ]
     if given.kwarg is not None:
-        found.append("**" + _parameter(given.kwarg, None))
-    return found
+        parameters.append("**" + _parameter(given.kwarg, None))
+    return parameters
 
 
-def _parameter(one: ast.arg, default: ast.expr | None) -> str:
-    kind = f": {ast.unparse(one.annotation)}" if one.annotation is not None else ""
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(argument.annotation)}" if argument.annotation is not None else ""
     if default is None:
-        return one.arg + kind
-    return f"{one.arg}{kind} = {ast.unparse(default)}" if kind else f"{one.arg}={ast.unparse(default)}"
+        return argument.arg + kind
+    return f"{argument.arg}{kind} = {ast.unparse(default)}" if kind else f"{argument.arg}={ast.unparse(default)}"
 
 
 def signature(node: Function, *, name: str = "", method: bool = False, width: int = 0) -> str:
-    """`name(a: int, b: str = 'x') -> bool`; where that is longer than `width`, one parameter a line."""
+    """Return `name(a: int, b: str = 'x') -> bool`; where that is longer than `width`, one parameter a line."""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
     called = name or node.name
     given = parameters(node, method=method)
     line = f"{called}({', '.join(given)}){returns}"
     if not width or len(line) <= width:
         return line
-    return f"{called}(\n" + "".join(f"    {one},\n" for one in given) + f"){returns}"
+    return f"{called}(\n" + "".join(f"    {parameter},\n" for parameter in given) + f"){returns}"
 
 
 def _decorated(node: Function, name: str) -> bool:
-    return any(ast.unparse(one).rpartition(".")[2] == name for one in node.decorator_list)
+    return any(ast.unparse(decorator).rpartition(".")[2] == name for decorator in node.decorator_list)
 
 
 def belongs_to_class(node: Function) -> bool:
-    """Called on the class, not on an object."""
+    """Tell whether it is called on the class, not on an object."""
     return _decorated(node, "classmethod") or _decorated(node, "staticmethod")
 
 
@@ -113,30 +117,33 @@ def is_property(node: Function) -> bool:
 
 
 def constructor(node: ast.ClassDef) -> Function | None:
-    """Its own `__init__`."""
-    return next((one for one in node.body if isinstance(one, _FUNCTIONS) and one.name == "__init__"), None)
+    """Return its own `__init__`."""
+    return next(
+        (statement for statement in node.body if isinstance(statement, _FUNCTIONS) and statement.name == "__init__"),
+        None,
+    )
 
 
 def members(node: ast.ClassDef) -> list[Function]:
-    """Its public methods and properties, in their order; setters are not told again."""
+    """Return its public methods and properties, in their order, without setters."""
     return [
-        one for one in node.body
-        if isinstance(one, _FUNCTIONS) and not one.name.startswith("_")
-        and not any(_decorated(one, word) for word in ("setter", "deleter", "overload"))
+        statement for statement in node.body
+        if isinstance(statement, _FUNCTIONS) and not statement.name.startswith("_")
+        and not any(_decorated(statement, word) for word in ("setter", "deleter", "overload"))
     ]  # fmt: skip
 
 
 def fields(node: ast.ClassDef) -> list[Field]:
-    """Public fields of the class, and what its `__init__` sets and says something of."""
-    found = list(_fields(node.body, ""))
+    """Return the public fields of the class, and what its `__init__` sets and says something of."""
+    fields = list(_fields(node.body, ""))
     made = constructor(node)
     if made is not None:
-        found += [field for field in _fields(made.body, "self.") if field.doc]
-    return [field for field in found if not field.name.startswith("_") and not field.kind.startswith("ClassVar")]
+        fields += [field for field in _fields(made.body, "self.") if field.doc]
+    return [field for field in fields if not field.name.startswith("_") and not field.kind.startswith("ClassVar")]
 
 
 def constant(module: str, name: str) -> Field | None:
-    """What a module assigns to a name."""
+    """Return what a module assigns to a name."""
     return next((field for field in _fields(_tree(module).body, "") if field.name == name), None)
 
 

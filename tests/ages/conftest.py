@@ -1,4 +1,4 @@
-"""Programs as people wrote them for the original, each a process of its own against a real etcd and NATS."""
+"""Programs as people wrote them for NVIDIA Dynamo, each a process of its own against a real etcd and NATS."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.environments import without
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
 from tests.waiting import eventually
@@ -47,12 +48,12 @@ class Program:
         """The first line printed that begins so."""
 
         def find() -> str | None:
-            found = next((one for one in self.lines if one.startswith(line)), None)
-            assert found or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
-            return found
+            printed = next((entry for entry in self.lines if entry.startswith(line)), None)
+            assert printed or self._process.poll() is None, f"{self.name} ended: {self.lines} {self.said[-2000:]}"
+            return printed
 
-        found: str = eventually(f"{self.name} prints {line!r}: {self.lines} {self.said[-2000:]}", find, LIMIT)
-        return found
+        text: str = eventually(f"{self.name} prints {line!r}: {self.lines} {self.said[-2000:]}", find, LIMIT)
+        return text
 
     def end(self, code: int = 0) -> list[str]:
         """Wait for its end by itself; what it printed."""
@@ -90,7 +91,7 @@ def start(namespace: str, etcd_server: EtcdServer, nats_server: NatsServer, tmp_
     """Start programs; those that still run at the end are killed."""
     programs: list[Program] = []
     servers = {"ETCD_ENDPOINTS": etcd_server.url, "NATS_SERVER": nats_server.url, "ETCD_LEASE_TTL": "2"}
-    path = os.pathsep.join(filter(None, sys.path))
+    path = without(tmp_path / "absent", "aiohttp")
 
     def begin(file: str, *arguments: str, **env: str) -> Program:
         folder = tmp_path / str(len(programs))

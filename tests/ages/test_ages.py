@@ -1,6 +1,6 @@
 """Programs written for three versions of NVIDIA Dynamo against `dynamo.runtime`: each sees what it was written to see.
 
-Early is 0.1 to 0.3, mid 0.3 to 0.8, today 1.x. What the original does was seen by running its packages.
+Early is 0.1 to 0.3, mid 0.3 to 0.8, today 1.x. What NVIDIA Dynamo does was seen by running its packages.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def test_a_static_worker_needs_no_etcd(start: Start) -> None:
     nowhere = {"ETCD_ENDPOINTS": "http://127.0.0.1:1"}
     client = start("dynamo_0_3/static_client.py", **nowhere)
     first = start("dynamo_0_3/static_server.py", **nowhere)
-    one = first.wait_for("id ").split()[1]
-    client.wait_for(f"answered by {one}")
+    value = first.wait_for("id ").split()[1]
+    client.wait_for(f"answered by {value}")
     first.kill()
     second = start("dynamo_0_3/static_server.py", **nowhere)
     two = second.wait_for("id ").split()[1]
@@ -92,8 +92,8 @@ def test_mid_2025_serves_several_endpoints_and_lets_streams_end(start: Start) ->
 def test_a_killed_worker_and_its_next_life(start: Start) -> None:
     """`kill -9` ends its streams with a retryable error; started again, it is found again, and nothing old is."""
     first = start("dynamo_0_1/server.py")
-    one = first.wait_for("lease ").split()[1]
-    assert start("dynamo_0_1/client.py").end()[0] == f"workers {one}"
+    value = first.wait_for("lease ").split()[1]
+    assert start("dynamo_0_1/client.py").end()[0] == f"workers {value}"
     first.kill()
     two = start("dynamo_0_1/server.py").wait_for("lease ").split()[1]
     # Until the lease is over a request may go to who isn't there any more, and end so.

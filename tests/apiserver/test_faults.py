@@ -44,9 +44,9 @@ GET = Request("GET", "services", "serving", "llama-frontend")
 )
 def test_a_request_is_taken_apart(path: str, query: dict[str, str], said: str, kind: str) -> None:
     """Which resource it asks for, and in which form."""
-    found = Request.of("GET", path, query)
-    assert (str(found), found.is_list, found.is_watch) == (said, kind == "list", kind == "watch")
-    assert not found.is_write
+    result = Request.of("GET", path, query)
+    assert (str(result), result.is_list, result.is_watch) == (said, kind == "list", kind == "watch")
+    assert not result.is_write
     assert Request.of("DELETE", path, query).is_write
 
 
@@ -55,11 +55,11 @@ def test_the_moment_of_a_crash() -> None:
     script = Script()
     assert script.asked(PATCH) is Fate.PASSES
     script.cut_at(2)
-    fates = [script.asked(one) for one in (GET, PATCH, PATCH, GET, PATCH)]
+    fates = [script.asked(part) for part in (GET, PATCH, PATCH, GET, PATCH)]
     assert fates == [Fate.PASSES, Fate.PASSES, Fate.LOST, Fate.CUT, Fate.CUT]
     assert script.writes == ["PATCH services/llama-frontend"] * 3
     script.mend()
-    assert [script.asked(one) for one in (GET, PATCH)] == [Fate.PASSES, Fate.PASSES]
+    assert [script.asked(part) for part in (GET, PATCH)] == [Fate.PASSES, Fate.PASSES]
 
 
 def test_one_write_is_refused_or_not_answered() -> None:
@@ -83,7 +83,7 @@ def test_every_write_of_a_kind_may_be_refused() -> None:
     """For good; its status, other kinds and reads pass."""
     script = Script(always={"services": REFUSALS[4]})
     asked = (PATCH, PATCH, GET, Request("PATCH", "services", "a", "b", "status"), Request("PATCH", "pods", "a", "b"))
-    assert [script.asked(one) for one in asked] == [REFUSALS[4], REFUSALS[4], *[Fate.PASSES] * 3]
+    assert [script.asked(request) for request in asked] == [REFUSALS[4], REFUSALS[4], *[Fate.PASSES] * 3]
 
 
 def test_one_event_is_dropped_or_late() -> None:
@@ -91,12 +91,12 @@ def test_one_event_is_dropped_or_late() -> None:
     faults = Faults()
     script = faults.script("serving")
     script.drop, script.hold = Told("services", "ADDED", 2), (Told("pods", "ADDED", 1), 3.0)
-    told = [faults.told(*one) for one in (
+    results = [faults.told(*entry) for entry in (
         ("services", event("ADDED")), ("services", event("MODIFIED")), ("services", event("BOOKMARK")),
         ("services", event("ADDED", "other")), ("services", event("ADDED")), ("services", event("ADDED")),
         ("pods", event("ADDED")),
     )]  # fmt: skip
-    assert told == [0.0, 0.0, 0.0, 0.0, None, 0.0, 3.0]
+    assert results == [0.0, 0.0, 0.0, 0.0, None, 0.0, 3.0]
     assert script.events[-1] == Told("pods", "ADDED", 1)
 
 
@@ -120,8 +120,8 @@ def test_a_list_of_some_time_ago() -> None:
         {"metadata": {"name": n, "namespace": s, "labels": {"l": n}}} for n, s in (("a", "x"), ("b", "x"), ("a", "y"))
     ]
     old = Snapshot({"services": {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": items}})
-    found = old.answer(Request("GET", "services", "x", query={"labelSelector": "l=a", "limit": "1"}))
-    assert found == {"metadata": {"resourceVersion": "7"}, "items": items[:1]}
+    answer = old.answer(Request("GET", "services", "x", query={"labelSelector": "l=a", "limit": "1"}))
+    assert answer == {"metadata": {"resourceVersion": "7"}, "items": items[:1]}
     for other in (GET, Request("GET", "pods"), Request("GET", "services", query={"watch": "true"}), PATCH):
         assert old.answer(other) is None
     assert [selects(s, items[0]) for s in ("", "l", "l=a", "l=b", "m", "l,l=a", "l=a,m=b")] == [
@@ -142,10 +142,10 @@ def test_what_the_proxy_does() -> None:
                 assert await api.get(PIPELINES, "serving", "other") is None
                 script.refuse, script.lose, script.cut_after = (1, REFUSALS[3]), 2, 3
                 for number, (code, carried_out) in enumerate(((429, 0), (0, 2), (0, 3), (0, 3)), 1):
-                    with pytest.raises(ApiError) as found:
+                    with pytest.raises(ApiError) as error:
                         await labelled(api, number)
-                    assert (found.value.code, label(server)) == (code, carried_out)
-                    assert found.value.retry_after == (1 if code == 429 else None)
+                    assert (error.value.code, label(server)) == (code, carried_out)
+                    assert error.value.retry_after == (1 if code == 429 else None)
                 script.mend()
                 await labelled(api, 5)
                 assert label(server) == 5
@@ -174,8 +174,8 @@ def test_watches_through_the_proxy() -> None:
 
                 async def follow() -> int:
                     try:
-                        async for one in api.watch(SERVICES, None, "", "0"):
-                            heard.put_nowait(one["object"]["metadata"]["name"])
+                        async for change in api.watch(SERVICES, None, "", "0"):
+                            heard.put_nowait(change["object"]["metadata"]["name"])
                     except ApiError as error:
                         return error.code
                     return 0
@@ -196,10 +196,10 @@ def live(namespace: str, uid: str) -> list[dict[str, Any]]:
     cluster = Cluster()
     cluster.settle(pipeline(SMALLEST))
     text = json.dumps(cluster.live()).replace('"serving"', f'"{namespace}"')
-    found: list[dict[str, Any]] = json.loads(text)
-    for number, one in enumerate(found):
-        one["metadata"] |= {"uid": f"{uid}{number}", "resourceVersion": f"{number}", "creationTimestamp": uid}
-    return found
+    document: list[dict[str, Any]] = json.loads(text)
+    for number, entry in enumerate(document):
+        entry["metadata"] |= {"uid": f"{uid}{number}", "resourceVersion": f"{number}", "creationTimestamp": uid}
+    return document
 
 
 def test_two_runs_are_alike() -> None:
@@ -210,13 +210,13 @@ def test_two_runs_are_alike() -> None:
 @pytest.mark.parametrize(
     ("what", "path"),
     [
-        (lambda found: found.pop(), ""),
-        (lambda found: by_kind(found, "Deployment")["spec"].update(replicas=9), "spec.replicas"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(labels={}), "metadata.labels"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(annotations={"theirs": "x"}), "annotations.theirs"),
-        (lambda found: by_kind(found, "Service")["metadata"].update(ownerReferences=[]), "ownerReferences"),
-        (lambda found: by_kind(found, "Pod").update(status={}), "pods"),
-        (lambda found: by_kind(found, "Service").update(metadata=dict(by_kind(found, "Service")["metadata"],
+        (lambda live: live.pop(), ""),
+        (lambda live: by_kind(live, "Deployment")["spec"].update(replicas=9), "spec.replicas"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(labels={}), "metadata.labels"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(annotations={"theirs": "x"}), "annotations.theirs"),
+        (lambda live: by_kind(live, "Service")["metadata"].update(ownerReferences=[]), "ownerReferences"),
+        (lambda live: by_kind(live, "Pod").update(status={}), "pods"),
+        (lambda live: by_kind(live, "Service").update(metadata=dict(by_kind(live, "Service")["metadata"],
                                                         managedFields=[{"manager": "x", "operation": "Update"}])),
          "managers"),
     ],
@@ -225,11 +225,11 @@ def test_what_differs_is_seen(what: Any, path: str) -> None:
     """One object less, a field, a label, an owner, a pod that isn't ready, another field owner."""
     changed = copy.deepcopy(live("here", "x"))
     what(changed)
-    found = unlike(normal(live("here", "x"), "here"), normal(changed, "here"))
-    assert found
-    assert path in " ".join(found)
+    differences = unlike(normal(live("here", "x"), "here"), normal(changed, "here"))
+    assert differences
+    assert path in " ".join(differences)
 
 
-def by_kind(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def by_kind(manifests: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     """The first one."""
-    return next(one for one in found if one["kind"] == kind)
+    return next(entry for entry in manifests if entry["kind"] == kind)

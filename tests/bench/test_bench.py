@@ -137,9 +137,9 @@ def test_unknown_workloads_are_refused_by_name() -> None:
 
 def test_groups_share_speed_and_tokenizer_and_lose_nothing() -> None:
     """Each workload is in exactly one group, and every group can be served by one server set."""
-    found = [(speed, tokenizer, w) for speed, tokenizer, members in groups(WORKLOADS) for w in members]
-    assert sorted(w.name for _, _, w in found) == sorted(w.name for w in WORKLOADS)
-    assert all((w.speed, w.tokenizer) == (speed, tokenizer) for speed, tokenizer, w in found)
+    results = [(speed, tokenizer, w) for speed, tokenizer, members in groups(WORKLOADS) for w in members]
+    assert sorted(w.name for _, _, w in results) == sorted(w.name for w in WORKLOADS)
+    assert all((w.speed, w.tokenizer) == (speed, tokenizer) for speed, tokenizer, w in results)
 
 
 def test_every_bar_of_the_issue_is_in_the_table() -> None:

@@ -48,17 +48,17 @@ def log(tmp_path: Path) -> Path:
 
 def test_writes_and_reads_are_counted_by_kind(log: Path) -> None:
     """Renewals of a lease are neither; what was refused is its own class."""
-    found = requests(log)
-    assert writes(found, "op") == {"children": 3, "status": 1, "events": 1, "refused": 1}
-    assert reads(found, "op") == {"get": 1}
-    since = requests(log, max(one.begun for one in found))
-    assert [one.name for one in since] == ["p-00000-2"]
+    result = requests(log)
+    assert writes(result, "op") == {"children": 3, "status": 1, "events": 1, "refused": 1}
+    assert reads(result, "op") == {"get": 1}
+    since = requests(log, max(entry.begun for entry in result))
+    assert [request.name for request in since] == ["p-00000-2"]
 
 
 def test_a_delay_ends_with_the_last_child(log: Path) -> None:
     """A pipeline that hasn't all of them has none."""
-    found = delays(requests(log), "op", "user", 3)
-    assert found == {"team-0/p-00000": pytest.approx(3.1)}
+    seconds = delays(requests(log), "op", "user", 3)
+    assert seconds == {"team-0/p-00000": pytest.approx(3.1)}
 
 
 def test_a_pipeline_of_the_benchmark_is_what_the_bars_speak_of() -> None:

@@ -25,7 +25,7 @@ def test_conversations_grow_and_are_the_same_again() -> None:
             assert after[: len(before)] == before
             assert [message["role"] for message in after[len(before) :]] == ["assistant", "user"]
     systems = [turns[0][0]["content"] for turns in made]
-    assert sorted(systems.count(one) for one in set(systems)) == [2] * SYSTEM_PROMPTS
+    assert sorted(systems.count(system) for system in set(systems)) == [2] * SYSTEM_PROMPTS
     assert len(systems[0].split()) == SYSTEM_TOKENS
 
 

@@ -145,14 +145,14 @@ def test_selectors_find_their_pods_and_never_change(rendered: list[Manifest]) ->
     """A selector is immutable, so it must not hold a version; each finds the pods that it means, and only those."""
     running = list(pods(rendered))
     for manifest in rendered:
-        found = (
+        value = (
             manifest.get("spec", {}).get("selector")
             if manifest["kind"] in ("Service", "Deployment", "StatefulSet")
             else None
         )
-        if not found:
+        if not value:
             continue
-        labels = found.get("matchLabels", found)
+        labels = value.get("matchLabels", value)
         assert set(labels) == {f"app.kubernetes.io/{n}" for n in ("name", "instance", "component")}
         assert len([name for name, own, _ in running if selects(labels, own)]) == 1
 
@@ -206,10 +206,10 @@ def settings(manifests: list[Manifest]) -> Settings:
 
 def test_the_operator_understands_what_the_chart_says(rendered: list[Manifest]) -> None:
     """Its settings accept the file, and it may write the Lease that the file names."""
-    found = settings(rendered)
-    assert found.cluster.worker_images["default"].endswith("worker:0.1.0")
+    flags = settings(rendered)
+    assert flags.cluster.worker_images["default"].endswith("worker:0.1.0")
     rules = [rule for role in of_kind(rendered, "Role").values() for rule in role["rules"]]
-    assert [found.lease] in [rule.get("resourceNames") for rule in rules]
+    assert [flags.lease] in [rule.get("resourceNames") for rule in rules]
 
 
 def test_the_operator_gets_lists_and_blanks_right(helm: Helm) -> None:
@@ -261,24 +261,24 @@ def namespaces_nats(manifests: list[Manifest], namespace: str = "serving") -> di
     server = settings(manifests).nats_server
     assert server is not None
     trust = trust_of({}, server.config, lambda: bytes(range(32)), 1)
-    return {one["kind"]: one for one in nats.manifests(server, namespace, trust.data)}
+    return {manifest["kind"]: manifest for manifest in nats.manifests(server, namespace, trust.data)}
 
 
 def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
     """The same pod, but for where it reads its configuration and whom it trusts; none for all is left."""
-    one = helm.render(PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high")
-    each = helm.render(
+    manifests = helm.render(PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high")
+    per_namespace = helm.render(
         PLATFORM, None, nats__tls__existingSecret="nats-tls", nats__priorityClassName="high", nats__perNamespace="true"
     )
-    shared = of_kind(one, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
-    apart = namespaces_nats(each)["Deployment"]["spec"]["template"]["spec"]
+    shared = of_kind(manifests, "StatefulSet")["demo-dynamo-platform-nats"]["spec"]["template"]["spec"]
+    apart = namespaces_nats(per_namespace)["Deployment"]["spec"]["template"]["spec"]
     assert {**shared, "volumes": []} == {**apart, "volumes": []}
     assert [v["name"] for v in shared["volumes"]] == [v["name"] for v in apart["volumes"]]
     secrets = [v["secret"] for v in apart["volumes"] if "secret" in v]
     assert {s["secretName"] for s in secrets} == {nats.NAME, "nats-tls"}
     read = [item["key"] for s in secrets for item in s.get("items", [])]
     assert read == [nats.CONFIG, SERVER_CONF]
-    assert [m["metadata"]["name"] for m in each if "nats" in m["metadata"]["name"]] == []
+    assert [m["metadata"]["name"] for m in per_namespace if "nats" in m["metadata"]["name"]] == []
 
 
 @pytest.mark.parametrize(
@@ -297,19 +297,19 @@ def test_each_namespace_gets_the_nats_that_one_would_be(helm: Helm) -> None:
 def test_each_namespace_has_its_nats_unless_one_is_asked_for(values: dict[str, str], apart: bool, helm: Helm) -> None:
     """Whatever needs one for all is as good as saying so: exactly one of the two is rendered, or an external one."""
     rendered = helm.render(PLATFORM, None, **values)
-    found = settings(rendered)
-    assert (found.nats_server is not None) == apart
+    flags = settings(rendered)
+    assert (flags.nats_server is not None) == apart
     shared = [m for m in rendered if m["kind"] == "StatefulSet" and "nats" in m["metadata"]["name"]]
     assert bool(shared) == (not apart and "nats__enabled" not in values)
-    assert bool(found.nats_sign_in) == (bool(shared) and values.get("nats__auth__enabled") != "false")
+    assert bool(flags.nats_sign_in) == (bool(shared) and values.get("nats__auth__enabled") != "false")
 
 
 def test_each_namespaces_nats_is_where_its_pipelines_look(helm: Helm) -> None:
     """With a certificate or without; what would be the platform's own is neither read nor made."""
-    found = settings(helm.render(PLATFORM, None, nats__perNamespace="true"))
-    assert found.environment("serving").nats == "nats://dynamo-nats.serving.svc:4222"
-    assert (bool(found.nats_sign_in), found.cluster.nats_sign_in) == (False, True)
-    assert "nats://dynamo-nats:4222" in found.cluster.connections
+    flags = settings(helm.render(PLATFORM, None, nats__perNamespace="true"))
+    assert flags.environment("serving").nats == "nats://dynamo-nats.serving.svc:4222"
+    assert (bool(flags.nats_sign_in), flags.cluster.nats_sign_in) == (False, True)
+    assert "nats://dynamo-nats:4222" in flags.cluster.connections
     secure = settings(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml"))
     assert secure.environment("research").nats == "tls://dynamo-nats.research.svc:4222"
     pod = namespaces_nats(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml"))["Deployment"]["spec"]["template"]
@@ -318,7 +318,7 @@ def test_each_namespaces_nats_is_where_its_pipelines_look(helm: Helm) -> None:
     open_ = settings(helm.render(PLATFORM, None, nats__perNamespace="true", networkPolicy__enabled="false"))
     assert open_.nats_server is not None
     assert not open_.nats_server.network_policy
-    assert settings(helm.render(PLATFORM)).nats_server == found.nats_server
+    assert settings(helm.render(PLATFORM)).nats_server == flags.nats_server
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.34"])
@@ -330,8 +330,8 @@ def test_each_namespaces_nats_is_what_kubernetes_reads(version: str, helm: Helm)
 
 def test_each_namespaces_nats_reads_its_configuration(helm: Helm, tmp_path: Path) -> None:
     """The real server, with its Secret as it is mounted."""
-    found = namespaces_nats(helm.render(PLATFORM, None, nats__perNamespace="true"))
-    data, pod = found["Secret"]["data"], found["Deployment"]["spec"]["template"]["spec"]
+    namespaces = namespaces_nats(helm.render(PLATFORM, None, nats__perNamespace="true"))
+    data, pod = namespaces["Secret"]["data"], namespaces["Deployment"]["spec"]["template"]["spec"]
     sources = {v["name"]: v["secret"]["items"][0] for v in pod["volumes"] if "secret" in v}
     for mount in pod["containers"][0]["volumeMounts"]:
         if mount["name"] in sources:

@@ -24,12 +24,12 @@ def rendered(request: pytest.FixtureRequest, helm: Helm) -> list[Manifest]:
 
 def rights(role: Manifest) -> dict[tuple[str, str], set[str]]:
     """Verbs by group and resource."""
-    found: dict[tuple[str, str], set[str]] = {}
+    results: dict[tuple[str, str], set[str]] = {}
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
-                found.setdefault((group, resource), set()).update(rule["verbs"])
-    return found
+                results.setdefault((group, resource), set()).update(rule["verbs"])
+    return results
 
 
 def test_pods_pass_the_restricted_standard(rendered: list[Manifest]) -> None:
@@ -60,13 +60,13 @@ def test_a_nats_per_namespace_needs_hardly_a_new_right(helm: Helm) -> None:
 
     Where owners are guarded, who adds one to the Secret must have the right to delete it: to that one name.
     """
-    one, each = (helm.render(PLATFORM, None, nats__perNamespace=value) for value in ("false", "true"))
-    roles = [of_kind(found, "ClusterRole")["dynamo-demo-dynamo-platform-operator"]["rules"] for found in (one, each)]
+    first, second = (helm.render(PLATFORM, None, nats__perNamespace=value) for value in ("false", "true"))
+    roles = [of_kind(part, "ClusterRole")["dynamo-demo-dynamo-platform-operator"]["rules"] for part in (first, second)]
     added = [rule for rule in roles[1] if rule not in roles[0]]
     named = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [nats.NAME], "verbs": ["delete"]}
     assert added == [named]
     assert [rule for rule in roles[0] if rule not in roles[1]] == []
-    home = [of_kind(found, "Role")["demo-dynamo-platform-operator"]["rules"] for found in (one, each)]
+    home = [of_kind(part, "Role")["demo-dynamo-platform-operator"]["rules"] for part in (first, second)]
     assert [r.get("resourceNames") for r in home[1] if "secrets" in r["resources"]] == [
         ["demo-dynamo-platform-etcd-auth"],
         None,
@@ -134,8 +134,8 @@ def test_secrets_are_touched_only_with_sign_in(helm: Helm) -> None:
     plain = [r for m in bare if m["kind"] in ("Role", "ClusterRole") for r in m["rules"]]
     assert [rule for rule in plain if "secrets" in rule["resources"]] == []
     secured = helm.render(PLATFORM, GOLDEN / "everything.values.yaml")
-    found = [r for m in secured if m["kind"] == "Role" for r in m["rules"] if "secrets" in r["resources"]]
-    assert [(r["verbs"], r.get("resourceNames")) for r in found] == [
+    results = [r for m in secured if m["kind"] == "Role" for r in m["rules"] if "secrets" in r["resources"]]
+    assert [(r["verbs"], r.get("resourceNames")) for r in results] == [
         (["get", "create", "patch"], None),
         (["get", "create", "patch"], None),
         (["get"], ["etcd-login", "etcd-tls", "nats-login", "nats-tls"]),

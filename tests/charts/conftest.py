@@ -16,7 +16,7 @@ BUILD = "GOBIN=$HOME/.cache/dynamo-pipelines/bin go install helm.sh/helm/v3/cmd/
 def helm() -> Helm:
     """The helm that HELM names, else the one on PATH or in the cache."""
     cached = Path.home() / ".cache/dynamo-pipelines/bin/helm"
-    found = os.environ.get("HELM") or shutil.which("helm") or (str(cached) if cached.exists() else None)
-    if not found:
+    binary = os.environ.get("HELM") or shutil.which("helm") or (str(cached) if cached.exists() else None)
+    if not binary:
         pytest.fail(f"no helm: set HELM, put one on PATH, or build it: {BUILD}")
-    return Helm(found)
+    return Helm(binary)

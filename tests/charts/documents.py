@@ -33,7 +33,7 @@ def head(chart: Path) -> dict[str, Any]:
 
 def comments(chart: Path) -> dict[str, str]:
     """The `# --` comments of values.yaml by the path of the value below them."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     above, path = "", list[str]()
     for line in (chart / "values.yaml").read_text().splitlines():
         if comment := re.match(r" *# -- (.+)$", line):
@@ -41,9 +41,9 @@ def comments(chart: Path) -> dict[str, str]:
         elif key := re.match(r"( *)([A-Za-z][\w-]*):", line):
             path = [*path[: len(key[1]) // 2], key[2]]
             if above:
-                found[".".join(path)] = above
+                values[".".join(path)] = above
             above = ""
-    return found
+    return values
 
 
 def leaves(value: Any, documented: dict[str, str], path: str = "") -> Iterator[str]:
@@ -57,10 +57,10 @@ def leaves(value: Any, documented: dict[str, str], path: str = "") -> Iterator[s
 
 def property_at(chart: Path, path: str) -> dict[str, Any]:
     """The part of the schema that speaks of one value."""
-    found = schema(chart)
+    properties = schema(chart)
     for key in path.split("."):
-        found = found["properties"][key]
-    return found
+        properties = properties["properties"][key]
+    return properties
 
 
 def values_table(chart: Path) -> str:

@@ -162,10 +162,10 @@ def test_what_is_left_inside_is_named(tmp_path: Path, file: str, what: str) -> N
 def test_root_missing_labels_and_hosts_are_named(tmp_path: Path) -> None:
     """The host may stand in a layer or in the configuration."""
     image = archive(tmp_path, {"etc/x": "see https://index.example/"}, User="", Labels={}, Env=["A=two.example"])
-    found = problems(image, ["index.example", "two.example", "three.example"])
-    assert found[0] == "it runs as root, not as 1000:1000"
-    assert found[1].startswith("labels are missing: org.opencontainers.image.description")
-    assert found[2:] == ["index.example is named in the image", "two.example is named in the image"]
+    sentences = problems(image, ["index.example", "two.example", "three.example"])
+    assert sentences[0] == "it runs as root, not as 1000:1000"
+    assert sentences[1].startswith("labels are missing: org.opencontainers.image.description")
+    assert sentences[2:] == ["index.example is named in the image", "two.example is named in the image"]
 
 
 def test_an_archive_is_one_that_tools_read(tmp_path: Path) -> None:

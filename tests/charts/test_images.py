@@ -32,9 +32,9 @@ def instructions(name: str) -> list[tuple[str, str]]:
 
 def last_stage(name: str) -> list[tuple[str, str]]:
     """What is shipped."""
-    found = instructions(name)
-    start = max(i for i, (word, _) in enumerate(found) if word == "FROM")
-    return found[start:]
+    lines = instructions(name)
+    start = max(i for i, (word, _) in enumerate(lines) if word == "FROM")
+    return lines[start:]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -45,9 +45,9 @@ def test_an_image_runs_without_root(name: str) -> None:
 
 def stages(name: str) -> list[list[tuple[str, str]]]:
     """The instructions of each stage, its `FROM` first; what stands before the first one is left out."""
-    found = instructions(name)
-    starts = [number for number, (word, _) in enumerate(found) if word == "FROM"]
-    return [found[start:end] for start, end in zip(starts, [*starts[1:], len(found)], strict=True)]
+    lines = instructions(name)
+    starts = [number for number, (word, _) in enumerate(lines) if word == "FROM"]
+    return [lines[start:end] for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -191,8 +191,8 @@ def test_the_operator_imports_only_what_its_image_holds() -> None:
     assert "--alone" in run
     held = closure(re.split(r"[<>=\[;! ]", line)[0] for line in needs("--alone", "operator").stdout.split())
     distributions = importlib.metadata.packages_distributions()
-    found = {name: {plain(each) for each in distributions.get(name, [])} for name in imports(ROOT / "operator")}
-    assert {name: names for name, names in found.items() if not names & held} == {}
+    table = {name: {plain(entry) for entry in distributions.get(name, [])} for name in imports(ROOT / "operator")}
+    assert {name: names for name, names in table.items() if not names & held} == {}
 
 
 def imports(folder: Path) -> set[str]:
@@ -205,16 +205,16 @@ def imports(folder: Path) -> set[str]:
 
 def closure(names: Iterable[str]) -> set[str]:
     """Distributions and what they require, as far as it is installed."""
-    found: set[str] = set()
+    results: set[str] = set()
     waiting = [plain(name) for name in names if name]
     while waiting:
         name = waiting.pop()
-        if name in found or not any(importlib.metadata.distributions(name=name)):
+        if name in results or not any(importlib.metadata.distributions(name=name)):
             continue
-        found.add(name)
+        results.add(name)
         required = [line for line in importlib.metadata.requires(name) or [] if "extra ==" not in line]
         waiting += [plain(re.split(r"[^\w.-]", line)[0]) for line in required]
-    return found
+    return results
 
 
 def plain(name: str) -> str:

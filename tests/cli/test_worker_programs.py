@@ -1,4 +1,4 @@
-"""python -m dynamo.mocker|vllm|sglang|trtllm: the original's command lines reach the worker with their meaning."""
+"""python -m dynamo.mocker|vllm|sglang|trtllm: NVIDIA Dynamo's command lines reach the worker with their meaning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refused(engine: str, line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "fields"),
     [
         ("--max-model-len 4096", {"max_model_len": 4096}),
         ("--gpu-memory-utilization=0.8 --enforce-eager", {"gpu_memory_utilization": 0.8, "enforce_eager": True}),
@@ -45,9 +45,9 @@ def refused(engine: str, line: str) -> str:
         ("-dp 4", {"data_parallel_size": 4}),
     ],
 )  # fmt: skip
-def test_flags_of_the_engine_are_passed_on(words: str, found: dict[str, Any]) -> None:
+def test_flags_of_the_engine_are_passed_on(words: str, fields: dict[str, Any]) -> None:
     """Whatever isn't ours is an engine argument: numbers, truth, text, objects, lists; also a draft model's."""
-    assert engine_arguments(words.split(), {"-dp": "data_parallel_size"}) == found
+    assert engine_arguments(words.split(), {"-dp": "data_parallel_size"}) == fields
 
 
 @pytest.mark.parametrize("word", ["stray", "-x", "---"])
@@ -70,8 +70,8 @@ def test_lines_are_divided() -> None:
 @pytest.mark.parametrize("engine", FORMER)
 def test_parsers(engine: str) -> None:
     """What parses a model's answers is said alike to all of them."""
-    found = told(engine, "--model-path m --dyn-tool-call-parser hermes --dyn-reasoning-parser qwen3")
-    assert (found.dyn_tool_call_parser, found.dyn_reasoning_parser) == ("hermes", "qwen3")
+    worker = told(engine, "--model-path m --dyn-tool-call-parser hermes --dyn-reasoning-parser qwen3")
+    assert (worker.dyn_tool_call_parser, worker.dyn_reasoning_parser) == ("hermes", "qwen3")
 
 
 @pytest.mark.parametrize("words", ["-vv", "-v -v"])
@@ -119,29 +119,29 @@ def test_sglang_and_trtllm(tmp_path: Path) -> None:
 
 
 def test_the_mocker_of_today(tmp_path: Path) -> None:
-    """The original's flags are what the simulated engine reads; defaults are the original's, too."""
+    """NVIDIA Dynamo's flags are what the simulated engine reads; defaults are NVIDIA Dynamo's, too."""
     worker = told(
         "mocker", "--model-path m --speedup-ratio 10 --num-gpu-blocks-override 100 --max-num-seqs 4 --num-workers 3 "
         "--no-enable-prefix-caching --data-parallel-size 2 --disaggregation-mode prefill --bootstrap-ports 7001,7002 "
         "--kv-transfer-bandwidth 100 --preemption-mode fifo --stagger-delay -1 --startup-time 0.5",
     )  # fmt: skip
-    found = read_arguments(worker.arguments(), worker.kv_cache_block_size)
-    assert (found.limits.num_gpu_blocks, found.limits.max_num_seqs, found.limits.block_size) == (100, 4, 64)
-    assert (found.limits.enable_prefix_caching, found.timing.speedup_ratio, found.dp_size) == (False, 10, 2)
-    assert (found.role, found.bootstrap_port, found.startup_time) == ("prefill", 7001, 0.5)
+    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    assert (arguments.limits.num_gpu_blocks, arguments.limits.max_num_seqs, arguments.limits.block_size) == (100, 4, 64)
+    assert (arguments.limits.enable_prefix_caching, arguments.timing.speedup_ratio, arguments.dp_size) == (False, 10, 2)
+    assert (arguments.role, arguments.bootstrap_port, arguments.startup_time) == ("prefill", 7001, 0.5)
     assert (worker.num_workers, worker.endpoint) == (3, "dyn://dynamo.prefill.generate")
     file = tmp_path / "a.json"
     file.write_text('{"engine": {"speedup_ratio": 7, "block_size": 32}}')
     worker = told("mocker", f"--speedup-ratio 10 --extra-engine-args {file}")
-    found = read_arguments(worker.arguments(), worker.kv_cache_block_size)
-    assert (found.timing.speedup_ratio, found.limits.block_size) == (7, 32)
+    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    assert (arguments.timing.speedup_ratio, arguments.limits.block_size) == (7, 32)
 
 
 def test_the_mocker_of_2025() -> None:
     """--is-prefill-worker, --watermark and --store-kv of 0.8."""
     worker = told("mocker", "--is-prefill-worker --watermark 0.02 --store-kv mem --enable-local-indexer")
-    found = read_arguments(worker.arguments(), worker.kv_cache_block_size)
-    assert (found.role, found.limits.watermark, worker.discovery_backend) == ("prefill", 0.02, "mem")
+    arguments = read_arguments(worker.arguments(), worker.kv_cache_block_size)
+    assert (arguments.role, arguments.limits.watermark, worker.discovery_backend) == ("prefill", 0.02, "mem")
 
 
 @pytest.mark.parametrize(

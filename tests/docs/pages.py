@@ -45,17 +45,17 @@ class Step:
 
 def steps(page: Path, title: str) -> list[Step]:
     """All of a page, in order; raises `PageError` for what no rule fits."""
-    found: list[Step] = []
+    steps: list[Step] = []
     for step in _steps(page.read_text(), title):
         if step.kind == PRINTS:
-            if not found or found[-1].kind not in (RUN, SERVE, READ) or found[-1].prints is not None:
+            if not steps or steps[-1].kind not in (RUN, SERVE, READ) or steps[-1].prints is not None:
                 raise PageError(
                     f"{step.place}: a text fence belongs to a step that prints, or is marked 'shown, since'"
                 )
-            found[-1] = replace(found[-1], prints=step.text)
+            steps[-1] = replace(steps[-1], prints=step.text)
         else:
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 def _steps(text: str, title: str) -> Iterator[Step]:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.docs.pages import FILE, READ, RUN, SERVE, SHOWN, STOP, Step, pattern
+from tests.environments import without
+from tests.processes import living
 from tests.waiting import eventually
 
 ROOT: Final = Path(__file__).parents[2]
@@ -89,6 +91,8 @@ class Session:
             (self.folder / name).symlink_to(ROOT / name)
         (self.folder / "model.gguf").symlink_to(model)
         self._programs = _shims(folder / "bin")
+        # No page installs them; fastokens takes seconds to load, in each process with a model.
+        self._path = without(folder / "absent", "aiohttp", "fastokens")
         self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._serving: dict[str, Serving] = {}
 
@@ -112,11 +116,9 @@ class Session:
         """Nothing that the page started stays."""
         for serving in self._serving.values():
             serving.close()
-        mark = f"XDG_STATE_HOME={self.state}".encode()
-        for process in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if process.name.isdecimal() and mark in (process / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(process.name), signal.SIGKILL)
+        for pid in living("XDG_STATE_HOME", self.state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _run(self, step: Step) -> None:
         words = ["bash", "-euo", "pipefail", "-c", self._here(step.text)]
@@ -154,9 +156,8 @@ class Session:
             **plain, "XDG_STATE_HOME": str(self.state), "XDG_RUNTIME_DIR": str(self.state), "DYN_HTTP_PORT": str(port),
             "DYN_GRPC_METRICS_PORT": str(self._ports[8788]),
             "PATH": os.pathsep.join([str(self._programs), sysconfig.get_path("scripts"), plain.get("PATH", "")]),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "NO_PROXY": "localhost,127.0.0.1",
+            "PYTHONPATH": self._path, "NO_PROXY": "localhost,127.0.0.1",
             "no_proxy": "localhost,127.0.0.1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "120",
-            "DYN_TOKENIZER": "default",  # as if fastokens, which takes seconds to load, weren't installed: no page does
             "ETCD_LEASE_TTL": "60",  # a machine that is busy with other tests may be slow to renew one
         }  # fmt: skip
         if text.startswith("etcd"):

@@ -26,8 +26,8 @@ NEW: Final = "NAME"
 
 def recipe(title: str) -> str:
     """The text of one recipe."""
-    _, found, rest = GUIDE.partition(f"### Add {title}\n")
-    assert found, f"CONTRIBUTING.md has no recipe for {title}"
+    _, recipe, rest = GUIDE.partition(f"### Add {title}\n")
+    assert recipe, f"CONTRIBUTING.md has no recipe for {title}"
     return re.split(r"^#{2,3} ", rest, flags=re.MULTILINE)[0]
 
 

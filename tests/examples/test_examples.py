@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 import re
 import signal
 import subprocess
-import sys
-import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +15,9 @@ from typing import Any
 
 import openai
 import pytest
+from tests.environments import environment, without
+from tests.processes import DYNAMO, Lines, living
+from tests.waiting import eventually
 
 from dynamo.operator.api.load import load_pipelines
 from dynamo.operator.plan.plan import Environment, plan
@@ -50,60 +48,22 @@ def test_all_that_the_readme_promises_are_there() -> None:
     assert promised <= {f.stem for f in EXAMPLES}
 
 
-class Served:
+class Served(Lines):
     """`dynamo up` of a file, on free ports."""
 
     def __init__(self, file: Path, state: Path) -> None:
-        environment = {k: v for k, v in os.environ.items() if k not in ("ETCD_ENDPOINTS", "NATS_SERVER")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dynamo.cli", "up", str(file), "--http-port", "0"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-            env={
-                **environment, "XDG_STATE_HOME": str(state), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "DYN_TOKENIZER": "default",  # the other library takes seconds to load
-            },
-        )  # fmt: skip
-        self._lines: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
+        # fastokens takes seconds to load.
+        env = environment(state, PYTHONPATH=without(state / "absent", "aiohttp"), DYN_TOKENIZER="default")
+        super().__init__([*DYNAMO, "up", str(file), "--http-port", "0"], env, state, DEADLINE)
 
     def greeting(self) -> tuple[str, str, str]:
         """Model, URL and curl line of the next pipeline that serves."""
-        found: dict[str, str] = {}
-        deadline = time.monotonic() + DEADLINE
-        while "curl" not in found:
-            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
-            assert line, "ended before it served"
-            if match := re.match(r" *(model|url|curl) +(.*)", line):
-                found[match[1]] = match[2].strip()
-        return found["model"], found["url"], f"curl {found['curl']}"
-
-    def rest(self) -> str:
-        """What it wrote until its end."""
-        lines = []
-        while line := self._lines.get(timeout=DEADLINE):
-            lines.append(line)
-        return "".join(lines)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        values: dict[str, str] = {}
+        while "curl" not in values:
+            line = self.until(re.compile(r" *(model|url|curl) +(.*)").match, "a greeting")
+            word, _, rest = line.strip().partition(" ")
+            values[word] = rest.strip()
+        return values["model"], values["url"], f"curl {values['curl']}"
 
 
 @pytest.fixture
@@ -175,20 +135,16 @@ def test_migration_survives_a_kill(served: Served, tmp_path: Path) -> None:
         return metric('migration_type="ongoing_request"') > 0
 
     with ThreadPoolExecutor(8) as pool:
-        expected = [one["choices"][0] for one in pool.map(answer, range(8))]
+        expected = [entry["choices"][0] for entry in pool.map(answer, range(8))]
         begun = metric("time_to_first_token_seconds_count")
         answers = pool.map(answer, range(8))
-        pids = [pid for pid, command in processes(tmp_path).items() if "dynamo.worker" in command]
+        pids = [pid for pid, command in living("XDG_STATE_HOME", tmp_path).items() if "dynamo.worker" in command]
         assert len(pids) == 4
-        deadline = time.monotonic() + DEADLINE
-        while metric("time_to_first_token_seconds_count") < begun + 8:
-            assert time.monotonic() < deadline, "not all answers have begun"
-            time.sleep(0.05)
+        all_begun = lambda: metric("time_to_first_token_seconds_count") >= begun + 8  # noqa: E731
+        eventually("all answers have begun", all_begun, DEADLINE)
         os.kill(pids[0], signal.SIGKILL)
-        while not migrated():
-            assert time.monotonic() < deadline, "the kill met no answer"
-            time.sleep(0.1)
-        assert [one["choices"][0] for one in answers] == expected
+        eventually("the kill met an answer", migrated, DEADLINE)
+        assert [answer["choices"][0] for answer in answers] == expected
     assert served.stop() == 130
 
 
@@ -206,7 +162,7 @@ def test_disagg_has_prompts_computed_elsewhere(served: Served) -> None:
         assert answer["usage"]["completion_tokens"] == 5
         said = answer["nvext"]["worker_id"]
         pairs.add((said["prefill_worker_id"], said["decode_worker_id"]))
-    prefills, decodes = {one for one, _ in pairs}, {one for _, one in pairs}
+    prefills, decodes = {pair for pair, _ in pairs}, {pair for _, pair in pairs}
     assert (len(prefills), prefills & decodes) == (2, set())
     assert served.stop() == 130
 
@@ -236,29 +192,13 @@ def test_kill_9_leaves_nothing_of_real_parts(tmp_path: Path) -> None:
     try:
         model, url, _ = up.greeting()
         assert post(f"{url}/completions", {"model": model, "prompt": "x", "max_tokens": 2})["choices"]
-        assert len(living(tmp_path)) >= 9  # up, watchdog, etcd, NATS, supervisor and two frontends, two workers
+        assert (
+            len(living("XDG_STATE_HOME", tmp_path)) >= 9
+        )  # up, watchdog, etcd, NATS, supervisor and two frontends, two workers
         up.process.kill()
-        deadline = time.monotonic() + DEADLINE
-        while left := living(tmp_path):
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        eventually("all are gone", lambda: not living("XDG_STATE_HOME", tmp_path), DEADLINE)
     finally:
         up.close()
-
-
-def living(state: Path) -> list[str]:
-    """Command lines of the processes that were started with this state folder."""
-    return list(processes(state).values())
-
-
-def processes(state: Path) -> dict[int, str]:
-    """The same by their ids."""
-    mark, found = f"XDG_STATE_HOME={state}".encode(), {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdecimal() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-    return found
 
 
 @pytest.mark.processes
@@ -276,7 +216,7 @@ def test_ctrl_c_lets_a_running_stream_end(tmp_path: Path, monkeypatch: pytest.Mo
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             first = answer.readline()
-            up.process.send_signal(signal.SIGINT)
+            up.signal(signal.SIGINT)
             events = [line[6:].strip() for line in [first, *answer] if line.startswith(b"data: ")]
         assert events[-1] == b"[DONE]"
         assert "".join(c["text"] for e in events[:-1] for c in json.loads(e)["choices"]) == prompt
@@ -302,7 +242,7 @@ def test_a_model_that_can_t_be_loaded_is_one_sentence(tmp_path: Path, content: b
     up = Served(file, tmp_path)
     try:
         assert up.process.wait(DEADLINE) == 1
-        written = up.rest()
+        written = up.end()
     finally:
         up.close()
     assert "Traceback" not in written
@@ -340,7 +280,7 @@ def test_embeddings_makes_vectors(served: Served) -> None:
     assert len(json.loads(done.stdout)["data"][0]["embedding"]) == 640
     with openai.OpenAI(base_url=url, api_key="any", timeout=100) as client:
         answer = client.embeddings.create(model=model, input=["one", "two, three", "one"])
-        assert [len(one.embedding) for one in answer.data] == [640] * 3
+        assert [len(item.embedding) for item in answer.data] == [640] * 3
         assert answer.data[0].embedding == pytest.approx(answer.data[2].embedding, abs=1e-3)
         with pytest.raises(openai.NotFoundError, match="POST /v1/embeddings"):
             client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])

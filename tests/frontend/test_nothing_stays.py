@@ -6,13 +6,16 @@ import asyncio
 import gc
 import json
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.limits.concurrency_limits import Slot
+from dynamo.frontend.responses.event_answer import EventAnswer
+from dynamo.frontend.responses.messages_writer import MessagesWriter
 from dynamo.frontend.responses.response import SseResponse
+from dynamo.frontend.responses.responses_writer import ResponsesWriter
 from dynamo.frontend.responses.stream import ResponseStream
 from dynamo.frontend.routing import model_watcher
 from dynamo.frontend.routing.model_set import ModelSet
@@ -70,22 +73,35 @@ async def many(url: str, random: Random) -> list[int]:
     return await asyncio.gather(*asked)
 
 
-def give_up(site: Any) -> None:
+STREAMS: Final[dict[bytes, dict[str, Any]]] = {
+    b"completions": {"prompt": "x" * 500, "max_tokens": 500},
+    b"responses": {"input": "x" * 500, "max_output_tokens": 500},
+    b"messages": {"messages": [{"role": "user", "content": "x" * 500}], "max_tokens": 500},
+}
+
+
+def give_up(site: Any, route: bytes) -> None:
     """Ask for a long stream, read its beginning, leave."""
-    raw = json.dumps({"model": "m", "prompt": "x" * 500, "max_tokens": 500, "stream": True}).encode()
+    raw = json.dumps({"model": "m", "stream": True, **STREAMS[route]}).encode()
     with site.socket() as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(raw) + raw)
+        sock.sendall(b"POST /v1/%b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (route, len(raw)) + raw)
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
 def of_requests() -> dict[int, Any]:
     """What is made for a request, as far as it is there, by id."""
-    kinds = (Choice, SseResponse, ResponseStream, Context, Slot)
-    return {id(one): one for one in gc.get_objects() if isinstance(one, kinds)}
+    kinds = (Choice, SseResponse, EventAnswer, ResponsesWriter, MessagesWriter, ResponseStream, Context, Slot)
+    return {id(entry): entry for entry in gc.get_objects() if isinstance(entry, kinds)}
 
 
-@pytest.mark.parametrize("settings", [{}, {"backend_stream_timeout_secs": 60, "max_concurrent_requests": 1}])
-def test_given_up_ones_leave_nothing(make_site: Any, engines: Any, within: Any, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "route"),
+    [({"backend_stream_timeout_secs": 60, "max_concurrent_requests": 1}, b"completions"),
+     *(({}, route) for route in STREAMS)],
+)  # fmt: skip
+def test_given_up_ones_leave_nothing(
+    make_site: Any, engines: Any, within: Any, settings: dict[str, Any], route: bytes
+) -> None:
     """No task, no open stream, no object of theirs, after 100 clients that left in mid-stream."""
     site, engine = make_site(**settings), engines(delay=0.001)
     site.worker(engine)
@@ -95,7 +111,7 @@ def test_given_up_ones_leave_nothing(make_site: Any, engines: Any, within: Any, 
 
     before, others = site.run(tasks()), of_requests()  # of tests before this one, which may have kept some
     for number in range(1, 101):
-        give_up(site)
+        give_up(site, route)
         within("the engine is free", lambda number=number: (engine.running, engine.cancelled) == (0, number))
     within("no task", lambda: site.run(tasks()) <= before)
     assert site.runtime.caller.active == 0
@@ -115,9 +131,9 @@ def test_whole_given_up_refused_and_waiting_ones(
     for _ in range(2):
         figures = {"total_kv_blocks": 200, "max_num_batched_tokens": 100, "max_num_seqs": 8}
         site.worker(engines(delay=0.005), figures=figures, kv_cache_block_size=8)
-    found = asyncio.run(many(site.url, Random(7)))
-    assert set(found) <= {0, 200, 503}
-    assert found.count(200) > REQUESTS // 10
+    outcome = asyncio.run(many(site.url, Random(7)))
+    assert set(outcome) <= {0, 200, 503}
+    assert outcome.count(200) > REQUESTS // 10
     (only,) = sets
     gate, sessions = only.gate, only.sessions
     assert gate is not None
@@ -181,14 +197,14 @@ def test_of_both_parts(
         site.worker(moody, path="test.prefill.generate", role="prefill", wait=False, figures=figures)
     for engine in (decode, refuses):
         site.worker(engine, role="decode", figures={"total_kv_blocks": 2000})
-    found = asyncio.run(many(site.url, Random(7)))
-    assert set(found) <= {0, 200}
-    assert found.count(200) > REQUESTS // 3
+    outcome = asyncio.run(many(site.url, Random(7)))
+    assert set(outcome) <= {0, 200}
+    assert outcome.count(200) > REQUESTS // 3
     assert len(sets) == 2
-    workers = [worker for one in sets for worker in one.workers.values()]
+    workers = [worker for entry in sets for worker in entry.workers.values()]
     assert len(workers) == 4
     within("nothing runs", lambda: not any(worker.open_streams for worker in workers))
-    for one in sets:
-        assert {(load.prefill_tokens, load.blocks) for load in one.loads()} == {(0, 0)}
+    for item in sets:
+        assert {(load.prefill_tokens, load.blocks) for load in item.loads()} == {(0, 0)}
     counted = {name: site.metric(f"model_{name}_total", model="m") for name in ("remote_prefills", "prefill_fallbacks")}
     assert all(counted.values()), counted

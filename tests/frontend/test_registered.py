@@ -96,8 +96,15 @@ async def lengths(request: dict[str, Any]) -> AsyncIterator[Any]:
 
 async def letters(request: dict[str, Any]) -> AsyncIterator[Any]:
     """The same of texts, in OpenAI's form."""
-    each = [{"object": "embedding", "index": n, "embedding": [float(len(t))]} for n, t in enumerate(request["input"])]
-    yield {"object": "list", "data": each, "model": request["model"], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    results = [
+        {"object": "embedding", "index": n, "embedding": [float(len(t))]} for n, t in enumerate(request["input"])
+    ]
+    yield {
+        "object": "list",
+        "data": results,
+        "model": request["model"],
+        "usage": {"prompt_tokens": 9, "total_tokens": 9},
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,8 +114,8 @@ def test_a_program_makes_vectors(site: Any, generate: Any, takes: ModelInput, to
     """OpenAI's SDK reads them; a chat is told what the model answers."""
     register(site, generate, takes, ModelType.Embedding, "", "v")
     with openai.OpenAI(base_url=f"{site.url}/v1", api_key="any") as client:
-        found = client.embeddings.create(model="v", input=["a", "bc", "def"])
-        assert [one.embedding for one in found.data] == [[1.0], [2.0], [3.0]]
-        assert found.usage.prompt_tokens == tokens
+        answer = client.embeddings.create(model="v", input=["a", "bc", "def"])
+        assert [item.embedding for item in answer.data] == [[1.0], [2.0], [3.0]]
+        assert answer.usage.prompt_tokens == tokens
     refused = site.post("/v1/chat/completions", {"model": "v", "messages": HELLO})
     assert (refused.status_code, "POST /v1/embeddings" in refused.text) == (404, True)

@@ -29,8 +29,8 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FileR
 
 def failed(site: Any, name: str) -> str:
     """Why a model isn't served; empty while it is, or is being loaded."""
-    found = httpx.get(site.url + "/health").json()["models"].get(name, {})
-    return str(found.get("reason", "")) if found.get("status") == "failed" else ""
+    value = httpx.get(site.url + "/health").json()["models"].get(name, {})
+    return str(value.get("reason", "")) if value.get("status") == "failed" else ""
 
 
 @pytest.mark.parametrize("name", ["pieces of no length", "a table of characters that is larger than itself"])

@@ -23,7 +23,7 @@ WORKERS = "ns.backend.generate"
 FLAGS = ["--endpoint", WORKERS, "--router-block-size", str(BLOCK)]
 
 
-def test_defaults_are_the_originals() -> None:
+def test_defaults_are_those_of_nvidia_dynamo() -> None:
     """But for replica sync, which our frontends have on as well."""
     settings = parse(RouterSettings, ["--endpoint", WORKERS])
     config = settings.config()
@@ -101,8 +101,8 @@ async def deployed() -> AsyncIterator[Site]:
         publisher.publish_stored(list(range(8)), [4, 4], [1, 2])
         await until("its blocks are known", lambda: len(router.router.index))
         yield site
-    for one in (caller, runtime, worker):
-        await one.shutdown(0)
+    for part in (caller, runtime, worker):
+        await part.shutdown(0)
     await serves
 
 

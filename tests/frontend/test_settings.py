@@ -67,7 +67,7 @@ def test_environment_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["older flags", "other flags", "variables"],
 )
 def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], environment: dict[str, str]) -> None:
-    """The original's older names mean what they meant."""
+    """NVIDIA Dynamo's older names mean what they meant."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     found = parse(FrontendSettings, argv)

@@ -31,19 +31,19 @@ def values(text: str) -> dict[tuple[str, str], float]:
 
 def test_counts_add_up_and_facts_do_not() -> None:
     """Counters, histograms and counting gauges are sums; what is true of the model stays."""
-    found = values(merge_metrics([process(2, 0.005), process(3, 5.0)]))
-    assert found["requests_total", ""] == 5
-    assert found["inflight_requests", ""] == 5
-    assert found["model_context_length", ""] == 4096
-    assert found["time_to_first_token_seconds_count", ""] == 5
-    assert found["time_to_first_token_seconds_bucket", "0.01"] == 2
-    assert found["time_to_first_token_seconds_bucket", "+Inf"] == 5
+    metrics = values(merge_metrics([process(2, 0.005), process(3, 5.0)]))
+    assert metrics["requests_total", ""] == 5
+    assert metrics["inflight_requests", ""] == 5
+    assert metrics["model_context_length", ""] == 4096
+    assert metrics["time_to_first_token_seconds_count", ""] == 5
+    assert metrics["time_to_first_token_seconds_bucket", "0.01"] == 2
+    assert metrics["time_to_first_token_seconds_bucket", "+Inf"] == 5
 
 
 def test_one_process_is_itself() -> None:
     """Merging one exposition changes no value."""
-    one = process(2, 0.005)
-    assert values(merge_metrics([one])) == values(one)
+    child = process(2, 0.005)
+    assert values(merge_metrics([child])) == values(child)
 
 
 def test_healthy_while_any_is() -> None:

@@ -189,11 +189,11 @@ def unmeant(answer: Answer) -> bool:
 def _answers(answers: Iterable[Answer]) -> Iterable[str]:
     alike: dict[str, list[float]] = {}
     for answer in filter(unmeant, answers):
-        told = "nothing" if answer.status == 0 else f"{answer.status} {answer.code}".strip()
-        alike.setdefault(f"{told}{f' to {answer.what}' if answer.what else ''}", []).append(answer.seconds)
-    for told, seconds in alike.items():
+        text = "nothing" if answer.status == 0 else f"{answer.status} {answer.code}".strip()
+        alike.setdefault(f"{text}{f' to {answer.what}' if answer.what else ''}", []).append(answer.seconds)
+    for text, seconds in alike.items():
         often = f", {len(seconds)} times" if len(seconds) > 1 else ""
-        yield f"answered {told} after {max(seconds):.1f} s{often}"
+        yield f"answered {text} after {max(seconds):.1f} s{often}"
 
 
 def _logs(seen: Seen, bars: Bars) -> Iterable[str]:
@@ -206,17 +206,17 @@ def _logs(seen: Seen, bars: Bars) -> Iterable[str]:
 
 def log_violations(text: str, *, native: bool = False) -> list[str]:
     """Return what is wrong with these lines of a log; `native`: libraries of C++ and Rust write into it, too."""
-    found: dict[str, None] = {}
+    results: dict[str, None] = {}
     in_traceback = False
     for line in text.split("\n"):
         if line.startswith(FORGED):
-            found["a client wrote a line of its own"] = None
+            results["a client wrote a line of its own"] = None
         elif _LINE.match(line):
             in_traceback = False
         elif line.strip() == _TRACEBACK or "Exception Group Traceback" in line:
-            found["a traceback"], in_traceback = None, True
+            results["a traceback"], in_traceback = None, True
         elif line and not in_traceback and not native:
-            found[f"a line without a head: {line[:80]!r}"] = None
+            results[f"a line without a head: {line[:80]!r}"] = None
         if _CONTROLS.search(line):
-            found[f"control characters: {line[:80]!r}"] = None
-    return list(found)
+            results[f"control characters: {line[:80]!r}"] = None
+    return list(results)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-EVERY: Final = 0.004
 WORTH: Final = 0.015
 """Shorter waits are not kept."""
 PATIENCE: Final = 120.0
@@ -60,7 +59,7 @@ class Notes:
         return said
 
 
-async def ask_live(port: int, notes: Notes) -> None:
+async def ask_live(port: int, every: float, notes: Notes) -> None:
     """Ask `/live` again and again, as an idle client does, by a new connection now and then."""
     question = b"GET /live HTTP/1.1\r\nhost: probe\r\n\r\n"
     while True:
@@ -77,7 +76,7 @@ async def ask_live(port: int, notes: Notes) -> None:
                     if b" 200 " not in head[:16]:
                         notes.failed(f"/live answered {head[:40]!r}")
                         break
-                    await asyncio.sleep(EVERY)
+                    await asyncio.sleep(every)
             finally:
                 notes.open.pop("live", None)
                 writer.close()
@@ -139,7 +138,7 @@ def _length(head: bytes) -> int:
 async def probe(sites: dict[str, dict[str, Any]]) -> None:
     """Ask until stdin ends."""
     notes = {name: Notes() for name in sites}
-    tasks = [asyncio.create_task(ask_live(site["port"], notes[name])) for name, site in sites.items()]
+    tasks = [asyncio.create_task(ask_live(site["port"], site["every"], notes[name])) for name, site in sites.items()]
     for name, site in sites.items():
         tasks += [
             asyncio.create_task(read_streams(f"stream-{number}", site["port"], site["body"], notes[name]))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from tests.system.conftest import Process, Stack, eventually
+from tests.processes import Process
+from tests.system.conftest import Stack, eventually
 from tests.worker.chain_model import write_gguf
 
 MODEL: Final = "m"

@@ -67,17 +67,17 @@ def test_a_case_that_hangs_dies_or_raises_is_a_finding(tmp_path: Path, monkeypat
     kept = Kept(lambda text: None, tmp_path)
     monkeypatch.setattr(children, "BUSY", 1.0)
     assert children.run("played_cases", 1, 100.0, kept, most=5) == 5
-    told = {finding.case: finding.violations[0] for finding in kept.findings}
-    assert told.keys() == {"raises", "dies", "spins"}
-    assert told["raises"].startswith("it raised KeyError: 'x' at played_cases.py:")
-    assert "exit code -6" in told["dies"]
-    assert "s of CPU time, 2 are allowed" in told["spins"]
+    table = {finding.case: finding.violations[0] for finding in kept.findings}
+    assert table.keys() == {"raises", "dies", "spins"}
+    assert table["raises"].startswith("it raised KeyError: 'x' at played_cases.py:")
+    assert "exit code -6" in table["dies"]
+    assert "s of CPU time, 2 are allowed" in table["spins"]
 
 
 def test_the_report_of_schemathesis_is_read() -> None:
     """Operation and sort of each failure."""
-    found = [(operation, failure) for operation, failure, _ in openapi.deviations(REPORT)]
-    assert found == [
+    results = [(operation, failure) for operation, failure, _ in openapi.deviations(REPORT)]
+    assert results == [
         ("POST /v1/completions", "Undocumented HTTP status code"), ("GET /metrics", "Undocumented Content-Type"),
     ]  # fmt: skip
 

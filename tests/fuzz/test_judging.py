@@ -94,9 +94,9 @@ def test_which_answers_are_meant(answer: Answer, wrong: bool) -> None:
 )
 def test_what_is_wrong_with_a_log(text: str, says: list[str]) -> None:
     """Lines that a client made, what moves a terminal, and tracebacks, each told once."""
-    told = log_violations(text)
-    assert len(told) == len(says)
-    assert all(sentence.startswith(said) for sentence, said in zip(told, says, strict=True))
+    violations = log_violations(text)
+    assert len(violations) == len(says)
+    assert all(sentence.startswith(said) for sentence, said in zip(violations, says, strict=True))
 
 
 def test_lines_of_native_libraries() -> None:
@@ -107,5 +107,7 @@ def test_lines_of_native_libraries() -> None:
 
 def test_only_waits_may_be_accidents() -> None:
     """What is done again before it counts is what a busy machine can do, too."""
-    told = violations(Seen(Site([Wait(1, 9.0)], [Wait(1, 9.0)]), memory={"a": Memory(1, 900, 1)}), Bars(megabytes=100))
-    assert [of_time(sentence) for sentence in told] == [True, True, False]
+    sentences = violations(
+        Seen(Site([Wait(1, 9.0)], [Wait(1, 9.0)]), memory={"a": Memory(1, 900, 1)}), Bars(megabytes=100)
+    )
+    assert [of_time(sentence) for sentence in sentences] == [True, True, False]

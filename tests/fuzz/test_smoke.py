@@ -6,6 +6,7 @@ Other tests run on this machine at the same time, so waits count only where they
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ from tests.fuzz.watch import Watch
 
 pytestmark = [pytest.mark.processes(seconds=90), pytest.mark.servers, pytest.mark.timeout(600)]
 LOOSE = Bars(live=5.0, pause=5.0)
+OFTEN = 0.05
+"""Seconds from question to question of who is watched: a hundredth of what counts as a wait here."""
 SEED = 7
 CASES = {"bodies": 25, "http": 15, "wire": 10, "constraints": 15}
 MADE = {"parsers": 10, "files": 15, "templates": 15, "pipelines": 15}
@@ -36,40 +39,51 @@ def test_cases_without_a_site(name: str, tmp_path: Path) -> None:
     assert [finding.lines() for finding in kept.findings] == []
 
 
-def test_cases_before_a_site(tmp_path: Path) -> None:
-    """Bodies, bytes, messages and constraints: no process ends, no log is forged, no 5xx that isn't meant."""
-    kept = Kept(lambda text: None, tmp_path / "found")
-
-    async def main(site: Site, control: Site) -> None:
-        async with Watch(site, control) as watch:
-            for target in LIVE:
-                lane = Lane(site, watch, kept, LOOSE)
-                await lane.target(target, SEED, 500.0, most=CASES[target.NAME])
-
-    with pair(tmp_path, [*dict.fromkeys(model for target in LIVE for model in target.MODELS)]) as (site, control):
-        asyncio.run(main(site, control))
-    assert [finding.lines() for finding in kept.findings] == []
-
-
 LONG: Final = frozenset({"tool-filler", "one-byte-chunks", "unchecked-fields", "slow-bodies"})
 """Attacks of twenty seconds and more."""
 
 
-def test_attacks_are_held(tmp_path: Path) -> None:
-    """What was found once is refused or harmless: the first attack of each finding."""
-    kept = Kept(lambda text: None, tmp_path / "found")
+def first_attacks() -> list[attacks.Attack]:
+    """One of each finding."""
     quick = [attack for attack in attacks.ALL.values() if attack.name not in LONG and not attack.flags]
-    wanted = [*{attack.finding: attack for attack in reversed(quick)}.values()][::-1]
-    assert len(wanted) >= 8
-    models = [*dict.fromkeys([MODEL, *(model for attack in wanted for model in attack.models)])]
+    return [*{attack.finding: attack for attack in reversed(quick)}.values()][::-1]
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """One that is attacked and its control, with all models: they take as long to start as the attacks."""
+    models = [model for target in LIVE for model in target.MODELS]
+    models += [model for attack in first_attacks() for model in attack.models]
+    with pair(tmp_path_factory.mktemp("sites"), [*dict.fromkeys([MODEL, *models])]) as both:
+        yield both
+
+
+def test_cases_before_a_site(sites: tuple[Site, Site], tmp_path: Path) -> None:
+    """Bodies, bytes, messages and constraints: no process ends, no log is forged, no 5xx that isn't meant."""
+    kept = Kept(lambda text: None, tmp_path / "found")
 
     async def main(site: Site, control: Site) -> None:
-        async with Watch(site, control) as watch:
+        async with Watch(site, control, every=OFTEN) as watch:
+            for target in LIVE:
+                lane = Lane(site, watch, kept, LOOSE)
+                await lane.target(target, SEED, 500.0, most=CASES[target.NAME])
+
+    asyncio.run(main(*sites))
+    assert [finding.lines() for finding in kept.findings] == []
+
+
+def test_attacks_are_held(sites: tuple[Site, Site], tmp_path: Path) -> None:
+    """What was found once is refused or harmless: the first attack of each finding."""
+    kept = Kept(lambda text: None, tmp_path / "found")
+    wanted = first_attacks()
+    assert len(wanted) >= 8
+
+    async def main(site: Site, control: Site) -> None:
+        async with Watch(site, control, every=OFTEN) as watch:
             for attack in wanted:
                 await attacks.fire(attack, Lane(site, watch, kept, LOOSE))
 
-    with pair(tmp_path, models) as (site, control):
-        asyncio.run(main(site, control))
+    asyncio.run(main(*sites))
     assert [finding.lines() for finding in kept.findings] == []
 
 

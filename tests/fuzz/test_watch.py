@@ -17,7 +17,8 @@ from tests.fuzz import played
 from tests.fuzz.judging import FORGED, Bars, Seen, violations
 from tests.fuzz.site import Running
 from tests.fuzz.watch import Watch
-from tests.system.conftest import Process, eventually
+from tests.processes import Process
+from tests.system.conftest import eventually
 
 pytestmark = [pytest.mark.processes(seconds=25), pytest.mark.timeout(180)]
 LOOSE = Bars(live=1.5, pause=1.5)
@@ -76,10 +77,10 @@ def seen_of(folder: Path, asked: str, settle: float = 0.0) -> Seen:
 )
 def test_each_harm_is_seen(tmp_path: Path, asked: str, says: set[str]) -> None:
     """A stall of the loop, memory that comes back or stays, files, a forged line, an end: that, and nothing else."""
-    told = violations(seen_of(tmp_path, asked), LOOSE)
-    missing = {said for said in says if not any(sentence.startswith(said) for sentence in told)}
+    sentences = violations(seen_of(tmp_path, asked), LOOSE)
+    missing = {said for said in says if not any(sentence.startswith(said) for sentence in sentences)}
     also = ("another client failed",) if "exit" in asked else ()
-    more = [sentence for sentence in told if not sentence.startswith((*says, *also))]
+    more = [sentence for sentence in sentences if not sentence.startswith((*says, *also))]
     assert (missing, more) == (set(), [])
 
 

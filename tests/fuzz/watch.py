@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol, Self
 from tests.fuzz.findings import ROOT, environment
 from tests.fuzz.judging import Answer, Memory, Seen, Site, Wait
 
+EVERY: Final = 0.004
 SETTLE: Final = 10.0
 """Seconds within which memory has come back."""
 _NEAR: Final = 20.0
@@ -76,14 +77,15 @@ class Mark:
 class Watch:
     """One probe over both sites."""
 
-    def __init__(self, site: Watched, control: Watched, *, streams: int = 2) -> None:
-        self._site, self._control, self._streams = site, control, streams
+    def __init__(self, site: Watched, control: Watched, *, streams: int = 2, every: float = EVERY) -> None:
+        """`every`: seconds from one question of an idle client to its next."""
+        self._site, self._control, self._streams, self._every = site, control, streams, every
         self._probe: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        told = {name: _told(site, self._streams) for name, site in self._both}
+        table = {name: _told(site, self._streams, self._every) for name, site in self._both}
         self._probe = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.fuzz.probe", json.dumps(told), limit=_LINE, cwd=ROOT,
+            sys.executable, "-m", "tests.fuzz.probe", json.dumps(table), limit=_LINE, cwd=ROOT,
             env=environment(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         await self._warm()
@@ -114,13 +116,13 @@ class Watch:
 
     async def end(self, mark: Mark, answers: Sequence[Answer] = (), *, settle: float = SETTLE) -> Seen:
         """Tell what was seen since; waits up to `settle` seconds for memory and files to come back."""
-        told = await self._take()
+        answer = await self._take()
         alive = [part for part in self._site.parts if part.code is None and part.name in mark.megabytes]
         peaks = {part.name: peak(part.pid) for part in alive}
         await _settled(alive, mark, settle)
         memory = {part.name: Memory(mark.megabytes[part.name], peaks[part.name], resident(part.pid)) for part in alive}
         return Seen(
-            _seen(told["watched"]), _seen(told["control"]), memory,
+            _seen(answer["watched"]), _seen(answer["control"]), memory,
             {part.name: (mark.files[part.name], files(part.pid)) for part in alive},
             {part.name: _since(part.log, mark.logs.get(part.name, 0)) for part in self._site.parts},
             [f"{part.name}, exit code {part.code}" for part in self._site.parts
@@ -133,10 +135,10 @@ class Watch:
         deadline = time.monotonic() + 60
         waiting = {"watched", "control"}
         while waiting:
-            told = await self._take()
-            waiting -= {name for name in waiting if told[name]["chunks"] and told[name]["asked"]}
+            answer = await self._take()
+            waiting -= {name for name in waiting if answer[name]["chunks"] and answer[name]["asked"]}
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no stream runs at {waiting}: {told}")
+                raise TimeoutError(f"no stream runs at {waiting}: {answer}")
             await asyncio.sleep(0.1)
 
     async def _take(self) -> dict[str, Any]:
@@ -145,17 +147,17 @@ class Watch:
         assert self._probe.stdout is not None
         self._probe.stdin.write(b"take\n")
         line = await asyncio.wait_for(self._probe.stdout.readline(), 60)
-        told: dict[str, Any] = json.loads(line)
-        return told
+        document: dict[str, Any] = json.loads(line)
+        return document
 
 
-def _told(site: Watched, streams: int) -> dict[str, Any]:
-    return {"port": site.port, "body": site.body, "streams": streams}
+def _told(site: Watched, streams: int, every: float) -> dict[str, Any]:
+    return {"port": site.port, "body": site.body, "streams": streams, "every": every}
 
 
-def _seen(told: dict[str, Any]) -> Site:
-    live, gaps = ([Wait(at, seconds) for at, seconds in told[kind]] for kind in ("live", "gaps"))
-    return Site(live, gaps, told["failures"])
+def _seen(fields: dict[str, Any]) -> Site:
+    live, gaps = ([Wait(at, seconds) for at, seconds in fields[kind]] for kind in ("live", "gaps"))
+    return Site(live, gaps, fields["failures"])
 
 
 async def _settled(parts: Iterable[Part], mark: Mark, within: float) -> None:

@@ -114,10 +114,10 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """One for each reason that Ready may have, and those that have no reason yet or an old one."""
-    for reason, told in statuses().items():
+    for reason, stated in statuses().items():
         health = HEALTH[reason]
         assert health is not None
-        yield Case(_kebab(reason), _pipeline(told), health, _said(told))
+        yield Case(_kebab(reason), _pipeline(stated), health, _said(stated))
     serving = statuses()[Reason.SERVING]
     waits = "no operator has looked at it yet"
     yield Case("without-status", _pipeline(None), Health.PROGRESSING, waits)
@@ -141,7 +141,7 @@ def statuses() -> dict[Reason, Object]:
     started.reconcile(two)
     edited = _typed(replicas=2, kvCacheBlockSize=32)
     rolling.reconcile(edited)
-    found = {
+    table = {
         Reason.PENDING: first_status(two, {}, NOW),
         Reason.STARTING: _told(two, started.observed()),
         Reason.SERVING: _told(two, settled.observed()),
@@ -152,14 +152,14 @@ def statuses() -> dict[Reason, Object]:
     for reason, pod in PODS.items():
         cluster = _settled(two)
         cluster.objects["Pod", max(cluster.names("Pod"))]["status"] = pod
-        found[reason] = _told(two, cluster.observed())
+        table[reason] = _told(two, cluster.observed())
     lost = _settled(two)
     lost.objects["Pod", max(lost.names("Pod"))]["metadata"]["deletionTimestamp"] = LONG_AGO
-    found[Reason.NODE_LOST] = _told(two, lost.observed())
+    table[Reason.NODE_LOST] = _told(two, lost.observed())
     alone = _settled(two)
-    found[Reason.UNREACHABLE] = _told(two, alone.observed(lost={max(alone.names("Pod"))}))
-    before = found[Reason.SERVING]
-    return found | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
+    table[Reason.UNREACHABLE] = _told(two, alone.observed(lost={max(alone.names("Pod"))}))
+    before = table[Reason.SERVING]
+    return table | {reason: failed_status(two, trouble, before, NOW) for reason, trouble in TROUBLES.items()}
 
 
 def write() -> None:
@@ -172,14 +172,14 @@ def write() -> None:
 
 def files() -> dict[Path, str]:
     """What `write` writes."""
-    found, tests = {}, []
+    files, tests = {}, []
     for case in cases():
         path = f"testdata/{case.name}.yaml"
-        found[FOLDER / path] = yaml.safe_dump(case.pipeline, sort_keys=False)
+        files[FOLDER / path] = yaml.safe_dump(case.pipeline, sort_keys=False)
         status_of = {"status": str(case.health), "message": case.message}
         tests.append({"healthStatus": status_of, "inputPath": path})
-    found[FOLDER / "health_test.yaml"] = yaml.safe_dump({"tests": tests}, sort_keys=False, width=1000)
-    return found
+    files[FOLDER / "health_test.yaml"] = yaml.safe_dump({"tests": tests}, sort_keys=False, width=1000)
+    return files
 
 
 def _typed(**component: Any) -> DynamoPipeline:
@@ -198,19 +198,19 @@ def _told(pipeline: DynamoPipeline, observed: Observed) -> Object:
     return status(pipeline, planned(pipeline), observed, {}, NOW, url=URL)
 
 
-def _pipeline(told: Object | None) -> Object:
+def _pipeline(status_of_it: Object | None) -> Object:
     """As the server gives it; the spec is the same in all, since nothing here reads it."""
     raw = body({"components": [{"name": "worker", "engine": "mocker", "replicas": 2}]})
     raw["metadata"]["generation"] = GENERATION
     # Plain data: a status has the enumerations' members.
-    return json.loads(json.dumps(raw if told is None else {**raw, "status": told}))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(raw if status_of_it is None else {**raw, "status": status_of_it}))  # type: ignore[no-any-return]
 
 
-def _said(told: Object) -> str:
+def _said(status_of_it: Object) -> str:
     """Reason and message of what decides: Stalled, else Reconciling, else Ready."""
-    by_type = {one["type"]: one for one in told["conditions"]}
-    one = next(by_type[kind] for kind in (Type.STALLED, Type.RECONCILING, Type.READY) if kind in by_type)
-    return f"{one['reason']}: {one['message']}"
+    by_type = {condition["type"]: condition for condition in status_of_it["conditions"]}
+    worst = next(by_type[kind] for kind in (Type.STALLED, Type.RECONCILING, Type.READY) if kind in by_type)
+    return f"{worst['reason']}: {worst['message']}"
 
 
 def _kebab(reason: Reason) -> str:

@@ -12,17 +12,17 @@ from typing import Any
 TERMINATING, IN_PROGRESS, FAILED, CURRENT = "Terminating", "InProgress", "Failed", "Current"
 
 
-def compute(found: Mapping[str, Any]) -> str:
+def compute(fields: Mapping[str, Any]) -> str:
     """The status, as kstatus names it."""
-    metadata, status = found["metadata"], found.get("status") or {}
+    metadata, status = fields["metadata"], fields.get("status") or {}
     if metadata.get("deletionTimestamp"):
         return TERMINATING
     generation, observed = metadata.get("generation"), status.get("observedGeneration")
     if generation is not None and observed is not None and generation != observed:
         return IN_PROGRESS
     conditions = status.get("conditions") or []
-    for one in conditions:
-        if one["status"] == "True" and one["type"] in ("Reconciling", "Stalled"):
-            return IN_PROGRESS if one["type"] == "Reconciling" else FAILED
-    ready = next((one for one in conditions if one["type"] == "Ready"), None)
+    for condition in conditions:
+        if condition["status"] == "True" and condition["type"] in ("Reconciling", "Stalled"):
+            return IN_PROGRESS if condition["type"] == "Reconciling" else FAILED
+    ready = next((entry for entry in conditions if entry["type"] == "Ready"), None)
     return IN_PROGRESS if ready is not None and ready["status"] != "True" else CURRENT

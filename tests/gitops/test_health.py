@@ -26,8 +26,8 @@ def health(pipeline: dict[str, Any]) -> tuple[str, str]:
     for name in ("io", "os", "string", "math", "debug", "python"):
         lua.globals()[name] = None
     lua.globals()["obj"] = lua.table_from(pipeline, recursive=True)
-    found: Any = lua.execute((FOLDER / "health.lua").read_text())
-    return found["status"], found["message"]
+    value: Any = lua.execute((FOLDER / "health.lua").read_text())
+    return value["status"], value["message"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -50,9 +50,9 @@ def test_kstatus_says_the_same(case: Case) -> None:
 def test_every_reason_has_a_health() -> None:
     """A new one can't be forgotten: neither what it means nor its test data."""
     assert set(HEALTH) == set(Reason)
-    assert {reason for reason, found in HEALTH.items() if found} == set(statuses())
-    for reason, told in statuses().items():
-        (ready,) = [one for one in told["conditions"] if one["type"] == Type.READY]
+    assert {reason for reason, entry in HEALTH.items() if entry} == set(statuses())
+    for reason, status in statuses().items():
+        (ready,) = [condition for condition in status["conditions"] if condition["type"] == Type.READY]
         assert ready["reason"] == reason
 
 
@@ -63,8 +63,8 @@ def test_script_and_kstatus_agree_on_all_that_could_be_said(reason: Reason, read
     """Whatever the three conditions hold, also what no operator of ours writes."""
     facts = [Fact(Type.READY, ready, reason, "so")]
     facts += [] if beside is None else [Fact(beside, "True", reason, "so")]
-    told = conditions(facts, [], 1, "2026-11-21T10:00:00Z")
-    pipeline = body({}) | {"status": {"observedGeneration": 1, "conditions": told}}
+    entries = conditions(facts, [], 1, "2026-11-21T10:00:00Z")
+    pipeline = body({}) | {"status": {"observedGeneration": 1, "conditions": entries}}
     pipeline["metadata"]["generation"] = 1
     assert KSTATUS[Health(health(pipeline)[0])] == compute(pipeline)
 

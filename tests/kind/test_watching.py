@@ -54,10 +54,13 @@ def test_a_worker_that_lacks_is_a_lie_of_its_own() -> None:
 def test_what_a_frontend_lacks() -> None:
     """Workers that can be asked, by their pods; an older release names neither pod nor state."""
     status: dict[str, object] = {"components": [{"replicas": 2}, {"replicas": 1}]}
-    one, two = {"host": "a-0", "routable": True, "instance_id": 1}, {"host": "a-1", "routable": False, "instance_id": 2}
+    first, second = (
+        {"host": "a-0", "routable": True, "instance_id": 1},
+        {"host": "a-1", "routable": False, "instance_id": 2},
+    )
     other = {"instance_id": 3}
-    assert lacking(status, {"instances": [one, one, two, other]}) == "2 of 3, ['3', 'a-0']"
-    assert lacking(status, {"instances": [one, {**two, "routable": True}, other]}) == ""
+    assert lacking(status, {"instances": [first, first, second, other]}) == "2 of 3, ['3', 'a-0']"
+    assert lacking(status, {"instances": [first, {**second, "routable": True}, other]}) == ""
     assert lacking({}, {}) == ""
 
 

@@ -102,10 +102,10 @@ class Hub(ThreadingHTTPServer):
     def fault(self, name: str) -> Fault | None:
         """The next thing to go wrong with a file, taken from the list."""
         with self.lock:
-            found = next((fault for fault in self.faults if fault.name == name and fault.times > 0), None)
-            if found is not None:
-                found.times -= 1
-            return found
+            planned = next((fault for fault in self.faults if fault.name == name and fault.times > 0), None)
+            if planned is not None:
+                planned.times -= 1
+            return planned
 
     def handle_error(self, *_: Any) -> None:
         """A client that was killed is no error."""
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.odd:
             self._send(200, [1, None, "x"])
             return
-        repos = [str(found.relative_to(self.server.folder)) for found in sorted(self.server.folder.glob("*/*"))]
+        repos = [str(path.relative_to(self.server.folder)) for path in sorted(self.server.folder.glob("*/*"))]
         self._send(200, [{"id": repo} for repo in repos if all(word in repo.lower() for word in words)])
 
     def _about(self, folder: Path, repo: str, rest: list[str], query: dict[str, list[str]]) -> None:
@@ -202,14 +202,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, entries[begin : begin + PAGE], {"Link": more} if len(entries) > begin + PAGE else {})
 
     def _entries(self, folder: Path) -> list[dict[str, Any]]:
-        found = []
+        results = []
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
             entry = {"type": "file", "path": str(file.relative_to(folder)), "size": file.stat().st_size,
                      "oid": self._oid(file, "git")}  # fmt: skip
             if file.suffix in LARGE:
                 entry["lfs"] = {"oid": self._oid(file, "sha256"), "size": entry["size"], "pointerSize": 134}
-            found.append(entry)
-        return found
+            results.append(entry)
+        return results
 
     def _file(self, file: Path, revision: str) -> None:
         if not file.is_file():

@@ -25,22 +25,22 @@ _SUM = cel.FunctionDecl("sum", [cel.Overload("sum", cel.Type.INT, [cel.Type.LIST
 @functools.cache
 def schema() -> Schema:
     """The CRD's schema."""
-    found: Schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return found
+    open_apiv3_schema: Schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return open_apiv3_schema
 
 
 def admit(pipeline: dict[str, Any]) -> list[str]:
     """Why it is refused; empty where it is let in."""
     defaulted = with_defaults(schema(), copy.deepcopy(pipeline))
-    found = [f"{_path(e.absolute_path)}: {e.message}" for e in _validator().iter_errors(defaulted)]
-    return found or list(_checks(schema(), defaulted, ""))
+    results = [f"{_path(e.absolute_path)}: {e.message}" for e in _validator().iter_errors(defaulted)]
+    return results or list(_checks(schema(), defaulted, ""))
 
 
 def walk(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
     """Every schema within a schema, with its path."""
     yield path, node
-    for name, each in node.get("properties", {}).items():
-        yield from walk(each, f"{path}.{name}" if path else name)
+    for name, entry in node.get("properties", {}).items():
+        yield from walk(entry, f"{path}.{name}" if path else name)
     if "items" in node:
         yield from walk(node["items"], f"{path}[]")
     if isinstance(node.get("additionalProperties"), dict):
@@ -50,11 +50,11 @@ def walk(node: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 def with_defaults(node: Schema, value: Any) -> Any:
     """As the API server fills in what is left out."""
     if isinstance(value, dict):
-        for name, each in node.get("properties", {}).items():
-            if name not in value and "default" in each:
-                value[name] = copy.deepcopy(each["default"])
+        for name, entry in node.get("properties", {}).items():
+            if name not in value and "default" in entry:
+                value[name] = copy.deepcopy(entry["default"])
             if name in value:
-                with_defaults(each, value[name])
+                with_defaults(entry, value[name])
     elif isinstance(value, list):
         for item in value:
             with_defaults(node.get("items", {}), item)
@@ -88,9 +88,9 @@ def _checks(node: Schema, value: Any, path: str) -> Iterator[str]:
         if "oldSelf" not in rule["rule"] and not holds(rule["rule"], value):
             yield f"{path}{rule.get('fieldPath', '')}: {_message(rule, value)}"
     if isinstance(value, dict):
-        for name, each in node.get("properties", {}).items():
+        for name, entry in node.get("properties", {}).items():
             if name in value:
-                yield from _checks(each, value[name], f"{path}.{name}" if path else name)
+                yield from _checks(entry, value[name], f"{path}.{name}" if path else name)
     elif isinstance(value, list):
         if node.get("x-kubernetes-list-type") == "map":
             keys = [tuple(item[k] for k in node["x-kubernetes-list-map-keys"]) for item in value]
@@ -111,10 +111,10 @@ def _message(rule: dict[str, str], value: Any) -> str:
 
 def _evaluate(expression: str, value: Any, old: Any = None) -> Any:
     result = _compiled(expression).eval(data={"self": _escaped(value), "oldSelf": _escaped(old)})
-    found = result.value()
-    if not isinstance(found, bool | str):
+    outcome = result.value()
+    if not isinstance(outcome, bool | str):
         raise TypeError(f"{expression}: {result}")
-    return found
+    return outcome
 
 
 @functools.cache

@@ -68,15 +68,15 @@ class ApiServer:
 
     def put(self, body: Object, namespace: str = "serving") -> Object:
         """An object that somebody else made."""
-        found = copy.deepcopy(body)
-        metadata = found["metadata"]
+        copy_of_it = copy.deepcopy(body)
+        metadata = copy_of_it["metadata"]
         metadata.setdefault("namespace", namespace)
         metadata.setdefault("uid", f"uid-{next(self._numbers)}")
         metadata["resourceVersion"] = str(next(self._numbers))
-        known = (found["kind"], namespace, metadata["name"]) in self.objects
-        self.objects[found["kind"], namespace, metadata["name"]] = found
-        self.tell(found["kind"], "MODIFIED" if known else "ADDED", found)
-        return found
+        known = (copy_of_it["kind"], namespace, metadata["name"]) in self.objects
+        self.objects[copy_of_it["kind"], namespace, metadata["name"]] = copy_of_it
+        self.tell(copy_of_it["kind"], "MODIFIED" if known else "ADDED", copy_of_it)
+        return copy_of_it
 
     def tell(self, kind: str, event: str, body: Object) -> None:
         """Watchers of a kind hear of it, and those that come later with an older resourceVersion."""
@@ -99,9 +99,9 @@ class ApiServer:
 
     def remove(self, kind: str, name: str, namespace: str = "serving") -> None:
         """Somebody deletes an object."""
-        found = self.objects.pop((kind, namespace, name))
-        found["metadata"]["resourceVersion"] = str(next(self._numbers))
-        self.tell(kind, "DELETED", found)
+        removed = self.objects.pop((kind, namespace, name))
+        removed["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self.tell(kind, "DELETED", removed)
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
         stream = web.StreamResponse()
@@ -140,9 +140,9 @@ class ApiServer:
         failed = self.fault(request.method, request.path)
         if failed is not None:
             return failed
-        found = _discovery(request.path)
-        if found is not None:
-            return web.json_response(found)
+        discovery = _discovery(request.path)
+        if discovery is not None:
+            return web.json_response(discovery)
         resource, namespace, name, sub = _parsed(request.path)
         if resource is ROUTES and not self.gateway_api:
             return refusal(404, "the server could not find the requested resource", "NotFound")
@@ -162,11 +162,11 @@ class ApiServer:
     def _list(self, resource: Resource, namespace: str | None, query: Any) -> web.Response:
         wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if "=" in part)
         items = [
-            {k: v for k, v in one.items() if k not in ("kind", "apiVersion")}
-            for (kind, where, _), one in sorted(self.objects.items())
+            {k: v for k, v in entry.items() if k not in ("kind", "apiVersion")}
+            for (kind, where, _), entry in sorted(self.objects.items())
             if kind == resource.kind
             and namespace in (None, where)
-            and wanted.items() <= one["metadata"].get("labels", {}).items()
+            and wanted.items() <= entry["metadata"].get("labels", {}).items()
         ]
         start = int(query.get("continue", 0))
         size = min(int(query.get("limit", self.page)), self.page)
@@ -174,41 +174,41 @@ class ApiServer:
         more["resourceVersion"] = str(next(self._numbers))
         return web.json_response({"metadata": more, "items": items[start : start + size]})
 
-    def _write(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Any,
+    def _write(self, request: web.Request, key: tuple[str, str, str], live: Object | None, body: Any,
                sub: str | None) -> web.Response:  # fmt: skip
         wanted_uid = ((body or {}).get("preconditions") or (body or {}).get("metadata") or {}).get("uid")
-        if found and wanted_uid and wanted_uid != found["metadata"]["uid"]:
+        if live and wanted_uid and wanted_uid != live["metadata"]["uid"]:
             return refusal(409, "the uid in the precondition differs", "Conflict")
         if request.method == "DELETE":
-            if not found:
+            if not live:
                 return _missing(key)
-            if (body or {}).get("preconditions", {}).get("resourceVersion", found["metadata"]["resourceVersion"]) != (
-                found["metadata"]["resourceVersion"]
+            if (body or {}).get("preconditions", {}).get("resourceVersion", live["metadata"]["resourceVersion"]) != (
+                live["metadata"]["resourceVersion"]
             ):
                 return refusal(409, "the resourceVersion in the precondition differs", "Conflict")
             self.remove(key[0], key[2], key[1])
             self._note(request)
             return web.json_response({"kind": "Status"})
-        if request.method == "POST" and found:
+        if request.method == "POST" and live:
             return refusal(409, "already exists", "AlreadyExists")
         seen = (body or {}).get("metadata", {}).get("resourceVersion")
-        if request.method == "PUT" and found and seen != found["metadata"]["resourceVersion"]:
+        if request.method == "PUT" and live and seen != live["metadata"]["resourceVersion"]:
             return refusal(409, "the object has been modified", "Conflict")
         applies = request.content_type == "application/apply-patch+yaml"
-        if request.method == "PATCH" and found and seen not in (None, found["metadata"]["resourceVersion"]):
+        if request.method == "PATCH" and live and seen not in (None, live["metadata"]["resourceVersion"]):
             return refusal(409, "the object has been modified", "Conflict")
-        if not found and (wanted_uid or (request.method == "PATCH" and not applies)):
+        if not live and (wanted_uid or (request.method == "PATCH" and not applies)):
             return _missing(key)
-        return self._store(request, key, found, body, sub)
+        return self._store(request, key, live, body, sub)
 
-    def _store(self, request: web.Request, key: tuple[str, str, str], found: Object | None, body: Object,
+    def _store(self, request: web.Request, key: tuple[str, str, str], live: Object | None, body: Object,
                sub: str | None) -> web.Response:  # fmt: skip
-        new = _merged(found or {}, body) if request.content_type.endswith("patch+json") else copy.deepcopy(body)
-        before = (found or {}).get("metadata", {})
+        new = _merged(live or {}, body) if request.content_type.endswith("patch+json") else copy.deepcopy(body)
+        before = (live or {}).get("metadata", {})
         if sub == "status":
-            new = {**(found or {}), "status": new.get("status", {}), "metadata": dict(before)}
-        elif found and "status" in found:
-            new["status"] = found["status"]
+            new = {**(live or {}), "status": new.get("status", {}), "metadata": dict(before)}
+        elif live and "status" in live:
+            new["status"] = live["status"]
         metadata = new["metadata"]
         metadata["uid"] = before.get("uid") or f"uid-{next(self._numbers)}"
         metadata["resourceVersion"] = str(next(self._numbers))
@@ -217,9 +217,9 @@ class ApiServer:
             self._note(request)
             return web.json_response(new)
         if key[0] == "Deployment":
-            metadata["generation"] = before.get("generation", 0) + (new["spec"] != (found or {}).get("spec"))
+            metadata["generation"] = before.get("generation", 0) + (new["spec"] != (live or {}).get("spec"))
         self.objects[key] = new
-        self.tell(key[0], "MODIFIED" if found else "ADDED", new)
+        self.tell(key[0], "MODIFIED" if live else "ADDED", new)
         self._note(request)
         return web.json_response(new)
 
@@ -229,26 +229,26 @@ class ApiServer:
 
     def play(self) -> None:
         """Kubernetes' controllers: pods for StatefulSets, ready Deployments, garbage collection."""
-        for (kind, namespace, name), one in list(self.objects.items()):
-            owners = {o["uid"] for o in one["metadata"].get("ownerReferences", [])}
+        for (kind, namespace, name), entry in list(self.objects.items()):
+            owners = {o["uid"] for o in entry["metadata"].get("ownerReferences", [])}
             if owners and not owners & {o["metadata"]["uid"] for o in self.objects.values()}:
                 self.remove(kind, name, namespace)
             elif kind == "Deployment":
-                number = one["spec"]["replicas"]
+                number = entry["spec"]["replicas"]
                 status = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
-                status["observedGeneration"] = one["metadata"].get("generation", 0)
-                if one.get("status") != status:
-                    self.put({**one, "status": status}, namespace)
+                status["observedGeneration"] = entry["metadata"].get("generation", 0)
+                if entry.get("status") != status:
+                    self.put({**entry, "status": status}, namespace)
             elif kind == "StatefulSet":
-                self._pods(one, namespace)
+                self._pods(entry, namespace)
 
-    def _pods(self, one: Object, namespace: str) -> None:
-        labels, prefix = one["spec"]["template"]["metadata"]["labels"], one["metadata"]["name"]
-        wanted = {f"{prefix}-{i}" for i in range(one["spec"]["replicas"])}
+    def _pods(self, live: Object, namespace: str) -> None:
+        labels, prefix = live["spec"]["template"]["metadata"]["labels"], live["metadata"]["name"]
+        wanted = {f"{prefix}-{i}" for i in range(live["spec"]["replicas"])}
         for key in [k for k in self.objects if k[0] == "Pod" and k[2].rpartition("-")[0] == prefix]:
             if key[2] not in wanted:
                 self.remove("Pod", key[2], namespace)
-        owner = {"uid": one["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
+        owner = {"uid": live["metadata"]["uid"], "controller": True, "kind": "StatefulSet", "name": prefix}
         for name in wanted:
             if ("Pod", namespace, name) not in self.objects:
                 self.put({
@@ -274,9 +274,9 @@ def _discovery(path: str) -> Object | None:
         return {"versions": ["v1"]}
     if parts == ["apis"]:
         versions = sorted({r.api_version for r in _PLURALS.values() if r.group})
-        found = [{"groupVersion": v, "version": v.rpartition("/")[2]} for v in versions]
+        results = [{"groupVersion": v, "version": v.rpartition("/")[2]} for v in versions]
         return {"groups": [{"name": f["groupVersion"].rpartition("/")[0], "versions": [f], "preferredVersion": f}
-                           for f in found]}  # fmt: skip
+                           for f in results]}  # fmt: skip
     version = "/".join(parts[1:])
     ours = [r for r in _PLURALS.values() if r.api_version == version]
     if parts[0] not in ("api", "apis") or not ours:
@@ -310,10 +310,10 @@ def _merged(old: Any, new: Any) -> Any:
     """A JSON merge patch."""
     if not isinstance(new, dict):
         return new
-    found = dict(old) if isinstance(old, dict) else {}
+    merged_now = dict(old) if isinstance(old, dict) else {}
     for key, value in new.items():
         if value is None:
-            found.pop(key, None)
+            merged_now.pop(key, None)
         else:
-            found[key] = _merged(found.get(key), value)
-    return found
+            merged_now[key] = _merged(merged_now.get(key), value)
+    return merged_now

@@ -49,10 +49,10 @@ class Cluster:
         self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, stop_after: int | None = None
     ) -> int:
         """One pass, killed after some writes if told so; how many there were."""
-        found = self.wanted_changes(pipeline, cluster)[:stop_after]
-        for change in found:
+        changes = self.wanted_changes(pipeline, cluster)[:stop_after]
+        for change in changes:
             self.write(change)
-        return len(found)
+        return len(changes)
 
     def settle(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, passes: int = 60) -> None:
         """Reconcile and let the controllers work until nothing is written any more."""
@@ -66,9 +66,9 @@ class Cluster:
         if isinstance(change, Apply):
             self._apply(change)
         elif isinstance(change, Resize):
-            one = self.objects[change.target.kind, change.target.name]
-            assert one["metadata"]["uid"] == change.target.uid
-            one["spec"]["replicas"] = change.replicas
+            value = self.objects[change.target.kind, change.target.name]
+            assert value["metadata"]["uid"] == change.target.uid
+            value["spec"]["replicas"] = change.replicas
         elif isinstance(change, Delete):
             assert self.objects.pop((change.target.kind, change.target.name))["metadata"]["uid"] == change.target.uid
         else:
@@ -88,11 +88,11 @@ class Cluster:
         """One round of Kubernetes' own controllers; false if they had nothing to do."""
         before = copy.deepcopy(self.objects)
         self._collect_pods()
-        for one in list(self.objects.values()):
-            if one["kind"] == "StatefulSet":
-                self._pods_of(one)
-            elif one["kind"] == "Deployment":
-                self._deploy(one)
+        for entry in list(self.objects.values()):
+            if entry["kind"] == "StatefulSet":
+                self._pods_of(entry)
+            elif entry["kind"] == "Deployment":
+                self._deploy(entry)
         return self.objects != before
 
     def _collect_pods(self) -> None:
@@ -103,21 +103,21 @@ class Cluster:
                 if owner is None or number >= owner["spec"].get("replicas", 1):
                     del self.objects[key]
 
-    def _pods_of(self, one: Manifest) -> None:
-        image = one["spec"]["template"]["spec"]["containers"][0]["image"]
-        for number in range(one["spec"].get("replicas", 1)):
-            name = f"{one['metadata']['name']}-{number}"
+    def _pods_of(self, manifest: Manifest) -> None:
+        image = manifest["spec"]["template"]["spec"]["containers"][0]["image"]
+        for number in range(manifest["spec"].get("replicas", 1)):
+            name = f"{manifest['metadata']['name']}-{number}"
             existing = self.objects.get(("Pod", name))
             if existing is None:
-                labels = dict(one["spec"]["template"]["metadata"]["labels"])
-                metadata = {"name": name, "labels": labels, "annotations": {"set": one["metadata"]["name"]}}
+                labels = dict(manifest["spec"]["template"]["metadata"]["labels"])
+                metadata = {"name": name, "labels": labels, "annotations": {"set": manifest["metadata"]["name"]}}
                 self.objects["Pod", name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "status": {}}
             elif image not in self.broken:
                 existing["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
 
-    def _deploy(self, one: Manifest) -> None:
-        number = one["spec"]["replicas"]
-        one["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
+    def _deploy(self, manifest: Manifest) -> None:
+        number = manifest["spec"]["replicas"]
+        manifest["status"] = {"readyReplicas": number, "updatedReplicas": number, "replicas": number}
 
     def ready_workers(self, component: str) -> int:
         """Workers that serve."""
@@ -132,7 +132,7 @@ class Cluster:
 
     def fingerprint(self) -> dict[Any, Any]:
         """Everything but the uids, which differ from run to run."""
-        found = self.live()
-        for one in found:
-            one["metadata"].pop("uid", None)
-        return {(o["kind"], o["metadata"]["name"]): o for o in found}
+        live = self.live()
+        for entry in live:
+            entry["metadata"].pop("uid", None)
+        return {(o["kind"], o["metadata"]["name"]): o for o in live}

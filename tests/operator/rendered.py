@@ -26,17 +26,17 @@ SECURED = ClusterSettings(
 
 
 def render(
-    found: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, replicas: dict[str, int] | None = None
+    pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, replicas: dict[str, int] | None = None
 ) -> list[Manifest]:
-    return manifests(found, with_images(plan(found, CLUSTER), found, cluster), cluster, replicas)
+    return manifests(pipeline, with_images(plan(pipeline, CLUSTER), pipeline, cluster), cluster, replicas)
 
 
-def of_kind(found: list[Manifest], kind: str, name: str = "") -> Manifest:
-    return next(m for m in found if m["kind"] == kind and m["metadata"]["name"].startswith(name))
+def of_kind(manifests: list[Manifest], kind: str, name: str = "") -> Manifest:
+    return next(m for m in manifests if m["kind"] == kind and m["metadata"]["name"].startswith(name))
 
 
-def pod_templates(found: list[Manifest]) -> Iterator[Manifest]:
-    return (m["spec"]["template"] for m in found if m["kind"] in ("Deployment", "StatefulSet"))
+def pod_templates(manifests: list[Manifest]) -> Iterator[Manifest]:
+    return (m["spec"]["template"] for m in manifests if m["kind"] in ("Deployment", "StatefulSet"))
 
 
 def main_container(manifest: Manifest) -> Manifest:
@@ -49,5 +49,5 @@ def env_of(container: Manifest) -> dict[str, Any]:
 
 
 def worker(spec: Spec | None = None, cluster: ClusterSettings = CLUSTER_SETTINGS, **component: Any) -> Manifest:
-    found = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
-    return main_container(of_kind(render(found, cluster), "StatefulSet"))
+    example = pipeline({**(spec or {}), "components": [{"engine": "mocker", **component}]})
+    return main_container(of_kind(render(example, cluster), "StatefulSet"))

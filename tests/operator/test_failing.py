@@ -27,13 +27,13 @@ EDITED: dict[str, Any] = {**SMALLEST, "frontend": {"port": 8080}}
 
 async def tried(bench: Bench, times: int) -> list[Outcome | ApiError]:
     """So many reconciles in a row, as the loop makes them."""
-    found: list[Outcome | ApiError] = []
+    results: list[Outcome | ApiError] = []
     for failures in range(times):
         try:
-            found.append(await bench.reconciler.reconcile(KEY, Attempt(failures)))
+            results.append(await bench.reconciler.reconcile(KEY, Attempt(failures)))
         except ApiError as error:
-            found.append(error)
-    return found
+            results.append(error)
+    return results
 
 
 def test_a_write_that_fails_for_good_is_told() -> None:
@@ -42,17 +42,17 @@ def test_a_write_that_fails_for_good_is_told() -> None:
     async def case(bench: Bench) -> None:
         bench.server.fault = on("PATCH", "/services/", lambda: refusal(500, FULL))
         early = await tried(bench, TRIES - 1)
-        assert all(isinstance(one, ApiError) and FULL in str(one) for one in early)
+        assert all(isinstance(outcome, ApiError) and FULL in str(outcome) for outcome in early)
         ready = bench.condition("Ready")
         assert ready is not None
         assert ready["reason"] == "Starting"
         assert bench.server.names("Deployment") == []
         await tried(bench, TRIES + 2)
         for kind, status in (("Ready", "False"), ("Reconciling", "True")):
-            found = bench.condition(kind)
-            assert found is not None
-            assert (found["status"], found["reason"]) == (status, "ApiServerFailing")
-            assert found["message"] == f"Service llama-frontend: {FULL} (HTTP 500)"
+            condition = bench.condition(kind)
+            assert condition is not None
+            assert (condition["status"], condition["reason"]) == (status, "ApiServerFailing")
+            assert condition["message"] == f"Service llama-frontend: {FULL} (HTTP 500)"
         assert bench.server.names("Deployment") == ["llama-frontend"]
         bench.server.play()
         await bench.reconciler.reconcile(KEY, Attempt(TRIES))
@@ -77,15 +77,15 @@ def test_a_read_that_fails_for_good_is_told(code: int) -> None:
         await bench.settle()
         bench.server.fault = on("GET", "/pods", lambda: refusal(code, "etcd is away"))
         await tried(bench, TRIES)
-        found = bench.condition("Ready")
-        assert found is not None
-        assert (found["status"], found["reason"]) == ("False", "ApiServerFailing")
-        assert "etcd is away" in found["message"]
+        condition = bench.condition("Ready")
+        assert condition is not None
+        assert (condition["status"], condition["reason"]) == ("False", "ApiServerFailing")
+        assert "etcd is away" in condition["message"]
         bench.server.fault = lambda method, path: None
         await bench.settle()
-        found = bench.condition("Ready")
-        assert found is not None
-        assert found["reason"] == "Serving"
+        condition = bench.condition("Ready")
+        assert condition is not None
+        assert condition["reason"] == "Serving"
 
     run(case)
 
@@ -96,9 +96,9 @@ def test_a_creation_that_is_a_conflict_for_good_is_told() -> None:
     async def case(bench: Bench) -> None:
         bench.server.fault = on("PATCH", "/services/", lambda: refusal(409, "the webhook says no"))
         await tried(bench, TRIES)
-        found = bench.condition("Reconciling")
-        assert found is not None
-        assert (found["reason"], "the webhook says no" in found["message"]) == ("ApiServerFailing", True)
+        condition = bench.condition("Reconciling")
+        assert condition is not None
+        assert (condition["reason"], "the webhook says no" in condition["message"]) == ("ApiServerFailing", True)
 
     run(case)
 
@@ -119,7 +119,7 @@ def test_a_status_that_can_not_be_written_either_is_tried_once_a_look() -> None:
 
         bench.server.fault = fault
         outcomes = await tried(bench, TRIES + 1)
-        assert all(isinstance(one, ApiError) for one in outcomes)
+        assert all(isinstance(outcome, ApiError) for outcome in outcomes)
         assert asked.count("status") == len(outcomes)
 
     run(case)
@@ -165,9 +165,9 @@ def test_a_secrets_words_are_never_repeated(code: int) -> None:
     """The server may quote what was sent."""
     said = about(ApiError(code, 'Secret "s" is invalid: data: Invalid value: "hunter2"'), "Secret", "s")
     assert str(said) == "Secret s can't be written"
-    told = failing(said, TRIES)
-    assert told is not None
-    assert told.trouble.message == f"Secret s can't be written (HTTP {code})"
+    failure = failing(said, TRIES)
+    assert failure is not None
+    assert failure.trouble.message == f"Secret s can't be written (HTTP {code})"
     assert "hunter2" in str(about(ApiError(code, "hunter2"), "Service", "s"))
     assert "exceeded quota" in str(about(ApiError(403, "exceeded quota"), "Secret", "s"))
 
@@ -176,9 +176,9 @@ def test_a_namespace_that_is_being_deleted_is_no_trouble() -> None:
     """However long it takes: what it holds goes with it."""
     assert failing(ApiError(403, "namespace x is being terminated"), 100) is None
     assert failing(ApiError(500, "no"), TRIES - 2) is None
-    told = failing(ApiError(0, "the API server did not answer", retry_after=7), TRIES - 1)
-    assert told is not None
-    assert (told.trouble.reason, told.seconds) == (Reason.API_SERVER_FAILING, 7)
+    failure = failing(ApiError(0, "the API server did not answer", retry_after=7), TRIES - 1)
+    assert failure is not None
+    assert (failure.trouble.reason, failure.seconds) == (Reason.API_SERVER_FAILING, 7)
 
 
 class _Failing:

@@ -61,8 +61,8 @@ class Operator:
     async def shows(self, path: str, text: str) -> None:
         """Waits until a probe says so (a regular expression)."""
         end = time.monotonic() + HANG
-        while not re.search(text, found := await self.get(path)):
-            assert time.monotonic() < end, found
+        while not re.search(text, value := await self.get(path)):
+            assert time.monotonic() < end, value
             await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
@@ -78,12 +78,12 @@ async def operating(
     server: ApiServer, find: Find | None = None, settings: Settings = SETTINGS
 ) -> AsyncIterator[Operator]:
     """An operator that serves the pipeline `llama` and watches."""
-    one = Operator(server, find, settings)
+    operator = Operator(server, find, settings)
     try:
         await watched(server)
-        yield one
+        yield operator
     finally:
-        await one.stop()
+        await operator.stop()
 
 
 async def watched(server: ApiServer) -> None:
@@ -99,8 +99,8 @@ def sweeping(seconds: float) -> Settings:
 
 
 def ready(server: ApiServer) -> bool:
-    found = server.one("DynamoPipeline", "llama").get("status", {}).get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in found)
+    value = server.one("DynamoPipeline", "llama").get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in value)
 
 
 def test_it_ends_when_told_to_and_starts_again_in_the_same_process() -> None:

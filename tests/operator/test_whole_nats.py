@@ -26,8 +26,8 @@ EACH = dataclasses.replace(
 
 
 def image(server: ApiServer) -> str:
-    found: Object = server.objects.get(("Deployment", "serving", nats.NAME), {})
-    containers = found.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [{}])
+    live: Object = server.objects.get(("Deployment", "serving", nats.NAME), {})
+    containers = live.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [{}])
     return str(containers[0].get("image"))
 
 
@@ -39,12 +39,12 @@ def test_a_tenants_hand_is_undone_at_once(how: str) -> None:
         server.put(body(SMALLEST))
         async with operating(server, settings=EACH):
             await until(lambda: ready(server), HANG)
-            found = server.one("Deployment", nats.NAME)
+            live = server.one("Deployment", nats.NAME)
             if how == "deleted":
                 server.remove("Deployment", nats.NAME)
             else:
-                labels = {} if how == "without labels" else found["metadata"]["labels"]
-                server.put({**found, "metadata": {**found["metadata"], "labels": labels}, "spec": {"replicas": 0}})
+                labels = {} if how == "without labels" else live["metadata"]["labels"]
+                server.put({**live, "metadata": {**live["metadata"], "labels": labels}, "spec": {"replicas": 0}})
             assert image(server) != "nats:1"
             await until(lambda: image(server) == "nats:1", HANG)
             await until(lambda: server.one("Deployment", nats.NAME)["metadata"]["labels"] == nats.labels(), HANG)

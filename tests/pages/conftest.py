@@ -1,4 +1,4 @@
-"""What the tests of the original's guides share: their rows, small models, one etcd and one NATS."""
+"""What the tests of NVIDIA Dynamo's guides share: their rows, small models, one etcd and one NATS."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import environment, free_ports, running
-from tests.fixtures_etcd import EtcdServer
+from tests.environments import quick_environment
+from tests.fixtures_etcd import EtcdServer, free_ports
 from tests.pages.printed import Rows
+from tests.processes import Process
 from tests.waiting import eventually
 from tests.worker.chain_model import write_checkout, write_gguf
 
@@ -19,9 +20,9 @@ from tests.worker.chain_model import write_checkout, write_gguf
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     """The rows that name this test; one that it doesn't take fails it."""
     file = request.node.path.relative_to(request.config.rootpath)
-    found = Rows(f"{file}::{request.node.originalname}")
-    yield found
-    assert not found.left, f"the table says that this test shows them: {sorted(found.left)}"
+    rows = Rows(f"{file}::{request.node.originalname}")
+    yield rows
+    assert not rows.left, f"the table says that this test shows them: {sorted(rows.left)}"
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +49,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     etcd = EtcdServer()
     try:
         etcd.start()
-        with running(nats, folder / "nats.log", environment(folder)) as started:
+        with Process("nats", nats, folder, quick_environment(folder)) as started:
             etcd.wait()
-            eventually("NATS serves", lambda: "Server is ready" in started.log.read_text())
-            yield environment(folder, ETCD_ENDPOINTS=etcd.url, NATS_SERVER=f"nats://127.0.0.1:{port}")
+            eventually("NATS serves", lambda: "Server is ready" in started.text())
+            yield quick_environment(folder, ETCD_ENDPOINTS=etcd.url, NATS_SERVER=f"nats://127.0.0.1:{port}")
     finally:
         etcd.close()

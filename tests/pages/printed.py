@@ -12,7 +12,7 @@ from typing import Any
 import openai
 from docs.generate.compatibility.printed import ROWS
 from docs.generate.compatibility.printed_row import Row
-from tests.cli.run.test_run_processes import PROGRAM, Process, running
+from tests.processes import RUN, Process, answered
 
 from dynamo.runtime import DistributedRuntime, EtcdConfig, NatsConfig, RuntimeConfig
 
@@ -41,25 +41,25 @@ class Rows:
 
 def command(row: Row, own: Mapping[str, str], *more: str) -> list[str]:
     """The process's command: the row's words, then ours."""
-    return [*PROGRAM, *row.words(**own), *more]
+    return [*RUN, *row.words(**own), *more]
 
 
-def piped(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What `echo typed | argv` does."""
-    return subprocess.run(
-        argv, input=typed, env=env, capture_output=True, text=True, timeout=90, check=False
-    )  # fmt: skip
+def run_all(
+    lines: Sequence[tuple[Sequence[str], str]], env: Mapping[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run each line (the words after `dynamo-run`, and what is typed), one after the other."""
+    return [answered([*RUN, *words], typed, env) for words, typed in lines]
 
 
 @contextmanager
 def serving(argv: list[str], log: Path, env: dict[str, str]) -> Iterator[openai.OpenAI]:
     """A frontend on a free port, and a client of it."""
-    with running([*argv, "--http-port", "0"], log, env) as server, client_of(server) as client:
+    with Process(log.stem, [*argv, "--http-port", "0"], log.parent, env) as server, client_of(server) as client:
         yield client
 
 
 def client_of(server: Process) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.ready()['url']}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{server.ready_line()['url']}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def chat(client: openai.OpenAI, model: str, text: str, **more: object) -> str:
@@ -76,5 +76,8 @@ async def answers(env: Mapping[str, str], path: str, request: Any) -> list[Any]:
     async with await DistributedRuntime.create(config) as runtime:
         client = await runtime.endpoint(path).client()
         async with asyncio.timeout(60):
-            streams = [await client.direct(request, one, annotated=False) for one in await client.wait_for_instances()]
+            streams = [
+                await client.direct(request, instance, annotated=False)
+                for instance in await client.wait_for_instances()
+            ]
             return [item for stream in streams async for item in stream]

@@ -11,8 +11,8 @@ from typing import Any
 
 import openai
 import pytest
-from tests.cli.run.test_run_processes import PROGRAM, Process, running
 from tests.pages.printed import Rows, answers, chat, command, serving
+from tests.processes import RUN, Process
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(300)]
@@ -27,7 +27,7 @@ class System:
 
     def worker(self, argv: list[str], **env: str) -> None:
         log = self._folder / f"worker-{len(self.workers)}.log"
-        self.workers.append(self._stack.enter_context(running(argv, log, self._env | env)))
+        self.workers.append(self._stack.enter_context(Process(log.stem, argv, log.parent, self._env | env)))
 
     def frontend(self, argv: list[str]) -> openai.OpenAI:
         return self._stack.enter_context(serving(argv, self._folder / "frontend.log", self._env))
@@ -35,7 +35,7 @@ class System:
     def settled(self, client: openai.OpenAI, models: Mapping[str, int]) -> None:
         """Wait until these are served, by so many instances each."""
         for worker in self.workers:
-            worker.ready()
+            worker.ready_line()
         eventually("all are there", lambda: instances(client) == sum(models.values()))
         eventually("all are listed", lambda: {model.id for model in client.models.list()} == set(models))
 
@@ -57,9 +57,9 @@ def where(client: openai.OpenAI, model: str, prompt: str = "x") -> tuple[int, in
     """The instance that one more request goes to, and what of its prompt was cached there."""
     asked = {"nvext": {"extra_fields": ["worker_id"]}}
     made = client.completions.create(model=model, prompt=prompt, max_tokens=1, extra_body=asked)
-    told = made.model_dump()
-    details = told["usage"].get("prompt_tokens_details") or {}
-    return int(told["nvext"]["worker_id"]["decode_worker_id"]), int(details.get("cached_tokens") or 0)
+    fields = made.model_dump()
+    details = fields["usage"].get("prompt_tokens_details") or {}
+    return int(fields["nvext"]["worker_id"]["decode_worker_id"]), int(details.get("cached_tokens") or 0)
 
 
 def load(env: Mapping[str, str], path: str) -> list[Any]:
@@ -87,7 +87,7 @@ def test_names(rows: Rows, own: dict[str, str], system: System, servers: dict[st
         path = f"dyn://{paths[name]}" if name in paths else rows[name].what.strip("`").removeprefix("in=")
         rows.shows(name)
         for _ in range(count):
-            system.worker([*PROGRAM, f"in={path}", "out=echo", "--model-name", name])
+            system.worker([*RUN, f"in={path}", "out=echo", "--model-name", name])
     both = command(rows["round robin"], own)
     assert both[: len(command(rows["dyn"], own))] == command(rows["dyn"], own)
     client = system.frontend(both)
@@ -140,8 +140,8 @@ def test_streams(rows: Rows, own: dict[str, str], system: System, servers: dict[
         return client.completions.create(model="echo", prompt=prompt, max_tokens=len(prompt), stream=True)
 
     def active() -> int:
-        found = load(servers, f"{path}.load_metrics")
-        return sum(figures["worker_stats"]["request_active_slots"] for figures in found)
+        document = load(servers, f"{path}.load_metrics")
+        return sum(figures["worker_stats"]["request_active_slots"] for figures in document)
 
     stream = asked("x" * 4000)
     next(stream)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import environment
+from tests.environments import quick_environment
 from tests.pages.printed import Rows, chat, command, serving
 
 pytestmark = pytest.mark.processes
@@ -22,14 +22,14 @@ def test_echo_core(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
     line = command(rows["echo_core"], {**own, "CHECKOUT": str(folder)})
     rows.shows("ignore_eos")
-    with serving(line, tmp_path / "log", environment(tmp_path)) as client:
+    with serving(line, tmp_path / "log", quick_environment(tmp_path)) as client:
         assert chat(client, "templated", "a story") == "user:a story"
         assert chat(client, "templated", "a story", nvext={"ignore_eos": True}) == "user:a storyanswer:"
 
 
 def test_echo_full(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
-    """The prompt, under the default name and one's own, by each name of the engine; the pause is what is set."""
-    env = environment(tmp_path)
+    """The prompt, under the default name and a chosen one, by each name of the engine; the pause is what is set."""
+    env = quick_environment(tmp_path)
     del env["DYN_TOKEN_ECHO_DELAY_MS"]
     pauses = {"echo_full": 0.01, "echo_full, name": 0.01, "echo delay": 0.001, "echo": 0.01}
     for name, pause in pauses.items():

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import PROGRAM, environment
+from tests.environments import quick_environment
 from tests.llm.stand_in_hub import Hub
-from tests.pages.forked import run_all
-from tests.pages.printed import Rows, chat, command, piped, serving
+from tests.pages.printed import Rows, chat, command, run_all, serving
+from tests.processes import RUN, answered
 from tests.waiting import eventually
 from tests.worker import fetching
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.processes
 def test_help_names_what_the_usage_lines_name(rows: Rows, tmp_path: Path) -> None:
     """--help ends well and has each flag of the usage lines, and the grammar takes them together."""
     rows.shows("usage")
-    done = piped(command(rows["help"], {}), "", environment(tmp_path))
+    done = answered(command(rows["help"], {}), "", quick_environment(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     flags = {word.split("=")[0] for line in USAGE for word in line.split() if word.startswith("--")}
     assert {flag for flag in flags if flag not in done.stdout} == set()
@@ -46,7 +46,7 @@ def test_help_names_what_the_usage_lines_name(rows: Rows, tmp_path: Path) -> Non
 def test_a_gguf_file_in_a_terminal(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """A chat with a file: a prompt, the model's answer, Ctrl-D; no library path is set."""
     ours, theirs = pty.openpty()
-    env = environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
+    env = quick_environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
     rows.shows("library path")
     env.pop("LD_LIBRARY_PATH", None)
     argv = command(rows["gguf"], own, "--request-template", own["GREEDY"])
@@ -79,7 +79,7 @@ def test_a_pipe(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """Files are llama.cpp's, folders mistral.rs's, without saying so; standard output has the answer alone."""
     greedy = ("--request-template", own["GREEDY"])
     for name in ("pipe", "folder"):
-        done = piped(command(rows[name], own, *greedy), "1 2 3\n", environment(tmp_path))
+        done = answered(command(rows[name], own, *greedy), "1 2 3\n", quick_environment(tmp_path))
         assert (done.returncode, done.stdout, done.stderr) == (0, "45\n", "")
 
 
@@ -89,34 +89,34 @@ def hub(own: dict[str, str], tmp_path: Path) -> Iterator[Hub]:
     shutil.copytree(own["CHECKOUT"], tmp_path / "served/org/chain")
     (tmp_path / "served/org/chain-GGUF").mkdir()
     shutil.copy(own["MODEL.gguf"], tmp_path / "served/org/chain-GGUF/chain-F32.gguf")
-    with fetching.serving(tmp_path / "served") as found:
-        found.token = "hf_of_ours"
-        yield found
+    with fetching.serving(tmp_path / "served") as served:
+        served.token = "hf_of_ours"
+        yield served
 
 
 def test_models_of_the_hub(rows: Rows, own: dict[str, str], hub: Hub, tmp_path: Path) -> None:
     """A model's name is enough, once it is in the cache without the hub; a token is asked for, and sent."""
-    plain = environment(tmp_path) | fetching.variables(hub.url, tmp_path / "cache")
+    plain = quick_environment(tmp_path) | fetching.variables(hub.url, tmp_path / "cache")
     known = plain | {"HF_TOKEN": hub.token}
     words = {**own, "ORG/MODEL": "org/chain"}
     greedy = ("--request-template", own["GREEDY"])
-    done = piped(command(rows["hub"], words), "3\n", plain)
+    done = answered(command(rows["hub"], words), "3\n", plain)
     assert (done.returncode, done.stdout) == (1, "")
     assert "HF_TOKEN" in done.stderr.splitlines()[-1]
     rows.shows("token")
-    done = piped(command(rows["hub"], words, *greedy), "3\n", known)
+    done = answered(command(rows["hub"], words, *greedy), "3\n", known)
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
-    done = piped(command(rows["hub, whole"], words, *greedy), "3\n3\n", known | {"HF_HUB_OFFLINE": "1"})
+    done = answered(command(rows["hub, whole"], words, *greedy), "3\n3\n", known | {"HF_HUB_OFFLINE": "1"})
     assert (done.returncode, done.stdout) == (0, "45\n45\n"), done.stderr
     assert "`dynamo-run ORG/MODEL/FILE.gguf`" in rows["download"].here
-    done = piped([*PROGRAM, "org/chain-GGUF/chain-F32.gguf", *greedy], "3\n", known)
+    done = answered([*RUN, "org/chain-GGUF/chain-F32.gguf", *greedy], "3\n", known)
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
     assert hub.downloads("model.safetensors") == hub.downloads("chain-F32.gguf") == 1
 
 
 def test_a_server_of_a_file(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """The three ways to say it: the model is listed, and answers the chat of the guides."""
-    env = environment(tmp_path)
+    env = quick_environment(tmp_path)
     rows.shows("list", "chat of 2049")
     for name in ("http, flag", "http", "http, engine"):
         with serving(command(rows[name], own), tmp_path / "log", env) as client:
@@ -127,17 +127,17 @@ def test_a_server_of_a_file(rows: Rows, own: dict[str, str], tmp_path: Path) -> 
 
 def test_more_log_lines(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """DYN_LOG, -v and -vv show more; the guides' own lines lack a model, which the engine asks for."""
-    env = environment(tmp_path)
+    env = quick_environment(tmp_path)
     rows.shows("log level")
-    said = piped([*PROGRAM, "out=echo"], "hi\n", env | {"DYN_LOG": "debug"})
+    said = answered([*RUN, "out=echo"], "hi\n", env | {"DYN_LOG": "debug"})
     assert (said.returncode, said.stdout) == (0, "hi\n")
     assert "DEBUG" in said.stderr
     for name in ("debug", "trace"):
         words = rows[name].words()
         without, plain = run_all([(words, ""), (["out=echo", *words[2:]], "hi\n")], env)
-        assert without.code == 1
-        assert "needs --model-path" in without.err.splitlines()[-1]
-        assert (plain.code, plain.out, "DEBUG" in plain.err) == (0, "hi\n", True)
+        assert without.returncode == 1
+        assert "needs --model-path" in without.stderr.splitlines()[-1]
+        assert (plain.returncode, plain.stdout, "DEBUG" in plain.stderr) == (0, "hi\n", True)
 
 
 def test_llama_cpp(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
@@ -145,6 +145,6 @@ def test_llama_cpp(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     names = ("llama_cpp", "llamacpp", "llamacpp, config", "llamacpp, context")
     lines = [rows[name].words(**own) for name in names]
     greedy = ["--request-template", own["GREEDY"]]
-    for done in run_all([([*words, *greedy], "3\n") for words in lines], environment(tmp_path)):
-        assert (done.code, done.out) == (0, "45\n"), done.err
-        assert "note: --model-config" not in done.err
+    for done in run_all([([*words, *greedy], "3\n") for words in lines], quick_environment(tmp_path)):
+        assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
+        assert "note: --model-config" not in done.stderr

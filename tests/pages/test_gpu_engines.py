@@ -12,8 +12,7 @@ from docs.generate.compatibility.page import line_state
 from docs.generate.compatibility.printed_row import TO_THE_ENGINE
 from tests.llm.stand_in_hub import Hub
 from tests.pages.arguments import TOLD, told
-from tests.pages.forked import run_all
-from tests.pages.printed import Rows
+from tests.pages.printed import Rows, run_all
 from tests.worker import fetching
 
 from dynamo.runtime.process.legacy_flags import REFUSED
@@ -25,8 +24,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(20
 def hub(own: dict[str, str], tmp_path: Path) -> Iterator[Hub]:
     """With the model as ORG/MODEL."""
     shutil.copytree(own["CHECKOUT"], tmp_path / "served/org/chain")
-    with fetching.serving(tmp_path / "served") as found:
-        yield found
+    with fetching.serving(tmp_path / "served") as served:
+        yield served
 
 
 def test_lines_reach_their_engine(
@@ -42,8 +41,8 @@ def test_lines_reach_their_engine(
         engine = next(word for word in line if word.startswith("out=")).removeprefix("out=")
         assert importlib.util.find_spec({"trtllm": "tensorrt_llm"}.get(engine, engine)) is None
         assert line_state(line)[0] == TO_THE_ENGINE
-        assert (done.code, done.out) == (1, ""), (row, done)
-        last = done.err.splitlines()[-1]
+        assert (done.returncode, done.stdout) == (1, ""), (row, done)
+        last = done.stderr.splitlines()[-1]
         assert any(f"engine {engine} {what}" in last for what in ("can't be loaded", "is not installed"))
         assert f"dynamo-pipelines[{engine}]" in last
         arguments = told(row.words(**words), own["CHECKOUT"])
@@ -58,8 +57,8 @@ def test_what_is_refused_says_what_to_do(rows: Rows, own: dict[str, str], server
     for line, done in zip(lines, all_done, strict=True):
         state, why = line_state(line)
         assert state == REFUSED
-        assert (done.code in (1, 2), done.out) == (True, ""), done
-        assert why.split("; --model-config")[0].split("; leave")[0] in done.err
+        assert (done.returncode in (1, 2), done.stdout) == (True, ""), done
+        assert why.split("; --model-config")[0].split("; leave")[0] in done.stderr
 
 
 def test_a_built_engine_is_refused(rows: Rows, own: dict[str, str], servers: dict[str, str], tmp_path: Path) -> None:
@@ -68,5 +67,5 @@ def test_a_built_engine_is_refused(rows: Rows, own: dict[str, str], servers: dic
         (tmp_path / name).write_text("{}")
     line = rows["trtllm, built"].words(**{**own, "ENGINE": str(tmp_path)})
     (done,) = run_all([(line, "hi\n")], servers)
-    assert (done.code, done.out) == (1, "")
-    assert "name the folder of the model itself" in done.err.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "name the folder of the model itself" in done.stderr.splitlines()[-1]

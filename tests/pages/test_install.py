@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.run.test_run_processes import environment
-from tests.pages.printed import Rows, piped
+from tests.environments import quick_environment
+from tests.pages.printed import Rows
+from tests.processes import answered
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,5 +44,5 @@ def test_the_programs_names(rows: Rows, project: dict[str, Any]) -> None:
 def test_dynamo_run(rows: Rows, tmp_path: Path) -> None:
     """`dynamo run` does what `dynamo-run` does."""
     rows.shows("dynamo run")
-    done = piped([sys.executable, "-m", "dynamo.cli", "run", "out=echo"], "hi\n", environment(tmp_path))
+    done = answered([sys.executable, "-m", "dynamo.cli", "run", "out=echo"], "hi\n", quick_environment(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "hi\n", "")

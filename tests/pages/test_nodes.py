@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import PROGRAM, Process, free_ports, running
+from tests.fixtures_etcd import free_ports
 from tests.pages.arguments import told
 from tests.pages.printed import Rows, chat, command, serving
+from tests.processes import RUN, Process
 
 from dynamo.worker.engines.sglang.arguments import argv
 
@@ -29,13 +30,13 @@ def test_two_nodes_answer(rows: Rows, servers: dict[str, str], tmp_path: Path) -
     """A leader with in=http and a follower with in=none find each other, and the leader's server answers."""
     rows.shows("two nodes")
     group = ["out=mocker", "--num-nodes", "2", "--leader-addr", address()]
-    follower = [*PROGRAM, "in=none", *group, "--node-rank", "1"]
-    leader = [*PROGRAM, "in=http", *group, "--node-rank", "0"]
+    follower = [*RUN, "in=none", *group, "--node-rank", "1"]
+    leader = [*RUN, "in=http", *group, "--node-rank", "0"]
     with (
-        running(follower, tmp_path / "follower.log", servers) as node,
+        Process("follower", follower, tmp_path, servers) as node,
         serving(leader, tmp_path / "leader.log", servers) as client,
     ):
-        node.ready()
+        node.ready_line()
         assert [model.id for model in client.models.list()] == ["bytes"]
         assert chat(client, "bytes", "hi", max_tokens=8)
 
@@ -54,11 +55,11 @@ def test_two_nodes_ask_for_their_engine(
             words = {**own, "HOST:PORT": address()}
             for name in pair:
                 port = ["--http-port", "0"] if "in=http" in rows[name].what else []
-                log = tmp_path / f"{len(started)}.log"
-                started.append(stack.enter_context(running(command(rows[name], words, *port), log, servers)))
+                argv = command(rows[name], words, *port)
+                started.append(stack.enter_context(Process(f"{len(started)}", argv, tmp_path, servers)))
         for process in started:
-            assert process.popen.wait(90) == 1, process.log.read_text()
-            assert MISSING.search(process.log.read_text().splitlines()[-1])
+            assert process.popen.wait(90) == 1, process.text()
+            assert MISSING.search(process.text().splitlines()[-1])
 
 
 def test_a_follower_runs_what_launch_server_would(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.run.test_run_processes import environment, running
-from tests.pages.forked import run_all
-from tests.pages.printed import Rows, answers, chat, command, serving
+from tests.environments import quick_environment
+from tests.pages.printed import Rows, answers, chat, command, run_all, serving
+from tests.processes import Process
 
 TEXT = """
 import os, sys
@@ -65,9 +65,9 @@ def test_text_in_text_out(rows: Rows, own: dict[str, str], tmp_path: Path) -> No
     words = {**own, "ENGINE.py": str(file)}
     lines = [(rows[name].words(**words), "hi\n") for name in ("pystr", "trtllm, file")]
     rows.shows("visible gpus")
-    plain, told = run_all(lines, environment(tmp_path, CUDA_VISIBLE_DEVICES="3"))
-    assert (plain.code, plain.out, plain.err) == (0, "hi;3;\n", "")
-    assert (told.code, told.out, told.err) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
+    plain, gpus = run_all(lines, quick_environment(tmp_path, CUDA_VISIBLE_DEVICES="3"))
+    assert (plain.returncode, plain.stdout, plain.stderr) == (0, "hi;3;\n", "")
+    assert (gpus.returncode, gpus.stdout, gpus.stderr) == (0, f"hi;3;--engine_args;{own['ARGS.yaml']};\n", "")
 
 
 def test_text_over_http(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_text_over_http(rows: Rows, own: dict[str, str], tmp_path: Path) -> None
     file = tmp_path / "engine.py"
     file.write_text(TEXT)
     line = command(rows["pystr, http"], {"ENGINE.py": str(file), "NAME": "mine"})
-    with serving(line, tmp_path / "log", environment(tmp_path, CUDA_VISIBLE_DEVICES="3")) as client:
+    with serving(line, tmp_path / "log", quick_environment(tmp_path, CUDA_VISIBLE_DEVICES="3")) as client:
         assert [model.id for model in client.models.list()] == ["mine"]
         assert chat(client, "mine", "hi").startswith("hi;3;")
 
@@ -84,8 +84,10 @@ def test_tokens_in_tokens_out(rows: Rows, own: dict[str, str], tmp_path: Path) -
     """The file gets the fields of 2025 and answers with tokens, which the folder's tokenizer reads."""
     file = tmp_path / "engine.py"
     file.write_text(TOKENS)
-    (done,) = run_all([(rows["pytok"].words(**{**own, "ENGINE.py": str(file)}), "tell me\n")], environment(tmp_path))
-    assert (done.code, done.out, done.err) == (0, " me me\n", "")
+    (done,) = run_all(
+        [(rows["pytok"].words(**{**own, "ENGINE.py": str(file)}), "tell me\n")], quick_environment(tmp_path)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, " me me\n", "")
 
 
 @pytest.mark.servers
@@ -94,7 +96,7 @@ def test_a_program_serves_an_endpoint(rows: Rows, servers: dict[str, str], tmp_p
     rows.shows("program")
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    with running([sys.executable, str(file)], tmp_path / "log", servers) as process:
-        found = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
-        assert found == [{"number": number} for number in range(3)]
-        assert process.end() == 0, process.log.read_text()
+    with Process("program", [sys.executable, str(file)], tmp_path, servers) as process:
+        outcome = asyncio.run(answers(servers, "own.engine.generate", {"count": 3}))
+        assert outcome == [{"number": number} for number in range(3)]
+        assert process.stop(60) == 0, process.text()

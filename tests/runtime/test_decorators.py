@@ -1,4 +1,4 @@
-"""Programs in the original's style."""
+"""Programs in NVIDIA Dynamo's style."""
 
 from __future__ import annotations
 

@@ -50,15 +50,15 @@ async def say(request: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("backend", "static", "found"),
+    ("backend", "static", "expected"),
     [(False, False, False), (True, False, True), (None, True, True), ("etcd", False, False), ("", False, False)],
 )
-def test_constructors(backend: Any, static: bool, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constructors(backend: Any, static: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second argument is `is_static` or a backend; planes of any age are taken."""
     monkeypatch.setenv("DYN_DISCOVERY_BACKEND", "etcd")
     for plane in (None, "tcp", "nats", "zmq", "http"):
         config, wants_static = asked_config(backend, static, plane)
-        assert (config.discovery_backend, wants_static) == ("etcd", found)
+        assert (config.discovery_backend, wants_static) == ("etcd", expected)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_keys_of_ones_own() -> None:
             await etcd.kv_put("dynamo/instances/x", b"")
         with pytest.raises(InvalidArgument, match="there is no lease 7"):
             await etcd.kv_put("a/2", b"", 7)
-        assert [one["key"] for one in await etcd.kv_get_prefix("a/")] == ["a/1"]
+        assert [entry["key"] for entry in await etcd.kv_get_prefix("a/")] == ["a/1"]
         again = await EtcdKvCache.create(etcd, "a/", {"1": b"new", "2": "second"})
         assert await again.get_all() == {"1": b"x", "2": b"second"}
         with pytest.raises(Exception, match=r"await EtcdKvCache\.create"):
@@ -310,16 +310,16 @@ def test_static_runtimes(nats_server: NatsServer) -> None:
     path = PATH._replace(namespace=f"t{new_id():x}")
 
     async def main() -> None:
-        one, two, caller = [await DistributedRuntime.create(config, static=True) for _ in range(3)]
-        serving = [asyncio.ensure_future(worker.endpoint(path).serve_endpoint(say)) for worker in (one, two)]
-        await until("both serve", lambda: one.served and two.served)
+        first, second, caller = [await DistributedRuntime.create(config, static=True) for _ in range(3)]
+        serving = [asyncio.ensure_future(worker.endpoint(path).serve_endpoint(say)) for worker in (first, second)]
+        await until("both serve", lambda: first.served and second.served)
         client = await caller.endpoint(path).client()
-        await until("both are known", lambda: client.instance_ids() == sorted([one.id, two.id]))
+        await until("both are known", lambda: client.instance_ids() == sorted([first.id, second.id]))
         assert [item async for item in await client.static("hi", annotated=False)] == ["hi"]
         assert caller.etcd_client() is None
-        await one.shutdown()
-        await until("one has left", lambda: client.instance_ids() == [two.id])
-        await asyncio.gather(two.shutdown(), caller.shutdown(), *serving)
+        await first.shutdown()
+        await until("one has left", lambda: client.instance_ids() == [second.id])
+        await asyncio.gather(second.shutdown(), caller.shutdown(), *serving)
 
     asyncio.run(main())
 
@@ -340,12 +340,12 @@ def test_static_belongs_to_static_runtimes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "switch", "found"),
+    ("port", "switch", "expected"),
     [("", "", -1), ("8081", "", 8081), ("0", "true", 0), ("", "true", 0), ("8081", "false", -1), ("-1", "1", 0)],
 )
-def test_where_a_program_shows_its_health(port: str, switch: str, found: int) -> None:
+def test_where_a_program_shows_its_health(port: str, switch: str, expected: int) -> None:
     """`DYN_SYSTEM_PORT`, and the older switch beside it."""
-    assert wanted_port({"DYN_SYSTEM_PORT": port, "DYN_SYSTEM_ENABLED": switch}) == found
+    assert wanted_port({"DYN_SYSTEM_PORT": port, "DYN_SYSTEM_ENABLED": switch}) == expected
 
 
 @pytest.mark.parametrize("port", ["x", "-2", "65536"])

@@ -68,7 +68,7 @@ def test_select_by_mode(mode: RouterMode, chosen: str) -> None:
 
 @pytest.mark.parametrize("text", ["round-robin", "round_robin", "RoundRobin", None, RouterMode.ROUND_ROBIN])
 def test_spellings(text: str | RouterMode | None) -> None:
-    """The spellings of flags, of files and of the original are one."""
+    """The spellings of flags, of files and of NVIDIA Dynamo are one."""
     assert RouterMode.parse(text) is RouterMode.ROUND_ROBIN
 
 

@@ -86,4 +86,4 @@ def test_ids() -> None:
     """Ids are exact in JSON numbers, not 0, and hardly ever alike."""
     ids = {new_id() for _ in range(1000)}
     assert len(ids) == 1000
-    assert all(0 < one < 2**53 for one in ids)
+    assert all(0 < entry < 2**53 for entry in ids)

@@ -82,7 +82,7 @@ async def count(request: int) -> AsyncIterator[int]:
 
 
 def test_hello(play: Play) -> None:
-    """An endpoint served by a generator is found and called, annotated as the original's items or plain."""
+    """An endpoint served by a generator is found and called, annotated as NVIDIA Dynamo's items or plain."""
 
     async def case(site: Deployment) -> None:
         server, caller = await site.runtime(), await site.runtime()
@@ -135,21 +135,23 @@ def test_modes_spread_requests(play: Play) -> None:
         return handler
 
     async def case(site: Deployment) -> None:
-        one, two, caller = [await site.runtime() for _ in range(3)]
-        servings = [asyncio.create_task(r.endpoint(site.path).serve_endpoint(named(str(r.id)))) for r in (one, two)]
+        first, second, caller = [await site.runtime() for _ in range(3)]
+        servings = [
+            asyncio.create_task(r.endpoint(site.path).serve_endpoint(named(str(r.id)))) for r in (first, second)
+        ]
         client = await caller.endpoint(site.path).client("least-loaded")
         await until("both are known", lambda: len(client.instance_ids()) == 2)
         ask = UnaryClient(client)
         turns = [await anext(client.round_robin(0, annotated=False)) for _ in range(4)]
-        assert sorted(turns) == sorted([str(one.id), str(two.id)] * 2)
+        assert sorted(turns) == sorted([str(first.id), str(second.id)] * 2)
         assert turns[:2] == turns[2:]
         for how in (client.random, client.power_of_two, client.least_loaded):
             assert await anext(how(0, annotated=False)) in turns
         assert await ask.complete(0) in turns
-        assert [i async for i in client.direct(0, two.id, annotated=False)] == [str(two.id)]
+        assert [i async for i in client.direct(0, second.id, annotated=False)] == [str(second.id)]
         with pytest.raises(NoInstances, match="instance_id=12345 not found for endpoint"):
             client.direct(0, 12345)
-        await asyncio.gather(one.shutdown(1), two.shutdown(1), *servings)
+        await asyncio.gather(first.shutdown(1), second.shutdown(1), *servings)
 
     play(case)
 
@@ -313,18 +315,21 @@ def test_a_taken_id_gives_way(play: Play) -> None:
     """A process whose id is taken gets another one, and both serve."""
 
     async def case(site: Deployment) -> None:
-        one, two = await site.runtime(), await site.runtime()
-        await one.endpoint(site.path).start(lambda incoming: incoming.finish("one"))
-        two.id = one.id
-        two.server.worker_id = one.id
-        two.server.on_control(two.endpoint(site.path).path, "who", lambda body: two.id)
-        served = await two.endpoint(site.path).start(lambda incoming: incoming.finish("two"))
-        assert served.instance_id == two.id != one.id
-        client = await one.endpoint(site.path).client()
-        await until("both are known", lambda: client.instance_ids() == sorted([one.id, two.id]))
-        assert await one.caller.control(client.instances()[0].key._replace(id=two.id), "who", None, timeout=5) == two.id
-        assert [i async for i in client.direct(0, two.id, annotated=False)] == ["two"]
-        assert [i async for i in client.direct(0, one.id, annotated=False)] == ["one"]
+        first, second = await site.runtime(), await site.runtime()
+        await first.endpoint(site.path).start(lambda incoming: incoming.finish("one"))
+        second.id = first.id
+        second.server.worker_id = first.id
+        second.server.on_control(second.endpoint(site.path).path, "who", lambda body: second.id)
+        served = await second.endpoint(site.path).start(lambda incoming: incoming.finish("two"))
+        assert served.instance_id == second.id != first.id
+        client = await first.endpoint(site.path).client()
+        await until("both are known", lambda: client.instance_ids() == sorted([first.id, second.id]))
+        assert (
+            await first.caller.control(client.instances()[0].key._replace(id=second.id), "who", None, timeout=5)
+            == second.id
+        )
+        assert [i async for i in client.direct(0, second.id, annotated=False)] == ["two"]
+        assert [i async for i in client.direct(0, first.id, annotated=False)] == ["one"]
 
     play(case)
 

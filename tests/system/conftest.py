@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +16,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests import waiting
+from tests.environments import without
 from tests.fixtures_etcd import CHOSEN, free_ports
+from tests.processes import Process
 
 
 def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any:
@@ -27,66 +26,11 @@ def eventually(what: str, check: Callable[[], Any], within: float = 20.0) -> Any
     return waiting.eventually(what, check, within, despite=(httpx.HTTPError, OSError))
 
 
-class Process:
-    """One child, its log on disk, ended by pid."""
-
-    def __init__(self, name: str, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
-        self.name, self.argv, self.log = name, argv, folder / f"{name}.log"
-        self.env = {**os.environ, **(env or {})}
-        self._open()
-
-    def _open(self) -> None:
-        with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True
-            )
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.popen.send_signal(number)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.popen.wait(10)
-
-    def stop(self, within: float = 20) -> int:
-        self.signal(signal.SIGTERM)
-        return self.popen.wait(within)
-
-    def restart(self) -> None:
-        self.kill()
-        self._open()
-
-    def ready_line(self, within: float = 60) -> dict[str, Any]:
-        """The `ready {...}` line that frontends and workers print."""
-
-        def find() -> dict[str, Any] | None:
-            assert self.popen.poll() is None, f"{self.name} ended: {self.text()[-2000:]}"
-            for line in reversed(self.text().splitlines()):
-                if line.startswith("ready "):
-                    found: dict[str, Any] = json.loads(line.removeprefix("ready "))
-                    return found
-            return None
-
-        found: dict[str, Any] = eventually(f"{self.name} is ready: {self.text()[-2000:]}", find, within)
-        return found
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def open_files(self) -> int:
-        return len(os.listdir(f"/proc/{self.popen.pid}/fd"))
-
-    def rss_mb(self) -> float:
-        status = Path(f"/proc/{self.popen.pid}/status").read_text()
-        return next(int(x.split()[1]) / 1024 for x in status.splitlines() if x.startswith("VmRSS"))
-
-
 def binary(name: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    found = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
-    assert found, f"{name} is not installed"
-    return found
+    binary = (os.environ.get(CHOSEN) if name == "etcd" else None) or shutil.which(name, path=path)
+    assert binary, f"{name} is not installed"
+    return binary
 
 
 class Stack:
@@ -97,9 +41,10 @@ class Stack:
         self.etcd_port, self.peer_port, self.nats_port, self.nats_http = free_ports(4)
         self.etcd_endpoints = [f"http://127.0.0.1:{self.etcd_port}"]
         self.processes: list[Process] = []
+        self._path = without(folder / "absent", "aiohttp")
         self.etcd = self.start_etcd()
         argv = [binary("nats-server"), "-a", "127.0.0.1", "-p", str(self.nats_port), "-m", str(self.nats_http)]
-        self.nats = self._start("nats", argv)
+        self.nats = self.start("nats", argv)
         eventually("etcd listens", lambda: _listens(self.etcd_port))
         eventually("nats listens", lambda: _listens(self.nats_port))
 
@@ -110,7 +55,7 @@ class Stack:
         argv = [binary("etcd"), "--data-dir", data, "--unsafe-no-fsync", "--log-level", "error"]
         argv += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
         argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
-        self.etcd = self._start("etcd", argv)
+        self.etcd = self.start("etcd", argv)
         return self.etcd
 
     def use_etcd_cluster(self) -> list[Process]:
@@ -126,7 +71,7 @@ class Stack:
             argv += ["--unsafe-no-fsync", "--log-level", "error", "--initial-cluster", members]
             argv += ["--listen-client-urls", client, "--advertise-client-urls", client]
             argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            nodes.append(self._start(f"node-{n}", argv))
+            nodes.append(self.start(f"node-{n}", argv))
         for n in range(3):
             self.wait_for_node(n)
         return nodes
@@ -142,24 +87,25 @@ class Stack:
             "ETCD_ENDPOINTS": ",".join(self.etcd_endpoints),
             "NATS_SERVER": f"nats://127.0.0.1:{self.nats_port}",
             "DYN_TOKEN_ECHO_DELAY_MS": "5",
+            "PYTHONPATH": self._path,
         }
 
-    def _start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
-        process = Process(name, argv, self.folder, env)
-        self.processes.append(process)
-        return process
+    def start(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> Process:
+        """Start something, with this in its environment; it ends with the stack."""
+        self.processes.append(Process(name, argv, self.folder, {**os.environ, **(env or {})}))
+        return self.processes[-1]
 
     def worker(
         self, name: str = "worker", engine: str = "echo_core", *flags: str, component: str = "backend", **env: str
     ) -> Process:  # fmt: skip
         argv = [sys.executable, "-m", "dynamo.worker", "--engine", engine, "--model-name", "m", *flags]
         argv += ["--endpoint", f"dyn://test.{component}.generate", "--system-port", "0"]
-        return self._start(name, argv, {**self.env, **env})
+        return self.start(name, argv, {**self.env, **env})
 
     def frontend(self, *flags: str, name: str = "frontend", **env: str) -> Frontend:
         (port,) = free_ports(1)
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
-        process = self._start(name, [*argv, "--namespace", "test", *flags], {**self.env, **env})
+        process = self.start(name, [*argv, "--namespace", "test", *flags], {**self.env, **env})
         return Frontend(process, f"http://127.0.0.1:{port}")
 
     def close(self) -> None:
@@ -214,15 +160,15 @@ def opened(folder: Path) -> Iterator[Stack]:
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     """An empty deployment, for a test that kills, counts or configures."""
-    with opened(tmp_path) as found:
-        yield found
+    with opened(tmp_path) as stack:
+        yield stack
 
 
 @pytest.fixture(scope="module")
 def shared_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One for all tests of a file that leave it as it was: a frontend and a worker cost two seconds of CPU to start."""
-    with opened(tmp_path_factory.mktemp("shared")) as found:
-        yield found
+    with opened(tmp_path_factory.mktemp("shared")) as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -50,5 +50,5 @@ def test_every_program_does() -> None:
     assert len(programs) == 8
     for path in programs:
         words = path.read_text()
-        told = max(words.find("end_on_sigterm()"), words.find("signal.SIGTERM"))
-        assert 0 <= told < words.index("import main"), path
+        latest = max(words.find("end_on_sigterm()"), words.find("signal.SIGTERM"))
+        assert 0 <= latest < words.index("import main"), path

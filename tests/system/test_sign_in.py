@@ -11,7 +11,8 @@ from typing import TypeVar
 import aiohttp
 import httpx
 import pytest
-from tests.system.conftest import Frontend, Process, Stack, binary, eventually
+from tests.processes import Process
+from tests.system.conftest import Frontend, Stack, binary, eventually
 
 from dynamo.operator.credentials import nats_keys
 from dynamo.operator.credentials.etcd_auth import EtcdAdmin, EtcdAuth
@@ -46,7 +47,7 @@ class Secured:
         conf = self.folder / "nats.conf"
         conf.write_text(f"include ./{nats_keys.SERVER_CONF}\n")
         argv = [binary("nats-server"), "-c", str(conf), "-a", "127.0.0.1", "-p", str(self.stack.nats_port)]
-        self.stack.nats = self.stack._start("nats", argv)
+        self.stack.nats = self.stack.start("nats", argv)
 
     def told(self, what: Callable[[EtcdAuth], Awaitable[T]]) -> T:
         async def main() -> T:

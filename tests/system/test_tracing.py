@@ -13,9 +13,9 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from tests.cli.run.test_run_processes import PROGRAM, environment, eventually, running, servers
-
-__all__ = ["servers"]  # the fixture
+from tests.environments import quick_environment
+from tests.processes import RUN, Process
+from tests.waiting import eventually
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 ENGINE = """
@@ -60,7 +60,7 @@ class Collector:
     def take(self, path: str, request: ExportTraceServiceRequest) -> None:
         assert path == "/v1/traces"
         for resource in request.resource_spans:
-            named = {one.key: one.value.string_value for one in resource.resource.attributes}
+            named = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
             for scope in resource.scope_spans:
                 self.spans += [(named["service.name"], span) for span in scope.spans]
 
@@ -94,14 +94,14 @@ def test_one_trace_over_two_processes(servers: dict[str, str], collector: Collec
     """The client's traceparent, the frontend's stages, the worker's below the route; log lines carry the ids."""
     (tmp_path / "mine.py").write_text(ENGINE)
     env = traced(collector, servers)
-    worker = [*PROGRAM, "in=dyn://ns.backend.generate", f"out=pytok:{tmp_path / 'mine.py'}"]
-    front = [*PROGRAM, "in=http", "out=dyn", "--http-port", "0"]
+    worker = [*RUN, "in=dyn://ns.backend.generate", f"out=pytok:{tmp_path / 'mine.py'}"]
+    front = [*RUN, "in=http", "out=dyn", "--http-port", "0"]
     with (
-        running(worker, tmp_path / "worker.log", env) as serving,
-        running(front, tmp_path / "front.log", env) as asking,
+        Process("worker", worker, tmp_path, env) as serving,
+        Process("front", front, tmp_path, env) as asking,
     ):
-        url = f"{asking.ready()['url']}/v1"
-        serving.ready()
+        url = f"{asking.ready_line()['url']}/v1"
+        serving.ready_line()
         with httpx.Client(headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}, timeout=30) as client:
             eventually("the model is listed", lambda: client.get(f"{url}/models").json()["data"], 60)
             answer = client.post(f"{url}/completions", json={"model": "mine", "prompt": "hi"})
@@ -116,26 +116,26 @@ def test_one_trace_over_two_processes(servers: dict[str, str], collector: Collec
                 "engine": ("dynamo-worker", "handle_payload"),
             }
             (asked,) = [span for _, span in collector.spans if span.name == "http-request"]
-            said = {one.key: one.value for one in asked.attributes}
+            said = {attribute.key: attribute.value for attribute in asked.attributes}
             assert said["http.response.status_code"].int_value == 200
             assert said["x_request_id"].string_value == answer.headers["x-request-id"]
             assert [event.name for event in asked.events] == ["first_token"]
             assert client.post(f"{url}/completions", json={"model": "mine", "prompt": "hi", "max_tokens": 13}).is_error
             eventually("both have failed", lambda: sum(s.status.code == 2 for _, s in collector.spans) >= 3)
-        lines = [json.loads(line) for line in serving.log.read_text().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in serving.text().splitlines() if line.startswith("{")]
         (line, *_) = [line for line in lines if line["message"].startswith("traced ")]
         (span,) = [s for _, s in collector.spans if s.name == "handle_payload" and not s.status.code]
         assert (line["trace_id"], line["span_id"]) == (TRACE, span.span_id.hex())
         assert re.fullmatch(f"traced 00-{TRACE}-{line['span_id']}-01", line["message"])
-        assert (serving.end(), asking.end()) == (0, 0)
+        assert (serving.stop(60), asking.stop(60)) == (0, 0)
 
 
 def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
     """Requests are answered, and the process ends in time."""
-    env = environment(tmp_path, OTEL_EXPORT_ENABLED="1", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
-    argv = [*PROGRAM, "in=http", "out=echo_full", "--http-port", "0", "--model-name", "echo"]
-    with running(argv, tmp_path / "log", env) as server:
-        url = server.ready()["url"]
+    env = quick_environment(tmp_path, OTEL_EXPORT_ENABLED="1", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    argv = [*RUN, "in=http", "out=echo_full", "--http-port", "0", "--model-name", "echo"]
+    with Process("server", argv, tmp_path, env) as server:
+        url = server.ready_line()["url"]
         answer = httpx.post(f"{url}/v1/completions", json={"model": "echo", "prompt": "hi"}, timeout=30)
         assert answer.json()["choices"][0]["text"] == "hi"
-        assert server.end() == 0
+        assert server.stop(60) == 0

@@ -45,15 +45,15 @@ TEMPLATE: Final = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfo
 
 def ids(text: str) -> list[int]:
     """The tokens of a text, as the engines and our tokenizer see it (without BOS)."""
-    found: list[int] = []
+    numbers: list[int] = []
     for character in text.replace(" ", SPACE):
-        if character == "好" and found[-1:] == [TOKENS.index(SPACE)]:
-            found[-1] = TOKENS.index(SPACE + character)
+        if character == "好" and numbers[-1:] == [TOKENS.index(SPACE)]:
+            numbers[-1] = TOKENS.index(SPACE + character)
         elif character in TOKENS:
-            found.append(TOKENS.index(character))
+            numbers.append(TOKENS.index(character))
         else:
-            found += [_BYTE + value for value in character.encode()]
-    return found
+            numbers += [_BYTE + value for value in character.encode()]
+    return numbers
 
 
 def _successors() -> dict[int, int]:
@@ -69,10 +69,10 @@ SUCCESSORS: Final = _successors()
 
 def continuation(text: str, count: int) -> list[int]:
     """The first `count` tokens of the greedy answer to a prompt that ends in `text`; EOS is one like any other."""
-    found = [ids(text)[-1]]
+    results = [ids(text)[-1]]
     for _ in range(count):
-        found.append(SUCCESSORS[found[-1]])
-    return found[1:]
+        results.append(SUCCESSORS[results[-1]])
+    return results[1:]
 
 
 def _floats(values: dict[int, float], count: int) -> bytes:
@@ -91,11 +91,11 @@ def _tensors(embedding: str, output: str, norms: list[str], square: list[str], u
     # Two logits a token: its successor's, and a lesser one for where that is banned.
     follow = {(after * WIDTH + token): 1.0 for token, after in SUCCESSORS.items()}
     follow[ids("x")[0] * WIDTH + ids("5")[0]] = 0.5
-    found = {embedding: ([WIDTH, WIDTH], lines), output: ([WIDTH, WIDTH], _floats(follow, full))}
-    found |= {name: ([WIDTH], array("f", [1.0] * WIDTH).tobytes()) for name in norms}
-    found |= {name: ([WIDTH, WIDTH], bytes(4 * full)) for name in square}
-    found |= {name: ([HIDDEN, WIDTH], bytes(4 * HIDDEN * WIDTH)) for name in up}
-    return found | {down: ([WIDTH, HIDDEN], bytes(4 * HIDDEN * WIDTH))}
+    table = {embedding: ([WIDTH, WIDTH], lines), output: ([WIDTH, WIDTH], _floats(follow, full))}
+    table |= {name: ([WIDTH], array("f", [1.0] * WIDTH).tobytes()) for name in norms}
+    table |= {name: ([WIDTH, WIDTH], bytes(4 * full)) for name in square}
+    table |= {name: ([HIDDEN, WIDTH], bytes(4 * HIDDEN * WIDTH)) for name in up}
+    return table | {down: ([WIDTH, HIDDEN], bytes(4 * HIDDEN * WIDTH))}
 
 
 def _fields() -> dict[str, Any]:

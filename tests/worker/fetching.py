@@ -17,11 +17,11 @@ from tests.llm.stand_in_hub import Hub
 @contextmanager
 def serving(folder: Path) -> Iterator[Hub]:
     """A hub of what lies in `folder`."""
-    with Hub(folder) as found:
-        thread = Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    with Hub(folder) as hub:
+        thread = Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
-        yield found
-        found.shutdown()
+        yield hub
+        hub.shutdown()
         thread.join()
 
 

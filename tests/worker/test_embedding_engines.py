@@ -124,7 +124,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def run(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a coroutine function with a started engine."""
-    name = next(name for name, one in KINDS.items() if one is kind)
+    name = next(name for name, entry in KINDS.items() if entry is kind)
     return lambda body: started(Rig(name, tmp_path, kind.arguments), body)
 
 
@@ -145,14 +145,14 @@ def test_each_input_gets_a_vector_of_length_one(run: Run, kind: Kind) -> None:
     async def body(rig: Rig) -> None:
         assert rig.facts.embedding_dim == kind.dimensions
         inputs = [ids("abc"), ids("x"), ids("abc"), *(ids("d" * n) + ids("e") for n in range(1, 12))]
-        found = await rig.embed(*inputs)[0].end()
-        assert [dimensions_of(one) for one in found] == [kind.dimensions] * len(inputs)
-        for one in found:
-            assert math.hypot(*numbers_of(one)) == pytest.approx(1, abs=1e-5)
-        assert numbers_of(found[0]) == pytest.approx(numbers_of(found[2]), abs=1e-5)
-        assert math.dist(numbers_of(found[0]), numbers_of(found[1])) > 0.1
+        vectors = await rig.embed(*inputs)[0].end()
+        assert [dimensions_of(entry) for entry in vectors] == [kind.dimensions] * len(inputs)
+        for item in vectors:
+            assert math.hypot(*numbers_of(item)) == pytest.approx(1, abs=1e-5)
+        assert numbers_of(vectors[0]) == pytest.approx(numbers_of(vectors[2]), abs=1e-5)
+        assert math.dist(numbers_of(vectors[0]), numbers_of(vectors[1])) > 0.1
         again = await rig.embed(inputs[1])[0].end()
-        assert numbers_of(again[0]) == pytest.approx(numbers_of(found[1]), abs=1e-5)
+        assert numbers_of(again[0]) == pytest.approx(numbers_of(vectors[1]), abs=1e-5)
 
     run(body)
 
@@ -162,12 +162,12 @@ def test_many_requests_at_once(run: Run) -> None:
 
     async def body(rig: Rig) -> None:
         letters = "abcdefghijklmnop"
-        alone = {one: (await rig.embed(ids(one))[0].end())[0] for one in letters}
-        sinks = [rig.embed(ids(one), ids("z"), ids(one))[0] for one in letters]
-        for one, sink in zip(letters, sinks, strict=True):
+        alone = {letter: (await rig.embed(ids(letter))[0].end())[0] for letter in letters}
+        sinks = [rig.embed(ids(letter), ids("z"), ids(letter))[0] for letter in letters]
+        for entry, sink in zip(letters, sinks, strict=True):
             first, _, third = await sink.end()
-            assert numbers_of(first) == pytest.approx(numbers_of(alone[one]), abs=1e-5)
-            assert numbers_of(third) == pytest.approx(numbers_of(alone[one]), abs=1e-5)
+            assert numbers_of(first) == pytest.approx(numbers_of(alone[entry]), abs=1e-5)
+            assert numbers_of(third) == pytest.approx(numbers_of(alone[entry]), abs=1e-5)
 
     run(body)
 
@@ -244,8 +244,8 @@ def test_llamacpp_s_vectors_are_the_model_s(tmp_path: Path) -> None:
 
     async def body(rig: Rig) -> None:
         texts = ["abc", "aab", "好 好x", "z" * 30 + "a", "q", "xy" * 90, "m" * 17]
-        found = await rig.embed(*([BOS, *ids(text)] for text in texts))[0].end()
-        for text, vector in zip(texts, found, strict=True):
+        vectors = await rig.embed(*([BOS, *ids(text)] for text in texts))[0].end()
+        for text, vector in zip(texts, vectors, strict=True):
             counts = Counter([BOS, *ids(text)])
             expected = normalised([float(counts[token]) for token in range(WIDTH)])
             assert numbers_of(vector) == pytest.approx(expected, abs=1e-4)
@@ -263,8 +263,8 @@ def test_llamacpp_takes_the_last_token_or_the_first(tmp_path: Path) -> None:
 
         async def body(rig: Rig, at: int = at) -> None:
             given = [BOS, *ids("bc" * 80)]
-            (found,) = await rig.embed(given)[0].end()
-            numbers = numbers_of(found)
+            (vector,) = await rig.embed(given)[0].end()
+            numbers = numbers_of(vector)
             assert numbers[given[at]] == pytest.approx(1, abs=1e-4)
 
         (tmp_path / pooling).mkdir()
@@ -310,8 +310,8 @@ def test_calls_are_as_large_as_there_are_slots() -> None:
         asked.append(count)
         return json.dumps({"data": [{"index": n, "embedding": "AACAPw=="} for n in reversed(range(count))]}).encode()
 
-    found = list(vectors(ask, [[1]] * 7, 3, None))
-    assert (asked, [index for index, _ in found]) == ([3, 3, 1], [*range(7)])
+    made = list(vectors(ask, [[1]] * 7, 3, None))
+    assert (asked, [index for index, _ in made]) == ([3, 3, 1], [*range(7)])
 
 
 @pytest.mark.parametrize("engine", ["echo_core", "mocker"])

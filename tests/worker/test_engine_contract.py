@@ -45,8 +45,8 @@ def fast_echo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def together() -> Iterator[Callable[[str], Run]]:
     """One started engine of each kind that takes long to start."""
-    with shared() as found:
-        yield found
+    with shared() as rig:
+        yield rig
 
 
 @pytest.fixture(params=NAMES)
@@ -369,11 +369,11 @@ def test_log_probabilities_come_with_their_tokens(run: Any) -> None:
         request.output_options.logprobs = 2
         sink, _ = rig.submit(request)
         assert await sink.end() == LENGTH
-        told = [extras for extras in sink.extras if extras]
-        chosen = [one for extras in told for one in extras.get(LOG_PROBS, ())]
-        tops = [one for extras in told for one in extras.get(TOP_LOGPROBS, ())]
+        results = [extras for extras in sink.extras if extras]
+        chosen = [entry for extras in results for entry in extras.get(LOG_PROBS, ())]
+        tops = [entry for extras in results for entry in extras.get(TOP_LOGPROBS, ())]
         assert len(chosen) == len(tops) == 6
-        assert all(one <= 0 for one in chosen)
+        assert all(number <= 0 for number in chosen)
         assert [top[0][0] for top in tops] == sink.produced  # greedy: the best is the one
         assert all(len(top) == 2 and top[0][1] >= top[1][1] for top in tops)
         plain, _ = rig.submit(max_tokens=3, ignore_eos=True)

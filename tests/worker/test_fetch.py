@@ -42,8 +42,8 @@ def hub(tmp_path: Path, weights: bytes) -> Iterator[Hub]:
     for variant in ("Q2_K", "Q4_K_M", "Q8_0-00001-of-00002", "Q8_0-00002-of-00002"):
         (other / f"tiny-{variant}.gguf").write_text(variant)
     (other / "mmproj-tiny-F16.gguf").write_text("eyes")
-    with serving(tmp_path / "served") as found:
-        yield found
+    with serving(tmp_path / "served") as served:
+        yield served
 
 
 def partial(home: Path) -> int:
@@ -121,8 +121,8 @@ WRONG = {
 
 def test_what_is_wrong_is_one_sentence(hub: Hub, tmp_path: Path) -> None:
     """With the remedy, and without a traceback."""
-    told = dict(zip(WRONG, said(hub.url, tmp_path, *WRONG), strict=True))
-    assert [told[source] for source, words in WRONG.items() if words not in told[source]] == []
+    sentences = dict(zip(WRONG, said(hub.url, tmp_path, *WRONG), strict=True))
+    assert [sentences[source] for source, words in WRONG.items() if words not in sentences[source]] == []
     code, _, err = ended(start(hub.url, tmp_path, "--model-path", "hf://org/tinny"))
     assert (code, err.startswith("Error: "), "Traceback" in err) == (1, True, False)
 
@@ -167,11 +167,11 @@ def test_a_hub_that_fails_for_a_while(hub: Hub, tmp_path: Path, weights: bytes) 
 def test_an_engine_that_reads_gguf_only(hub: Hub, tmp_path: Path) -> None:
     """Of many quantisations one is loaded, of a split one all parts; where there is none, that is said."""
     (hub.folder / "org" / "tiny" / "tiny-Q4_0.gguf").unlink()
-    one, split, named, none = said(
+    first, split, named, none = said(
         hub.url, tmp_path, "org/tiny-GGUF", "org/tiny-GGUF:q8_0", "hf://org/tiny-GGUF/tiny-Q2_K.gguf@main", "org/tiny",
         engine="llamacpp",
     )  # fmt: skip
-    assert Path(one.removeprefix("loaded ")).read_text() == "Q4_K_M"
+    assert Path(first.removeprefix("loaded ")).read_text() == "Q4_K_M"
     assert split.endswith("/tiny-Q8_0-00001-of-00002.gguf")
     assert Path(split.removeprefix("loaded ")).with_name("tiny-Q8_0-00002-of-00002.gguf").exists()
     assert Path(named.removeprefix("loaded ")).read_text() == "Q2_K"

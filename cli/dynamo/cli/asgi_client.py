@@ -52,7 +52,7 @@ class _Exchange:
             self._over.set()  # as servers do: a whole answer ends the wait for a disconnect
 
     def abort(self) -> None:
-        """The app cuts the connection."""
+        """Cut the connection, as the app does."""
         self._over.set()
 
     async def serve(self, app: App, scope: dict[str, Any]) -> None:
@@ -81,17 +81,17 @@ class Client:
         self._app, self._connection_key = app, connection_key
 
     async def get(self, path: str) -> Any:
-        """The JSON answer to a GET."""
+        """Return the JSON answer to a GET."""
         async with aclosing(self._request("GET", path, b"")) as parts:
             return json.loads(b"".join([part async for part in parts]))
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON answer to a POST."""
+        """Return the JSON answer to a POST."""
         async with aclosing(self._request("POST", path, json.dumps(body).encode())) as parts:
             return json.loads(b"".join([part async for part in parts]))
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The events of a streamed answer to a POST, without the final `[DONE]`."""
+        """Yield the events of a streamed answer to a POST, without the final `[DONE]`."""
         rest = b""
         async with aclosing(self._request("POST", path, json.dumps(body).encode())) as parts:
             async for part in parts:
@@ -116,7 +116,7 @@ class Client:
 
 
 async def _answer(messages: asyncio.Queue[Message | None]) -> AsyncGenerator[bytes, None]:
-    """The body of a good answer piece by piece; an error answer is raised whole."""
+    """Yield the body of a good answer piece by piece; raise an error answer whole."""
     status, error = 500, b""
     while (message := await messages.get()) is not None:
         if message["type"] == "http.response.start":
@@ -143,7 +143,7 @@ def _scope(method: str, path: str, length: int) -> dict[str, Any]:
 
 
 def _data(event: bytes) -> dict[str, Any] | None:
-    """What an SSE event carries; an error event is raised, comments and `[DONE]` are None."""
+    """Return what an SSE event carries; raises an error event, comments and `[DONE]` are None."""
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     text = b"\n".join(lines)
     if not text or text == b"[DONE]":

@@ -47,6 +47,6 @@ class Conversation:
 
 
 def text_of(chunk: dict[str, Any]) -> str:
-    """What a stream's event adds to the answer."""
+    """Return what a stream's event adds to the answer."""
     choices = chunk.get("choices") or [{}]
     return (choices[0].get("delta") or {}).get("content") or ""

@@ -127,7 +127,7 @@ def _complete_run(ctx: click.Context, _param: click.Parameter | None, incomplete
 
 
 class _Passing(click.Command):
-    """Its flags are those of another parser."""
+    """Command whose flags are those of another parser."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
         return _complete_run(ctx, None, incomplete)
@@ -165,7 +165,7 @@ def _version(context: click.Context, given: bool) -> None:
 
 
 def leave_on_ctrl_c() -> None:
-    """Until a command handles it, Ctrl-C ends us here and now.
+    """Let Ctrl-C end us here and now, until a command handles it.
 
     A KeyboardInterrupt could be swallowed where an import runs callbacks, and would be lost.
     """
@@ -174,7 +174,7 @@ def leave_on_ctrl_c() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run the console script."""
     leave_on_ctrl_c()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -8,7 +8,7 @@ Row = Sequence[str]
 
 
 def age(seconds: float) -> str:
-    """`42s`, `3m`, `5h`, `2d`."""
+    """Return `42s`, `3m`, `5h`, `2d`."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if whole >= length:
@@ -17,6 +17,6 @@ def age(seconds: float) -> str:
 
 
 def table(cells: Sequence[Row]) -> list[str]:
-    """Columns as wide as their widest cell."""
+    """Lay rows out in columns as wide as their widest cell."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -1,5 +1,5 @@
-"""docs/compatibility.md: every flag, form, variable and endpoint of the original, with its state here.
+"""docs/compatibility.md: every flag, form, variable and endpoint of NVIDIA Dynamo, with its state here.
 
-`originals.py`, `forms.py`, `variables.py` and `routes.py` name what the original has; `page.py` asks the code for the
-state of each and writes the page: `make generate`.
+`nvidia_flags.py`, `forms.py`, `variables.py` and `routes.py` name what NVIDIA Dynamo has; `page.py` asks the code for
+the state of each and writes the page: `make generate`.
 """

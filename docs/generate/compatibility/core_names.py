@@ -1,4 +1,4 @@
-"""The names of the original's `dynamo._core` in three ages, and where each of them is here.
+"""The names of NVIDIA Dynamo's `dynamo._core` in three ages, and where each of them is here.
 
 They are those that `dir(dynamo._core)` shows in its packages 0.1.1 and 0.3.2 (A), 0.8.1 (B) and 1.6.1 (C), without
 those that begin with an underscore. The state is asked of the code.
@@ -64,7 +64,7 @@ _REMARKS: Final = {
 
 
 def state(name: str) -> tuple[str, str]:
-    """The state of a name, and where it is; `LookupError`: it is nowhere."""
+    """Return the state of a name, and where it is; `LookupError`: it is nowhere."""
     try:
         getattr(dynamo._core, name)
     except ImportError as error:
@@ -80,11 +80,11 @@ def state(name: str) -> tuple[str, str]:
 
 
 def names() -> list[tuple[str, str]]:
-    """Each with its ages, in order."""
+    """Return each name with its ages, in order."""
     return sorted((name, ages) for ages, listed in NAMES.items() for name in listed.split())
 
 
 def rows() -> Iterable[tuple[str, str, str, str]]:
-    """The table of docs/compatibility.md."""
+    """Yield the rows of the table of docs/compatibility.md."""
     for name, ages in names():
         yield (f"`{name}`", ages, *state(name))

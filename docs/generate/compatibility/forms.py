@@ -1,4 +1,4 @@
-"""The original's in= and out= forms; the code says what becomes of them."""
+"""NVIDIA Dynamo's in= and out= forms; the code says what becomes of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("in=dyn://NAMESPACE.COMPONENT.ENDPOINT", "A, B, C", "in=dyn://a.b.c out=echo",
      "a worker; missing parts are NS, C and E, surplus ones join the endpoint's name; `load_metrics` is beside it"),
     ("in=batch:FILE", "A, B", "in=batch:p.jsonl out=echo",
-     "beyond the original: bounded, resumed after a crash, bad lines are told, OpenAI's lines, order on request"),
+     "beyond NVIDIA Dynamo: bounded, resumed after a crash, bad lines are told, OpenAI's lines, order on request"),
     ("in=none", "A", "in=none out=vllm m --num-nodes 2 --node-rank 1 --leader-addr h:1",
      "a follower of an engine over several nodes; the flags say which, as on its leader"),
     ("in= left out", "A, B, C", "out=echo", "text on a terminal, else stdin"),
@@ -26,7 +26,7 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("out=sglang", "A", "out=sglang m", "SGLang"),
     ("out=vllm", "A", "out=vllm m", "vLLM"),
     ("out=trtllm", "A", "out=trtllm m", "TensorRT-LLM"),
-    ("out=pystr:FILE", "A", "out=pystr:e.py", "an engine of one's own, text in and out"),
+    ("out=pystr:FILE", "A", "out=pystr:e.py", "an engine of your own, text in and out"),
     ("out=pytok:FILE", "A", "out=pytok:e.py m", "the same, tokens in and out"),
     ("out=dyn", "A", "in=http out=dyn", "workers found in etcd"),
     ("out=dyn://PATH", "A", "in=http out=dyn://a.b.c",
@@ -37,6 +37,6 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("out= left out, another model", "A, B", "Qwen/Qwen3-0.6B", "mistral.rs"),
     ("out= left out, no model", "B", "in=http", "echoes"),
     ("-v, -vv", "A, B, C", "-vv out=echo", "debug and trace, anywhere in the line"),
-    ("-- ARGUMENTS", "A", "out=pystr:e.py -- --x 1", "arguments of an engine of one's own"),
+    ("-- ARGUMENTS", "A", "out=pystr:e.py -- --x 1", "arguments of an engine of your own"),
 )  # fmt: skip
 """Form, ages, a line with it, what it does."""

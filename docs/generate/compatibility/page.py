@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import click
 from docs.generate.compatibility import core_names, python_llm, runtime_names
 from docs.generate.compatibility.forms import FORMS
-from docs.generate.compatibility.originals import FLAGS
+from docs.generate.compatibility.nvidia_flags import FLAGS
 from docs.generate.compatibility.printed import TOPICS
 from docs.generate.compatibility.printed_row import ALL, TO_THE_ENGINE, Row
 from docs.generate.compatibility.routes import OF_WORKERS, ROUTES
@@ -64,8 +64,8 @@ and 1.6.1 print.
 For Python names, refused means an `ImportError` or an `InvalidArgument` with that sentence; programs are in
 [python.md](python.md).
 
-Where the original errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never null
-at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
+Where NVIDIA Dynamo errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never
+null at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
 a bad line of a batch doesn't end it; `--help` ends with exit code 0.
 """
 GUIDES: Final = f"""## What its guides print
@@ -81,7 +81,7 @@ PASSED: Final = "passed to the engine"
 
 
 class Program(NamedTuple):
-    """One of the original's programs, as it is here."""
+    """One of NVIDIA Dynamo's programs, as it is here."""
 
     settings: type[Any]
     former: Sequence[LegacyFlag]
@@ -103,13 +103,16 @@ _OF_ALL: Final = ("-v", "--version")
 
 
 def flag_state(program: str, flag: str) -> tuple[str, str]:
-    """The state of one of the original's flags, and a remark; `LookupError` where the code knows nothing of it."""
+    """Return the state of one of NVIDIA Dynamo's flags, and a remark.
+
+    `LookupError` where the code knows nothing of it.
+    """
     about = PROGRAMS[program]
     own = {
         name: option for option in options(about.settings) if isinstance(option, click.Option)
         for name in (*option.opts, *option.secondary_opts)
     }  # fmt: skip
-    former = next((one for one in about.former if flag in one.flags), None)
+    former = next((legacy for legacy in about.former if flag in legacy.flags), None)
     if flag in _OF_ALL:
         return WORKS, "more log lines" if flag == "-v" else "prints the version"
     if flag in own:
@@ -131,15 +134,15 @@ def _remark(former: LegacyFlag) -> str:
 
 
 def reader_of(name: str) -> str:
-    """What here reads a variable of the original's; empty: nothing."""
+    """Return what here reads a variable of NVIDIA Dynamo's; empty: nothing."""
     if flags := {f"`--{field}`" for field in _fields_of(name)}:
         return f"as {', '.join(sorted(flags))}"
-    found = {**CONNECTIONS, **OTHERS}.get(name)
-    return "" if found is None else found[1] or "see docs/configuration.md"
+    entry = {**CONNECTIONS, **OTHERS}.get(name)
+    return "" if entry is None else entry[1] or "see docs/configuration.md"
 
 
 def variable_state(name: str) -> tuple[str, str]:
-    """The same as of a flag, of a variable."""
+    """Return the same for a variable as `flag_state` for a flag."""
     if reader := reader_of(name):
         return WORKS, reader
     if name in STATES:
@@ -164,7 +167,7 @@ def _formers() -> Iterable[LegacyFlag]:
 
 
 def line_state(words: Sequence[str]) -> tuple[str, str]:
-    """What becomes of these words after `dynamo-run`: works, how far it goes, or why not."""
+    """Return what becomes of these words after `dynamo-run`: works, how far it goes, or why not."""
     notes = io.StringIO()
     try:
         with contextlib.redirect_stderr(notes):
@@ -189,7 +192,7 @@ def line_state(words: Sequence[str]) -> tuple[str, str]:
 
 
 def row_state(row: Row) -> tuple[str, str]:
-    """The same, of what a guide prints; where it is no line of `dynamo-run`, the row says it."""
+    """Return the same for what a guide prints; where it is no line of `dynamo-run`, the row says it."""
     state, said = line_state(row.words()) if row.is_line and not row.state else (row.state, "")
     if not state or not (row.here or said):
         raise LookupError(f"what the guides print of {row.name!r} has no state: say it in its row")
@@ -198,7 +201,7 @@ def row_state(row: Row) -> tuple[str, str]:
 
 
 def render() -> str:
-    """The whole page."""
+    """Write the whole page."""
     forms = []
     for form, ages, line, what in FORMS:
         state, why = line_state(line.split())
@@ -233,8 +236,8 @@ def _printed(row: Row) -> tuple[str, ...]:
 
 
 def _flags(program: str, ages: dict[str, str]) -> Iterable[tuple[str, ...]]:
-    found = sorted((flag, age) for age, flags in ages.items() for flag in flags.split())
-    for flag, age in found:
+    flags_of_ages = sorted((flag, age) for age, flags in ages.items() for flag in flags.split())
+    for flag, age in flags_of_ages:
         yield (_code(flag), age, *flag_state(program, flag))
 
 

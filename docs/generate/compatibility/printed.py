@@ -1,4 +1,4 @@
-"""What the original's five guides of 2025 and 2026 print, by topic: `page.py` writes it down, `tests/pages` runs it."""
+"""What NVIDIA Dynamo's five guides of 2025 and 2026 print: `page.py` writes it down, `tests/pages` runs it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOPICS: Final[dict[str, tuple[Row, ...]]] = {
     "TensorRT-LLM": printed_engines.TRTLLM,
     "Echoes and mocker": printed_engines.SIMULATED,
     "Batches": printed_own.BATCH,
-    "An engine of one's own": printed_own.OWN_ENGINE,
-    "A program of one's own": printed_own.PROGRAMS,
+    "An engine of your own": printed_own.OWN_ENGINE,
+    "A program of your own": printed_own.PROGRAMS,
     "Debugging": printed_own.DEBUGGING,
 }
 ROWS: Final = tuple(row for rows in TOPICS.values() for row in rows)

@@ -1,4 +1,4 @@
-"""Batches, engines of one's own, and looking into a running process."""
+"""Batches, engines of your own, and looking into a running process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing that the original's pages print, and the test that does it here."""
+"""One thing that NVIDIA Dynamo's pages print, and the test that does it here."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Row:
 
     @property
     def is_line(self) -> bool:
-        """It is a line of `dynamo-run`, which the grammar can judge."""
+        """Tell whether it is a line of `dynamo-run`, which the grammar can judge."""
         return _LINE.fullmatch(self.what) is not None
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the line sets before the program's name."""
-        found = _LINE.fullmatch(self.what)
-        return dict(word.split("=", 1) for word in found[1].split()) if found else {}
+        """Return what the line sets before the program's name."""
+        match = _LINE.fullmatch(self.what)
+        return dict(word.split("=", 1) for word in match[1].split()) if match else {}
 
     def words(self, **own: str) -> list[str]:
-        """What follows the program's name, with the reader's own words: `CHECKOUT="/models/m"`."""
-        found = _LINE.fullmatch(self.what)
-        return [_filled(word, own) for word in shlex.split(found[2])[1:]] if found else []
+        """Return what follows the program's name, with the reader's own words: `CHECKOUT="/models/m"`."""
+        match = _LINE.fullmatch(self.what)
+        return [_filled(word, own) for word in shlex.split(match[2])[1:]] if match else []
 
 
 def _filled(word: str, own: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The original's names in `dynamo.llm`, by age, with the state of each: what is imported here says it.
+"""NVIDIA Dynamo's names in `dynamo.llm`, by age, with the state of each: what is imported here says it.
 
 `NAMES` holds names only, as its packages of 0.3 to 1.6 export them. A name that can't be imported needs a line in
 `ABSENT`; one that can be and refuses is a `NotHere`, which says what to do instead.
@@ -57,7 +57,7 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("HttpService(port).add_chat_completions_model(name, engine)", "A", "works", "on loopback, or where "
      "DYN_HTTP_HOST says"),
     ("add_chat_completions_model(name, checksum, engine)", "B, C", "works", "the checksum has no effect"),
-    ("HttpService.run(token), .run(runtime)", "A, B, C", "works", "starts at once, as the original's; the task ends "
+    ("HttpService.run(token), .run(runtime)", "A, B, C", "works", "starts at once, as NVIDIA Dynamo's; the task ends "
      "after `shutdown()`, or with what it was given"),
     ("run_input(runtime, 'http' / 'grpc' / 'text' / 'stdin' / 'dyn://…', engine)", "B, C", "works", "`batch:` is "
      "refused with what to use instead"),
@@ -85,30 +85,30 @@ _REFUSING: Final = ("run_kv_indexer", "run_select_service", "run_slot_tracker")
 
 
 def state(name: str) -> tuple[str, str]:
-    """The state of one of the original's names, and a remark; `LookupError` where nothing is known of it."""
+    """Return the state of one of NVIDIA Dynamo's names, and a remark; `LookupError` where nothing is known of it."""
     if name in ABSENT:
         return "not there", ABSENT[name]
     try:
-        found = getattr(dynamo.llm, name) if name != "exceptions" else None
+        value = getattr(dynamo.llm, name) if name != "exceptions" else None
     except AttributeError:
         raise LookupError(f"dynamo.llm.{name} can't be imported: say why in ABSENT") from None
-    if isinstance(found, type) and issubclass(found, NotHere):
-        return REFUSED, found.instead
+    if isinstance(value, type) and issubclass(value, NotHere):
+        return REFUSED, value.instead
     if name in _REFUSING:
         return REFUSED, _REMARKS[name]
-    return "works", _REMARKS.get(name) or _first_sentence(found)
+    return "works", _REMARKS.get(name) or _first_sentence(value)
 
 
 def rows() -> Iterable[tuple[str, str, str, str]]:
     """Name, ages, state, remark, in order of the names."""
-    found = sorted((name, ages) for ages, names in NAMES.items() for name in names.split())
-    for name, ages in found:
+    entries = sorted((name, ages) for ages, names in NAMES.items() for name in names.split())
+    for name, ages in entries:
         yield (name, ages, *state(name))
 
 
-def _first_sentence(found: Any) -> str:
-    """Of its own documentation."""
-    text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
+def _first_sentence(value: Any) -> str:
+    """Return the first sentence of its own documentation."""
+    text = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     if text.startswith("See the module"):
-        text = (sys.modules[found.__module__].__doc__ or "").split("\n")[0].replace(" See the module", "")
+        text = (sys.modules[value.__module__].__doc__ or "").split("\n")[0].replace(" See the module", "")
     return text.split(". ")[0].rstrip(".:")

@@ -1,4 +1,4 @@
-"""The original's HTTP endpoints, which tests/frontend/routes/test_routes.py asks, and the endpoints of workers."""
+"""NVIDIA Dynamo's HTTP endpoints, which tests/frontend/routes/test_routes.py asks, and the endpoints of workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("GET", "/v1/models/{id}/ready", "C", ABSENT, "`/health` says per model how many instances serve it"),
     ("GET", "/health", "A, B, C", SERVED, "503 while there is no worker (C says 200 healthy then)"),
     ("GET", "/live", "B, C", SERVED, "the loop turns"),
-    ("GET", "/metrics", "A, B, C", SERVED, "the original's names"),
+    ("GET", "/metrics", "A, B, C", SERVED, "NVIDIA Dynamo's names"),
     ("GET", "/openapi.json", "B, C", SERVED, "and a page of it at `/docs`"),
     ("GET", "/busy_threshold", "B, C", SERVED, "for clients of this machine; `--open-admin-api` opens it"),
     ("POST", "/busy_threshold", "B, C", SERVED, "the same; 409 with `--workers`"),
@@ -26,9 +26,10 @@ ROUTES: Final[tuple[tuple[str, str, str, str, str], ...]] = (
     ("POST", "/detokenize", "vLLM", SERVED, "as vLLM has it"),
     ("GET", "/version", "vLLM", SERVED, "as vLLM has it"),
     ("POST", "/v1/embeddings", "B, C", SERVED, "texts or tokens, one or several; [embeddings.md](embeddings.md)"),
-    ("POST", "/v1/responses", "B, C", ABSENT, "use `/v1/chat/completions`"),
-    ("POST", "/v1/responses/input_tokens", "C", ABSENT, "use `/tokenize`"),
-    ("POST", "/v1/messages", "C", ABSENT, "use `/v1/chat/completions`"),
+    ("POST", "/v1/responses", "B, C", SERVED, "streams and whole; [responses.md](responses.md)"),
+    ("POST", "/v1/responses/input_tokens", "C", SERVED, "the tokens of its prompt"),
+    ("POST", "/v1/messages", "C", SERVED, "always, without a flag; [messages.md](messages.md)"),
+    ("POST", "/v1/messages/count_tokens", "C", SERVED, "the tokens of its prompt"),
     ("POST", "/v1/classify", "C", ABSENT, "this version serves completions and chats"),
     ("POST", "/v1/pooling", "C", ABSENT, "this version serves completions and chats"),
     ("POST", "/v1/rerank", "C", ABSENT, "this version serves completions and chats"),

@@ -1,4 +1,4 @@
-"""The names of the original's `dynamo.runtime` in three ages, and what each of them is here.
+"""The names of NVIDIA Dynamo's `dynamo.runtime` in three ages, and what each of them is here.
 
 They are those of its packages 0.1.1 and 0.3.2 (A), 0.8.1 (B) and 1.6.1 (C), as `dir` shows them there. The state is
 asked of the code: what `left_out` lists is refused, what changes nothing is said here, everything else has to be found.
@@ -74,7 +74,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 }
 """Class or module (empty: `dynamo.runtime` itself) to names by age; `x=` is an argument, `f(x=)` one of a method."""
 _PLANE: Final = "requests, answers and events travel over NATS"
-_SPANS: Final = "a span of one's own is not sent: use OpenTelemetry, with `trace_headers()` as its parent"
+_SPANS: Final = "a span of your own is not sent: use OpenTelemetry, with `trace_headers()` as its parent"
 CHANGES_NOTHING: Final = {
     "dynamo_worker(enable_nats=)": f"{_PLANE}; a DeprecationWarning says so",
     "DistributedRuntime(enable_nats=)": _PLANE,
@@ -91,33 +91,36 @@ CHANGES_NOTHING: Final = {
 
 
 def name_state(name: str) -> tuple[str, str]:
-    """The state of `Client.static`, `dynamo_worker(static=)` and the like, with a remark; `LookupError`: not found."""
+    """Return the state of `Client.static`, `dynamo_worker(static=)` and the like, with a remark.
+
+    `LookupError`: not found.
+    """
     if name in LEFT_OUT:
         return REFUSED, LEFT_OUT[name]
-    found = _find(name)
+    value = _find(name)
     if name in CHANGES_NOTHING:
         return NEEDLESS, CHANGES_NOTHING[name]
-    first_line = "" if name.endswith(")") else (inspect.getdoc(found) or "").partition("\n")[0]
+    first_line = "" if name.endswith(")") else (inspect.getdoc(value) or "").partition("\n")[0]
     return WORKS, first_line or "as there"
 
 
 def _find(name: str) -> Any:
-    """What the code has under a name; an argument is looked for in the signature."""
+    """Find what the code has under a name; an argument is looked for in the signature."""
     path, _, argument = name.removesuffix(")").partition("(")
-    found: Any = importlib.import_module(MODULE)
+    value: Any = importlib.import_module(MODULE)
     if path.startswith("logging."):
-        found, path = importlib.import_module(f"{MODULE}.logging"), path.removeprefix("logging.")
+        value, path = importlib.import_module(f"{MODULE}.logging"), path.removeprefix("logging.")
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise LookupError(f"{name} has no state: neither found nor in left_out.py")
-        found = getattr(found, part)
-    if argument and argument.removesuffix("=") not in inspect.signature(found).parameters:
+        value = getattr(value, part)
+    if argument and argument.removesuffix("=") not in inspect.signature(value).parameters:
         raise LookupError(f"{name} has no state: there is no such argument")
-    return found
+    return value
 
 
 def names() -> Iterable[tuple[str, str]]:
-    """Every name as it is shown, with its ages."""
+    """Yield every name as it is shown, with its ages."""
     for owner, by_age in NAMES.items():
         for ages, listed in by_age.items():
             for name in listed.split():
@@ -126,6 +129,6 @@ def names() -> Iterable[tuple[str, str]]:
 
 
 def rows() -> Iterable[tuple[str, ...]]:
-    """The table of docs/compatibility.md."""
+    """Yield the rows of the table of docs/compatibility.md."""
     for name, ages in names():
         yield (f"`{name}`", ages, *name_state(name))

@@ -1,4 +1,4 @@
-"""Environment variables of the original that no setting here reads, with what to use instead.
+"""Environment variables of NVIDIA Dynamo that no setting here reads, with what to use instead.
 
 Those that belong to a flag come from the tables of flags; those that are read here, from the settings and from
 docs/configuration.md.

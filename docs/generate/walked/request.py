@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 import httpx
 from docs.generate.walked.recorder import Walk, ask
-from tests.system.conftest import Frontend, Process, Stack, eventually, opened
+from tests.processes import Process
+from tests.system.conftest import Frontend, Stack, eventually, opened
 
 RUNS: Final = 5
 """Requests that are compared: what not all of them run through is a timer's, and no request's."""
@@ -66,11 +67,8 @@ def shared(runs: list[list[str]]) -> list[str]:
 
 
 def _recorded(stack: Stack, name: str, *command: str) -> Process:
-    process = Process(
-        name, [sys.executable, "-m", "docs.generate.walked.recorder", str(_socket(stack, name)), *command],
-        stack.folder, stack.env,
-    )  # fmt: skip
-    stack.processes.append(process)
+    argv = [sys.executable, "-m", "docs.generate.walked.recorder", str(_socket(stack, name)), *command]
+    process = stack.start(name, argv, stack.env)
     eventually(f"{name} is recorded", _socket(stack, name).exists)
     return process
 
@@ -94,7 +92,7 @@ def _ask(url: str, sockets: list[Path]) -> Files:
 
 
 def _tokens(reply: httpx.Response) -> Iterator[str]:
-    """The texts of a stream's chunks that have some."""
+    """Yield the texts of a stream's chunks that have some."""
     for line in reply.iter_lines():
         if line.startswith("data: {"):
             for choice in json.loads(line.removeprefix("data: "))["choices"]:

@@ -33,7 +33,7 @@ async def _changes(recorder: Recorder) -> list[str]:
 
 
 async def _change(server: ApiServer, recorder: Recorder, number: int) -> list[str]:
-    """New pods for every component, and a status that knows of them."""
+    """Return the files of a change: new pods for every component, and a status that knows of them."""
     await asyncio.sleep(1)  # what the change before has left to do
     pipeline: Any = server.one("DynamoPipeline", "llama")
     generation = pipeline["metadata"]["generation"] + 1

@@ -13,17 +13,24 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from dynamo.frontend.anthropic.errors import in_words_of
+from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
 from dynamo.frontend.errors import ApiError, bad_request, internal, to_api_error, unknown_route, wrong_method
 from dynamo.frontend.http.guard import PROBES, Guard, is_system
 from dynamo.frontend.http.requests import ClientGone, Receive, Scope, request_id
 from dynamo.frontend.http.responses import error_reply
 from dynamo.frontend.openai.openapi import describe
+from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
 from dynamo.frontend.responses.stream import Headers, Send, respond_error
 from dynamo.frontend.routes.busy_threshold import busy_router
 from dynamo.frontend.routes.embeddings import EmbedRoute
 from dynamo.frontend.routes.generate import GenerateRoute
+from dynamo.frontend.routes.messages import MessagesRoute
 from dynamo.frontend.routes.models import models_router
+from dynamo.frontend.routes.responses import ResponsesRoute
+from dynamo.frontend.routes.stored_responses import stored_responses_router
 from dynamo.frontend.routes.system import own_version, system_router
+from dynamo.frontend.routes.token_counts import token_counts_router
 from dynamo.frontend.services import Services
 from dynamo.runtime.errors import DynamoException
 
@@ -41,6 +48,8 @@ class Application:
             "/v1/chat/completions": GenerateRoute(services, chat=True),
             "/v1/completions": GenerateRoute(services, chat=False),
             "/v1/embeddings": EmbedRoute(services),
+            "/v1/messages": MessagesRoute(services),
+            "/v1/responses": ResponsesRoute(services),
         }
         self._cold: Any = cold_app(services)
         public, keys = services.settings.access.public_system_routes, services.keys
@@ -61,7 +70,8 @@ class Application:
             await send({"type": "http.response.start", "status": 204, "headers": [headers[0], *allowed]})
             await send({"type": "http.response.body", "body": b""})
         elif hot is not None:
-            await respond_error(send, wrong_method(scope["method"], scope["path"], "POST"), headers)
+            refusal = in_words_of(scope["path"], wrong_method(scope["method"], scope["path"], "POST"))
+            await respond_error(send, refusal, headers)
         else:
             await self._cold(scope, receive, _adding(send, headers))
 
@@ -95,7 +105,7 @@ class Application:
             return
         if refusal.status == HTTPStatus.UNAUTHORIZED:
             self._services.metrics.rejected(refusal.code)
-        await respond_error(send, refusal, headers)
+        await respond_error(send, in_words_of(scope["path"], refusal), headers)
 
 
 def _adding(send: Send, headers: Headers) -> Callable[[dict[str, Any]], Awaitable[None]]:
@@ -115,6 +125,8 @@ def cold_app(services: Services) -> FastAPI:
     )  # fmt: skip
     app.include_router(system_router(services))
     app.include_router(models_router(services))
+    app.include_router(token_counts_router(services))
+    app.include_router(stored_responses_router(services))
     app.include_router(busy_router(services))
     app.add_exception_handler(ApiError, _answer)
     app.add_exception_handler(DynamoException, _answer)
@@ -128,33 +140,43 @@ def cold_app(services: Services) -> FastAPI:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        app.openapi_schema = describe(made)
+        app.openapi_schema = describe(made, RESPONSES, MESSAGES)
     return app.openapi_schema
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return error_reply(to_api_error(error))
+    return _replied(request, to_api_error(error))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own: unknown routes and wrong methods."""
+    """Return starlette's own errors: unknown routes and wrong methods."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return error_reply(unknown_route(request.method, request.url.path))
+        return _replied(request, unknown_route(request.method, request.url.path))
     if error.status_code == 405:
-        return error_reply(wrong_method(request.method, request.url.path, _allowed(request, error)))
-    return error_reply(bad_request(str(error.detail)))
+        return _replied(request, wrong_method(request.method, request.url.path, _allowed(request, error)))
+    return _replied(request, bad_request(str(error.detail)))
+
+
+def _replied(request: Request, error: ApiError) -> Response:
+    return error_reply(in_words_of(request.scope["path"], error))
 
 
 def _allowed(request: Request, error: HTTPException) -> str:
     """Return the methods of a path; Starlette names those of the first route that has it."""
-    named = (error.headers or {}).get("Allow", "")
-    allowed = {method.strip() for method in named.split(",") if method.strip()}
-    for path, methods in request.app.openapi()["paths"].items():
-        pattern = ".+".join(re.escape(part) for part in _PARAMETER.split(path))
-        if re.fullmatch(pattern, request.scope["path"]):
-            allowed |= {method.upper() for method in methods}
-    return ", ".join(sorted(allowed))
+    paths, asked = request.app.openapi()["paths"], request.scope["path"]
+    if asked in paths:
+        return ", ".join(sorted(method.upper() for method in paths[asked]))
+    allowed: set[str] = set()
+    for parameter in ("[^/]+", ".+"):  # ids of models may hold slashes; what fits without is meant
+        for path, methods in paths.items():
+            pattern = parameter.join(re.escape(part) for part in _PARAMETER.split(path))
+            if re.fullmatch(pattern, asked):
+                allowed |= {method.upper() for method in methods}
+        if allowed:
+            break
+    named = (error.headers or {}).get("Allow", "").split(",")
+    return ", ".join(sorted(allowed or {method.strip() for method in named if method.strip()}))
 
 
 async def _gone(request: Request, error: Exception) -> Response:
@@ -163,4 +185,4 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("[%s] the request failed", request.state.request_id, exc_info=error)
-    return error_reply(internal())
+    return _replied(request, internal())

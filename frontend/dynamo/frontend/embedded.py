@@ -15,18 +15,18 @@ from dynamo.frontend.server import serve_http
 from dynamo.frontend.settings import FrontendSettings, flags_of
 from dynamo.llm.serving.upper_layers import HttpFrontend
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.process.settings import build
+from dynamo.runtime.process.settings import build, options_among
 from dynamo.runtime.process.settings import options as click_options
 from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.runtime import DistributedRuntime
 
 
 def settings_of(options: Mapping[str, Any]) -> FrontendSettings:
-    """Settings with these fields, and the others as their variables say; `InvalidArgument` where one can't be."""
+    """Return settings with these options, the others as their variables say; `InvalidArgument` where one can't be."""
     params = click_options(FrontendSettings)
     reader = click.Command("frontend", params=params, callback=lambda **values: build(FrontendSettings, **values))
     try:
-        with reader.make_context("frontend", flags_of(options)) as context:
+        with reader.make_context("frontend", flags_of(options_among(FrontendSettings, options))) as context:
             return cast("FrontendSettings", reader.invoke(context))
     except click.ClickException as error:
         raise InvalidArgument(error.format_message()) from error

@@ -99,23 +99,23 @@ class ApiError(Exception):
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """400: the client's mistake."""
+    """Return 400: the client's mistake."""
     return ApiError(400, message, code=code, param=param)
 
 
 def unavailable(message: str, code: str = "no_instances") -> ApiError:
-    """503: nothing serves this now; the client may try again."""
+    """Return 503: nothing serves this now; the client may try again."""
     again = [("retry-after", str(RETRY_AFTER_SECONDS))]
     return ApiError(503, message, code=code, kind=UNAVAILABLE, headers=again)
 
 
 def overloaded(message: str, code: str) -> ApiError:
-    """503: the workers have too much to do; the client may try again."""
+    """Return 503: the workers have too much to do; the client may try again."""
     return unavailable(message[:1].upper() + message[1:], code)
 
 
 def over_quota(most: int) -> ApiError:
-    """429: this caller has as many requests here as one may have."""
+    """Return 429: this caller has as many requests here as one may have."""
     again = [("retry-after", str(RETRY_AFTER_SECONDS))]
     text = f"Concurrency limit of one caller reached: {most} of {most} requests in flight. Retry when one ends."
     return ApiError(429, text, code=RATE_LIMITED, kind="requests", headers=again)
@@ -128,14 +128,14 @@ def no_such_rank(field: str, rank: int, where: str, ranks: int) -> ApiError:
 
 
 def pinned_gone(field: str, instance: int, model: str) -> ApiError:
-    """503: the request names its worker, which isn't there; another one may be named."""
+    """Return 503: the request names its worker, which isn't there; another one may be named."""
     error = unavailable(f"{field}: instance {instance} doesn't serve model '{model}' now; name another one, or none.")
     error.param = field
     return error
 
 
 def model_not_found(name: str, known: Sequence[str]) -> ApiError:
-    """404: other models are served, not this one."""
+    """Return 404: other models are served, not this one."""
     name = cut(name, MAX_SHOWN)
     near = get_close_matches(name, known[:_COMPARED], n=1)
     hint = f" Did you mean '{near[0]}'?" if near else f" Served here: {', '.join(sorted(known)[:10])}."
@@ -143,7 +143,7 @@ def model_not_found(name: str, known: Sequence[str]) -> ApiError:
 
 
 def wrong_route(name: str, does: str, others: Sequence[str], able: Sequence[str]) -> ApiError:
-    """404: the model is there, and doesn't answer what this route asks; `able` are those that do."""
+    """Return 404: the model is there, and doesn't answer what this route asks; `able` are those that do."""
     here = ROUTES[does]
     there = " and ".join(f"POST {ROUTES[kind]}" for kind in others if kind in ROUTES) or "other requests"
     names = ", ".join(f"'{model}'" for model in able[:10])
@@ -168,7 +168,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def internal() -> ApiError:
-    """500 for what should not happen; the cause is in the log, under the request's id."""
+    """Return 500 for what should not happen; the cause is in the log, under the request's id."""
     message = "The server had an error while processing the request; its log has the cause under this x-request-id."
     return ApiError(500, message, code="internal_error", kind=API_ERROR)
 

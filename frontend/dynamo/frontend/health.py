@@ -15,7 +15,7 @@ from dynamo.frontend.routing.model_set import ModelSet
 
 
 def health(pool: ModelPool, draining: bool, connected: bool = True) -> tuple[int, dict[str, Any]]:
-    """Status and body. Not `connected`: NATS is away, and with it every worker."""
+    """Return status and body. Not `connected`: NATS is away, and with it every worker."""
     status, message = _state(pool, draining, connected)
     sets = pool.sets()
     served = [models for models in sets if models.served]

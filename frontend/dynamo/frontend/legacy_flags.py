@@ -30,9 +30,10 @@ _COUNTED: Final = (
 
 _TALKING: Final = (
     refused("-i --interactive", "`dynamo-run in=text out=dyn` chats with workers", switch=True),
-    refused("--enable-anthropic-api", "only the OpenAI API is served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
-    needless("--strip-anthropic-preamble --no-strip-anthropic-preamble", "only the OpenAI API is served", switch=True,
-             env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
+    needless("--enable-anthropic-api", "/v1/messages is always served", switch=True, env="DYN_ENABLE_ANTHROPIC_API"),
+    needless("--strip-anthropic-preamble", "it is left out", switch=True, env="DYN_STRIP_ANTHROPIC_PREAMBLE"),
+    refused("--no-strip-anthropic-preamble", "a preamble that changes with each request would spoil every cache",
+            switch=True),
     refused("--enable-streaming-tool-dispatch --enable-streaming-reasoning-dispatch",
             "streams carry OpenAI's chunks only", switch=True,
             env="DYN_ENABLE_STREAMING_TOOL_DISPATCH, DYN_ENABLE_STREAMING_REASONING_DISPATCH"),
@@ -81,7 +82,7 @@ GROUPS: Final = {
     "Models and their workers": ("namespace", "discovery_", "worker_wait", "migration_", "tokenizer", "strict_"),
     "Routing": ("router_mode", "router_prefill", "router_kv", "router_decode", "router_track", "router_ttl",
                 "router_temp", "use_kv", "router_replica", "router_session", "router_conditional", "max_local"),
-    "Overload": ("active_", "router_queue", "max_", "disable_admin", "open_admin"),
+    "Overload": ("active_", "router_queue", "max_", "stored_", "disable_admin", "open_admin"),
     "Time limits": ("header_", "body_timeout", "body_min_rate", "keep_alive", "shutdown_delay", "graceful_",
                     "write_timeout", "request_timeout", "first_token", "backend_stream"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script, and `python -m dynamo.frontend`."""
+    """Run the console script, or `python -m dynamo.frontend`."""
     try:
         from dynamo.frontend.process import make_command
     except ModuleNotFoundError as error:

@@ -69,7 +69,7 @@ _GAUGES: Final = {
 
 
 class ModelMeter:
-    """All figures of one model."""
+    """Figures of one model."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -91,7 +91,7 @@ class ModelMeter:
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def migrated(self, kind: str) -> None:
-        """`kind`: new_request (before the first token) or ongoing_request."""
+        """Count a migration; `kind`: new_request (before the first token) or ongoing_request."""
         self.migrations[kind] = self.migrations.get(kind, 0) + 1
 
     def observe(self, histogram: str, value: float) -> None:
@@ -111,7 +111,7 @@ class Metrics(Collector):
     """The figures of one frontend process."""
 
     def __init__(self, active: Callable[[], float] = lambda: 0) -> None:
-        """`active` says how many requests the servers are answering."""
+        """Make the metrics; `active` says how many requests the servers are answering."""
         self._meters: dict[str, ModelMeter] = {}
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}

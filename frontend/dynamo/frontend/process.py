@@ -99,7 +99,7 @@ async def _serve(settings: FrontendSettings) -> None:
 
 
 def _leave_with_supervisor(leaving: ShutdownSignal) -> None:
-    """A child's stdin is a pipe that ends when the supervisor is gone, however it went."""
+    """Leave when stdin ends: a child's is a pipe that ends when the supervisor is gone, however it went."""
     loop = asyncio.get_running_loop()
 
     def gone() -> None:

@@ -34,6 +34,7 @@ from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.openai.stored_responses import StoredResponses
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.busy_thresholds import BusyThresholds
 from dynamo.frontend.routing.model_loader import Loader
@@ -116,7 +117,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
-        threads=RequestThreads(refused=metrics.rejected),
+        threads=RequestThreads(refused=metrics.rejected), stored=_stored(settings),
     )  # fmt: skip
     stop_listening = view.listen(watcher)
     try:
@@ -150,6 +151,12 @@ def _watcher(
     )  # fmt: skip
 
 
+def _stored(settings: FrontendSettings) -> StoredResponses | None:
+    """Return what keeps responses; None where that is off, or where a sibling might be asked for them."""
+    alone = settings.workers == 1 and not settings.has_siblings
+    return StoredResponses(settings.stored) if alone and settings.stored.ttl else None
+
+
 def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:
     limits = settings.concurrency
     return ConcurrencyLimiter(limits, metrics.rejected) if limits.any else None
@@ -168,7 +175,7 @@ def _busy_thresholds(settings: FrontendSettings, metrics: Metrics) -> BusyThresh
 
 
 def open_port(settings: FrontendSettings, *, shared: bool = False) -> socket.socket:
-    """HTTP's bound socket; `InvalidArgument` says why it can't be had."""
+    """Open HTTP's socket, bound; `InvalidArgument` says why it can't be had."""
     return _opened(settings, *settings.web_port, shared)
 
 

@@ -16,6 +16,7 @@ from dynamo.frontend.http.cors import Cors
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.openai.stored_responses import StoredResponses
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
@@ -26,7 +27,7 @@ class OpenRequests(Protocol):
     """A request that is being answered."""
 
     def refused(self, error: Exception) -> None:
-        """Nothing more comes of it; fine where it is over."""
+        """Note that nothing more comes of it; fine where it is over."""
 
 
 class RunningServer(Protocol):
@@ -34,7 +35,7 @@ class RunningServer(Protocol):
 
     @property
     def asked(self) -> float:
-        """When the last request for a model came."""
+        """Return when the last request for a model came."""
 
     @property
     def running(self) -> int:
@@ -45,7 +46,7 @@ class RunningServer(Protocol):
 
 
 class Lifecycle(msgspec.Struct):
-    """Where the process stands."""
+    """Lifecycle of the process."""
 
     draining: bool = False
 
@@ -70,6 +71,8 @@ class Services(msgspec.Struct):
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
+    stored: StoredResponses | None = None
+    """There where responses are kept."""
     tracing: Tracing | None = None
     """There where traces are asked for."""
     connected: Callable[[], bool] = lambda: True

@@ -12,19 +12,20 @@ from functools import cached_property
 from typing import Any
 
 from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSettings
-from dynamo.frontend.limits.settings import ConcurrencyLimits, MigrationSettings, TokenLimits
+from dynamo.frontend.limits.settings import ConcurrencyLimits, MigrationSettings, StoredResponsesSettings, TokenLimits
 from dynamo.frontend.openai.request_defaults import RequestDefaults
 from dynamo.frontend.routing.admission_policy import QueueOptions, Thresholds
 from dynamo.frontend.routing.disaggregation import DisaggSettings, Rules, rules
 from dynamo.frontend.routing.kv_options import KvOptions
 from dynamo.frontend.routing.session_affinity import SessionSettings
 from dynamo.runtime.load_balancing import ROUTER_MODES, RouterMode
-from dynamo.runtime.process.settings import changed, flag, group, out_of_range, setting, values_in
+from dynamo.runtime.process.program_options import ProgramOptions
+from dynamo.runtime.process.settings import changed, flag, group, like, out_of_range, setting, values_in
 
 
 @dataclass(frozen=True)
 class FrontendSettings:
-    """What a frontend process can be told."""
+    """Settings of a frontend process."""
 
     system_port: int | None = setting(
         None, "Port of its own for /live, /health and /metrics (with --workers of all processes); 0 picks a free one.",
@@ -40,7 +41,7 @@ class FrontendSettings:
         env="DYN_KSERVE_GRPC_SERVER",
     )  # fmt: skip
     grpc_metrics_port: int = setting(8788, "Port of HTTP beside gRPC; 0 picks a free one.", env="DYN_GRPC_METRICS_PORT")
-    namespace: str = setting("", "Dynamo namespace to serve; empty: all of them.", env="DYN_NAMESPACE")
+    namespace: str = like(ProgramOptions, "namespace", help="Dynamo namespace to serve; empty: all of them.")
     namespace_prefix: str = setting(
         "", "Serve all namespaces with this prefix; takes precedence over --namespace.", env="DYN_NAMESPACE_PREFIX"
     )
@@ -72,17 +73,15 @@ class FrontendSettings:
     queue: QueueOptions = group(QueueOptions)
     disagg: DisaggSettings = group(DisaggSettings)
     sessions: SessionSettings = group(SessionSettings)
-    discovery_backend: str = setting(
-        "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
+    discovery_backend: str = like(ProgramOptions, "discovery_backend")
     shutdown_delay_secs: float = setting(
         5.0,
         "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each "
         "request, up to three times in all.",
         env="DYN_HTTP_SHUTDOWN_DELAY_SECS",
     )
-    graceful_shutdown_timeout_secs: float = setting(
-        30.0, "Seconds that running requests get to end after that.",
+    graceful_shutdown_timeout_secs: float = like(
+        ProgramOptions, "graceful_shutdown_timeout_secs", help="Seconds that running requests get to end after that.",
         env=("DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"),
     )  # fmt: skip
     write_timeout_secs: float = setting(
@@ -94,6 +93,7 @@ class FrontendSettings:
     )
     token_limits: TokenLimits = group(TokenLimits)
     concurrency: ConcurrencyLimits = group(ConcurrencyLimits)
+    stored: StoredResponsesSettings = group(StoredResponsesSettings)
     max_connections: int | None = setting(
         None, "Connections per frontend process; further ones get 503. Unset: the limit of open files, "
         "less 448.", env="DYN_HTTP_MAX_CONNECTIONS",
@@ -119,7 +119,7 @@ class FrontendSettings:
 
     @property
     def ports(self) -> int:
-        """Of clients: HTTP's, and gRPC's where there is one."""
+        """Count the ports of clients: HTTP's, and gRPC's where there is one."""
         return 2 if self.kserve_grpc_server else 1
 
     @property
@@ -161,7 +161,7 @@ def _problems(settings: FrontendSettings) -> Iterator[str | None]:
     yield _port_problem(settings)
     for concern in (
         settings.timeouts, settings.tls, settings.kv, settings.thresholds, settings.queue, settings.concurrency,
-        settings.token_limits, settings.sessions, settings.migration,
+        settings.token_limits, settings.sessions, settings.migration, settings.stored,
     ):  # fmt: skip
         yield concern.problem()
     yield _disagg_problem(settings)

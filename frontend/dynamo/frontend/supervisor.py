@@ -54,7 +54,7 @@ class _Merged(Collector):
 
 
 def merge_metrics(texts: Sequence[str]) -> str:
-    """One exposition of all."""
+    """Merge the metrics of all into one exposition."""
     families: dict[str, Metric] = {}
     values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
     for text in texts:
@@ -74,7 +74,7 @@ def merge_metrics(texts: Sequence[str]) -> str:
 
 
 def merge_health(answers: Sequence[tuple[int, dict[str, object]]]) -> tuple[int, dict[str, object]]:
-    """Healthy while any process is (the port is served); the body is the healthy one's, with all states."""
+    """Merge to healthy while any process is (the port is served); the body is the healthy one's, with all states."""
     healthy = [body for status, body in answers if status == 200]
     states = [{"status": body.get("status"), "message": body.get("message")} for _, body in answers]
     best = healthy[0] if healthy else answers[0][1]
@@ -183,7 +183,7 @@ class Child:
         return int(status[0]), head, body
 
     async def metrics(self) -> str:
-        """Its figures now, or the last ones known."""
+        """Return the child's figures now, or the last ones known."""
         with contextlib.suppress(OSError, TimeoutError):
             status, _, body = await self.ask("/metrics")
             if status == 200:

@@ -36,7 +36,7 @@ class RequestTrace:
         return self._span.carried()
 
     def prepared(self, model: str, requests: Sequence[PreprocessedRequest | TextRequest | EmbeddingRequest]) -> None:
-        """It is tokens, or what its engine takes."""
+        """Note that it is tokens now, or what its engine takes."""
         if self._stage is not None:
             self._stage.end()
             self._stage = None
@@ -52,7 +52,7 @@ class RequestTrace:
         self._span.event("first_token")
 
     def ended(self, status: int, code: str) -> None:
-        """The answer is complete, or an error, or nobody waits for it any more."""
+        """Note that the answer is complete, or an error, or that nobody waits for it any more."""
         if self._stage is not None:
             self._stage.end(code)
         self._span.set(**{"http.response.status_code": status})

@@ -17,7 +17,10 @@ class RouterEndpoints:
         self._router = router
 
     async def generate(self, request: Any, context: Context) -> AsyncIterator[Any]:
-        """A `PreprocessedRequest` to the best worker; its outputs back. The stop of one is the stop of the other."""
+        """Send a `PreprocessedRequest` to the best worker; yields its outputs.
+
+        The stop of one is the stop of the other.
+        """
         body = dict(_object(request))
         if body.get("routing") is None and body.get("dp_rank") is not None:
             body["routing"] = {"dp_rank": body["dp_rank"]}  # where older callers say it
@@ -25,7 +28,10 @@ class RouterEndpoints:
             yield item
 
     async def best_worker_id(self, request: Any) -> AsyncIterator[int]:
-        """Token ids, alone or as `token_ids` of an object: the worker that they would go to. Nothing is counted."""
+        """Take token ids, alone or as `token_ids` of an object; yields the worker that they would go to.
+
+        Nothing is counted.
+        """
         body = _object(request)
         worker, _, _ = await self._router.best_worker(
             body.get("token_ids", ()),
@@ -37,7 +43,7 @@ class RouterEndpoints:
         yield worker
 
     async def get_overlap_scores(self, request: Any) -> AsyncIterator[dict[str, Any]]:
-        """Token ids in the same forms: how many blocks of them each worker holds."""
+        """Take token ids in the same forms; yields how many blocks of them each worker holds."""
         body = _object(request)
         yield await self._router.get_overlap_scores(
             body.get("token_ids", ()),

@@ -51,7 +51,7 @@ def make_command() -> click.Command:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of `python -m dynamo.router`."""
+    """Run `python -m dynamo.router`."""
     make_command().main(None if argv is None else list(argv))
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynamo.llm.kv.index import SECONDS
 from dynamo.llm.kv_router.config import KvRouterConfig
+from dynamo.llm.kv_router.settings import KvRouterSettings
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath, check_name
-from dynamo.runtime.process.settings import setting
+from dynamo.runtime.process.program_options import ProgramOptions
+from dynamo.runtime.process.settings import like, setting
 
 COMPONENT = "router"
 
 
 @dataclass(frozen=True)
 class RouterSettings:
-    """What a router process can be told."""
+    """Settings of a router process."""
 
     endpoint: str = setting(
         "", "Endpoint of the workers to route to, namespace.component.endpoint.", env="DYN_ROUTER_ENDPOINT"
@@ -23,33 +24,36 @@ class RouterSettings:
     router_block_size: int = setting(
         128, "Tokens in one of the workers' KV blocks.", env="DYN_ROUTER_BLOCK_SIZE", flags=["--block-size"]
     )
-    namespace: str = setting(
-        "", "Dynamo namespace that the router serves in; empty: the workers' own.", env="DYN_NAMESPACE"
+    namespace: str = like(
+        ProgramOptions, "namespace", help="Dynamo namespace that the router serves in; empty: the workers' own."
     )
-    router_kv_overlap_score_credit: float = setting(
-        1.0, "What a cached block of a prompt is worth, in blocks.", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT"
-    )
-    router_kv_overlap_score_credit_decay: float = setting(
-        0.0, "How fast that fades on workers with more to prefill.", env="DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY"
-    )
+    router_kv_overlap_score_credit: float = like(
+        KvRouterSettings, "router_kv_overlap_score_credit", default=1.0,
+        help="What a cached block of a prompt is worth, in blocks.",
+    )  # fmt: skip
+    router_kv_overlap_score_credit_decay: float = like(
+        KvRouterSettings, "router_kv_overlap_score_credit_decay",
+        help="How fast that fades on workers with more to prefill.",
+    )  # fmt: skip
     router_prefill_load_scale: float = setting(
         1.0, "Cost of a block to prefill, against one to decode over.", env="DYN_ROUTER_PREFILL_LOAD_SCALE"
     )
-    router_decode_active_request_weight: float = setting(
-        0.0, "Cost of each running request, in blocks.", env="DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT"
+    router_decode_active_request_weight: float = like(
+        KvRouterSettings, "router_decode_active_request_weight", help="Cost of each running request, in blocks."
     )
     router_kv_overlap_score_weight: float | None = setting(
         None, "Older name of --router-prefill-load-scale; 0 ignores caches.", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT",
         flags=["--kv-overlap-score-weight", "--overlap-score-weight"], hidden=True,
     )  # fmt: skip
-    router_temperature: float = setting(0.0, "Randomness of the choice.", env="DYN_ROUTER_TEMPERATURE")
+    router_temperature: float = like(KvRouterSettings, "router_temperature", help="Randomness of the choice.")
     router_kv_events: bool = setting(
         True, "Follow the workers' KV events; else what they cache is predicted.", env="DYN_ROUTER_USE_KV_EVENTS",
         flags=["--kv-events/--no-kv-events", "--use-kv-events/--no-use-kv-events"],
     )  # fmt: skip
-    router_replica_sync: bool = setting(
-        True, "Tell other routers and frontends what was sent, and count theirs.", env="DYN_ROUTER_REPLICA_SYNC"
-    )
+    router_replica_sync: bool = like(
+        KvRouterSettings, "router_replica_sync",
+        help="Tell other routers and frontends what was sent, and count theirs.",
+    )  # fmt: skip
     router_track_active_blocks: bool = setting(
         True, "Count the blocks of running requests.", env="DYN_ROUTER_TRACK_ACTIVE_BLOCKS",
         flags=["--track-active-blocks/--no-track-active-blocks"],
@@ -60,14 +64,15 @@ class RouterSettings:
     router_track_prefill_tokens: bool = setting(
         True, "Count the tokens that are still to be prefilled.", env="DYN_ROUTER_TRACK_PREFILL_TOKENS"
     )
-    router_ttl_secs: float = setting(
-        SECONDS, "How long a predicted block counts as cached.", env="DYN_ROUTER_TTL_SECS", flags=["--router-ttl"]
+    router_ttl_secs: float = like(
+        KvRouterSettings, "router_ttl_secs", help="How long a predicted block counts as cached.",
+        flags=["--router-ttl"], aliases=(),
+    )  # fmt: skip
+    system_host: str = like(
+        ProgramOptions, "system_host", default="0.0.0.0", help="Address of /live, /health and /metrics."
     )
-    system_host: str = setting("0.0.0.0", "Address of /live, /health and /metrics.", env="DYN_SYSTEM_HOST")
-    system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
-    discovery_backend: str = setting(
-        "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
+    system_port: int = like(ProgramOptions, "system_port")
+    discovery_backend: str = like(ProgramOptions, "discovery_backend")
     verbose: int = 0
 
     def workers(self) -> EndpointPath:
@@ -79,7 +84,7 @@ class RouterSettings:
         return EndpointPath.parse(self.endpoint)
 
     def served(self, endpoint: str) -> EndpointPath:
-        """One of the router's own endpoints."""
+        """Return one of the router's own endpoints."""
         namespace = check_name(self.namespace, "namespace") if self.namespace else self.workers().namespace
         return EndpointPath(namespace, COMPONENT, endpoint)
 

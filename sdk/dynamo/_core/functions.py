@@ -9,14 +9,14 @@ _LEVELS: Final = {"trace": logging.DEBUG, "warn": logging.WARNING}
 
 
 def get_tool_parser_names() -> list[str]:
-    """Names for `--dyn-tool-call-parser`."""
+    """Return names for `--dyn-tool-call-parser`."""
     from dynamo.llm.parsers.parser_names import tool_parser_names
 
     return tool_parser_names()
 
 
 def get_reasoning_parser_names() -> list[str]:
-    """Names for `--dyn-reasoning-parser`."""
+    """Return names for `--dyn-reasoning-parser`."""
     from dynamo.llm.parsers.parser_names import reasoning_parser_names
 
     return reasoning_parser_names()

@@ -40,6 +40,6 @@ INSTEAD: Final = {
 
 
 def sentence(name: str) -> str | None:
-    """Why a name can't be had, and what to use; None: NVIDIA Dynamo has no such name."""
+    """Return why a name can't be had, and what to use; None: NVIDIA Dynamo has no such name."""
     why = INSTEAD.get(name) or LEFT_OUT.get(name)
     return None if why is None else f"dynamo._core.{name} is not there: {why}"

@@ -15,7 +15,7 @@ Reads = Literal["any", "gguf", "folder", "tokenizer"]
 
 
 class EngineName(StrEnum):
-    """What runs the model."""
+    """Name of an engine, which runs the model."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
@@ -54,7 +54,7 @@ class EngineTraits:
 
     @property
     def loads_weights(self) -> bool:
-        """Whether a model costs memory and time; simulated engines use its tokenizer only."""
+        """Tell whether it loads weights: a model costs memory and time. Simulated engines use its tokenizer only."""
         return self.reads != "tokenizer"
 
 

@@ -53,13 +53,13 @@ class SelectionServiceError(DynamoException):
 
 
 def on_the_wire(error: HttpError) -> DynamoException:
-    """The error that carries an `HttpError` to the frontend."""
+    """Return the error that carries an `HttpError` to the frontend."""
     if not 400 <= error.code < 500:
         return EngineError(error.message or f"the engine answered HTTP {error.code}")
     return Unknown(error.message or f"HTTP {error.code}", f"{_WIRE}{error.code}")
 
 
 def http_status(error: DynamoException) -> int | None:
-    """The status that a `generate` asked for; None: it did not."""
+    """Return the status that a `generate` asked for; None: it did not."""
     status = error.code.removeprefix(_WIRE)
     return int(status) if error.code.startswith(_WIRE) and status.isdecimal() and 400 <= int(status) < 500 else None

@@ -27,7 +27,10 @@ _WORD: Final = 0xFFFFFFFF
 
 
 def lora_name_to_id(lora_name: str) -> int:
-    """A number from 0 to 2**31 - 1; the same name gives the same everywhere. `InvalidArgument` above 1,024 bytes."""
+    """Return a number from 0 to 2**31 - 1; the same name gives the same everywhere.
+
+    `InvalidArgument` above 1,024 bytes.
+    """
     data = lora_name.encode()
     if len(data) > LONGEST:
         raise InvalidArgument(f"the name of an adapter has at most {LONGEST} bytes, this one {len(data)}")
@@ -35,7 +38,7 @@ def lora_name_to_id(lora_name: str) -> int:
 
 
 def _digest(data: bytes) -> list[int]:
-    """The first two words, big-endian, of BLAKE3 of at most one chunk."""
+    """Return the first two words, big-endian, of BLAKE3 of at most one chunk."""
     blocks = [data[at : at + _BLOCK] for at in range(0, len(data), _BLOCK)] or [b""]
     chain = list(_IV)
     for number, block in enumerate(blocks):

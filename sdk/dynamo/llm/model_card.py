@@ -86,7 +86,7 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def _tokens(self) -> list[Any]:
-        """All that decides which tokens a prompt becomes, and which text tokens become."""
+        """Return all that decides which tokens a prompt becomes, and which text tokens become."""
         return [
             self.model_input, self.tokenizer, sorted(self.eos_token_ids), self.bos_token_id, self.add_bos,
             sorted(self.special_tokens.items()), sorted((role, ref.digest) for role, ref in self.files.items()),
@@ -121,7 +121,7 @@ def card_from_dict(data: Any) -> ModelCard:
 
 
 def card_role(data: Any) -> str:
-    """The part of the work that a card in a record names; empty where it can't be read."""
+    """Return the part of the work that a card in a record names; empty where it can't be read."""
     try:
         return card_from_dict(data).role
     except InvalidArgument:
@@ -129,7 +129,7 @@ def card_role(data: Any) -> str:
 
 
 def card_digest(data: Any) -> str:
-    """The digest of a card as it stands in a record; empty where it can't be read."""
+    """Return the digest of a card as it stands in a record; empty where it can't be read."""
     try:
         return card_from_dict(data).digest
     except InvalidArgument:

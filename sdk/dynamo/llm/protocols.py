@@ -55,7 +55,7 @@ _Texts: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=256)]
 
 
 class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """When a stream ends. `stop` strings are the frontend's work for tokens engines."""
+    """Conditions that end a stream. `stop` strings are the frontend's work for tokens engines."""
 
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -65,7 +65,7 @@ class StopConditions(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class SamplingOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How the next token is chosen; None leaves it to the engine."""
+    """Options of how the next token is chosen; None leaves it to the engine."""
 
     n: int = 1
     best_of: int | None = None
@@ -89,7 +89,7 @@ SAMPLING_FIELDS: Final = (
 
 
 class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What else is wanted beside the tokens."""
+    """Options of what else is wanted beside the tokens."""
 
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -97,20 +97,20 @@ class OutputOptions(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class RoutingHints(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a request says to the worker that it was sent to; NVIDIA Dynamo's other names are for routers."""
+    """Hints of a request for the worker that it was sent to; NVIDIA Dynamo's other names are for routers."""
 
     dp_rank: int | None = None
     """Which of its data-parallel ranks; None: the worker chooses."""
 
 
 class PrefillResult(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a prefill engine answered, for the decode engine that goes on."""
+    """Result of a prefill engine, for the decode engine that goes on."""
 
     disaggregated_params: dict[str, Any]
 
 
 class BootstrapInfo(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Where both engines of a request meet while its prompt is being computed; NVIDIA Dynamo's names."""
+    """Place where both engines of a request meet while its prompt is being computed; NVIDIA Dynamo's names."""
 
     bootstrap_host: str
     """Of the prefill engine, in words that the decode engine knows: an address, or an instance."""
@@ -141,12 +141,12 @@ class PreprocessedRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def computed_elsewhere(self) -> bool:
-        """Another engine computes its prompt, or has; said to those that go on with it."""
+        """Tell whether another engine computes its prompt, or has; said to those that go on with it."""
         return self.prefill_result is not None or self.bootstrap_info is not None
 
     @property
     def wanted_rank(self) -> int | None:
-        """The data-parallel rank that it must go to; None: any."""
+        """Return the data-parallel rank that it must go to; None: any."""
         if self.routing is not None and self.routing.dp_rank is not None:
             return self.routing.dp_rank
         return self.dp_rank
@@ -173,7 +173,7 @@ _DICT_EXTRAS: Final = (
 
 
 def count_of(extras: dict[str, Any], name: str, before: int) -> int:
-    """A count in a delta's extras; `before` where there is none that can be one."""
+    """Return a count in a delta's extras; `before` where there is none that can be one."""
     value = extras.get(name)
     return value if type(value) is int and 0 <= value < 1 << 53 else before
 
@@ -190,7 +190,10 @@ def read_delta(data: Any) -> Delta:
 
 
 def output_dict(data: Any) -> Any:
-    """A delta as NVIDIA Dynamo's output: `{"token_ids": [...], "finish_reason": ...}`. Anything else stays as it is."""
+    """Return a delta as NVIDIA Dynamo's output: `{"token_ids": [...], "finish_reason": ...}`.
+
+    Anything else stays as it is.
+    """
     if type(data) is int:
         return {"token_ids": [data]}
     if type(data) is not list or len(data) != 3 or type(data[0]) not in (list, str):

@@ -40,17 +40,17 @@ class MultimodalEmbeddingCachePublisher(MediaDecoder):
 
 
 class FrontendRoute(NotHere):
-    """Routes of one's own on the frontend."""
+    """Routes of your own on the frontend."""
 
     instead = "our frontends serve their own routes only; serve yours beside them, behind the same proxy"
 
 
 class FrontendResponse(FrontendRoute):
-    """What a `FrontendRoute` answers."""
+    """Answer of a `FrontendRoute`."""
 
 
 class FrontendExtensionContext(FrontendRoute):
-    """What a `FrontendRoute` is given."""
+    """Context of a `FrontendRoute`."""
 
 
 class AisPerfConfig(NotHere):
@@ -146,15 +146,15 @@ class BlockManager(NotHere):
 
 
 async def run_kv_indexer(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused: an indexer of its own."""
+    """Refuse: an indexer of its own."""
     raise InvalidArgument("dynamo.llm.run_kv_indexer: `python -m dynamo.router` answers get_overlap_scores")
 
 
 async def run_select_service(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused: a selection service."""
+    """Refuse: a selection service."""
     raise InvalidArgument(f"dynamo.llm.run_select_service: {SelectionService.instead}")
 
 
 async def run_slot_tracker(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused: a tracker of slots."""
+    """Refuse: a tracker of slots."""
     raise InvalidArgument("dynamo.llm.run_slot_tracker: routers here tell each other what they send")

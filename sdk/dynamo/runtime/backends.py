@@ -22,7 +22,7 @@ from dynamo.runtime.transport.memory import MemoryNetwork
 
 @dataclasses.dataclass
 class MemoryWorld:
-    """What etcd and NATS are to a deployment."""
+    """World of a deployment, in the place of etcd and NATS."""
 
     store: StoreWorld = dataclasses.field(default_factory=StoreWorld)
     network: MemoryNetwork = dataclasses.field(default_factory=MemoryNetwork)
@@ -44,7 +44,7 @@ class Backends(NamedTuple):
 
 
 def asked_config(backend: str | bool | None, static: bool, *planes: str | None) -> tuple[RuntimeConfig, bool]:
-    """The configuration that a constructor asks for, and whether it asks for a static runtime.
+    """Return the configuration that a constructor asks for, and whether it asks for a static runtime.
 
     `InvalidArgument` for a discovery backend or a plane that there is not.
     """
@@ -65,7 +65,7 @@ def asked_config(backend: str | bool | None, static: bool, *planes: str | None) 
 
 
 def parts_of(config: RuntimeConfig, static: bool = False) -> Backends:
-    """Adapters for a configuration, not connected yet."""
+    """Make the adapters for a configuration, not connected yet."""
     if config.discovery_backend == MEMORY:
         return in_memory(MemoryWorld(), config)
     if static:
@@ -76,7 +76,7 @@ def parts_of(config: RuntimeConfig, static: bool = False) -> Backends:
 
 
 def in_memory(world: MemoryWorld, config: RuntimeConfig | None) -> Backends:
-    """Adapters of one process's own world."""
+    """Make the adapters of one process's own world."""
     from dynamo.runtime.discovery.memory import MemoryStore
 
     return Backends(MemoryStore(world.store), world.network.bus(), config or RuntimeConfig(), "memory")

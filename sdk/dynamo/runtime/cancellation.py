@@ -29,5 +29,5 @@ class CancellationToken:
         await self._event.wait()
 
     def end(self) -> None:
-        """The runtime shuts down."""
+        """End: the runtime shuts down."""
         self._event.set()

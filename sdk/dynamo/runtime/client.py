@@ -78,7 +78,7 @@ class Annotated:
 
 
 class _Buffer:
-    """What has arrived of one request and was not read yet; the caller's callbacks fill it."""
+    """Buffer of what has arrived of one request and was not read yet; the caller's callbacks fill it."""
 
     def __init__(self, on_done: Callable[[], None]) -> None:
         self._on_done = on_done
@@ -173,7 +173,7 @@ class Client:
         *,
         static: bool = False,
     ) -> None:
-        """`static`: of a runtime that finds workers without etcd."""
+        """Make a client; `static`: of a runtime that finds workers without etcd."""
         self.path = path
         self._static = static
         self._view, self._caller = view, caller
@@ -184,7 +184,7 @@ class Client:
         self._candidates: tuple[int, list[InstanceKey]] = (-1, [])
 
     def instances(self) -> list[Instance]:
-        """Those that serve the endpoint now, in order of their ids."""
+        """Return the instances that serve the endpoint now, in order of their ids."""
         instances = [instance for key, instance in self._view.instances.items() if key.path == self.path]
         return sorted(instances, key=lambda instance: instance.id)
 
@@ -192,7 +192,7 @@ class Client:
         return [instance.id for instance in self.instances()]
 
     def endpoint_ids(self) -> list[int]:
-        """What 0.1 called `instance_ids`."""
+        """Return what 0.1 called `instance_ids`."""
         return self.instance_ids()
 
     async def wait_for_instances(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
@@ -203,17 +203,17 @@ class Client:
         return [instance.id for instance in instances]
 
     async def wait_for_endpoints(self, timeout: float = WAIT_FOR_INSTANCES) -> list[int]:
-        """What 0.1 called `wait_for_instances`."""
+        """Return what 0.1 called `wait_for_instances`."""
         return await self.wait_for_instances(timeout)
 
     async def wait_for_instance_by_runtime_data(self, key: str, value: str, timeout_s: float | None = None) -> int:
-        """The id of an instance whose model was registered with `runtime_data[key] == value`."""
+        """Return the id of an instance whose model was registered with `runtime_data[key] == value`."""
         return (await self.wait_for_instances_by_runtime_data(key, value, 1, timeout_s))[0]
 
     async def wait_for_instances_by_runtime_data(
         self, key: str, value: str, min_count: int, timeout_s: float | None = None
     ) -> list[int]:
-        """The ids of `min_count` such instances or more; `NoInstances` after `timeout_s` seconds."""
+        """Return the ids of `min_count` such instances or more; `NoInstances` after `timeout_s` seconds."""
         timeout = WAIT_FOR_INSTANCES if timeout_s is None else timeout_s
 
         def matching() -> list[Instance]:
@@ -229,7 +229,7 @@ class Client:
         return [instance.id for instance in instances]
 
     async def _wait(self, find: Callable[[], list[Instance]], count: int, timeout: float) -> list[Instance]:
-        """What `find` gives once that are `count` or more, or `timeout` seconds have passed."""
+        """Return what `find` gives once that are `count` or more, or `timeout` seconds have passed."""
         try:
             async with asyncio.timeout(timeout):
                 while len(instances := find()) < count:
@@ -272,7 +272,7 @@ class Client:
         return self._send(self._mode, request, annotated, context)
 
     def device_aware_weighted(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: instances have no weights."""
+        """Refuse: instances have no weights."""
         refuse("Client.device_aware_weighted")
 
     def _send(self, mode: RouterMode, request: Any, annotated: bool | None, context: Context | None) -> ItemStream:
@@ -310,13 +310,13 @@ class Client:
 
 
 class UnaryClient:
-    """For endpoints that answer once: `await UnaryClient(client).complete(request)`."""
+    """Client for endpoints that answer once: `await UnaryClient(client).complete(request)`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def complete(self, request: Any, context: Context | None = None) -> Any:
-        """The first item; `StreamIncomplete` where there is none."""
+        """Return the first item; `StreamIncomplete` where there is none."""
         async with self._client.generate(request, annotated=False, context=context) as items:
             async for item in items:
                 return item

@@ -58,7 +58,7 @@ class EtcdConfig:
     """Files called as in `ETCD_FILES`; what is set by itself wins."""
 
     def with_files(self) -> EtcdConfig:
-        """As the folder's files have it now; `InvalidArgument` where one can't be read."""
+        """Return it as the folder's files have it now; `InvalidArgument` where one can't be read."""
         return _filled(self, self.folder, ETCD_FILES, "ETCD_AUTH_DIR")
 
 
@@ -80,13 +80,13 @@ class NatsConfig:
     """Files called as in `NATS_FILES`; what is set by itself wins."""
 
     def with_files(self) -> NatsConfig:
-        """As the folder's files have it now; `InvalidArgument` where one can't be read."""
+        """Return it as the folder's files have it now; `InvalidArgument` where one can't be read."""
         return _filled(self, self.folder, NATS_FILES, "NATS_AUTH_DIR")
 
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """Everything that `DistributedRuntime.create` needs."""
+    """Configuration of a runtime: everything that `DistributedRuntime.create` needs."""
 
     etcd: EtcdConfig = dataclasses.field(default_factory=EtcdConfig)
     nats: NatsConfig = dataclasses.field(default_factory=NatsConfig)
@@ -162,7 +162,7 @@ class _Reader:
 
 
 def _url_problem(url: str, schemes: tuple[str, ...]) -> str | None:
-    """What is wrong with a server's URL; says nothing of a user or password in it."""
+    """Say what is wrong with a server's URL, but nothing of a user or password in it."""
     full = url if "://" in url else f"{schemes[0]}://{url}"
     try:
         parts = urlsplit(full)

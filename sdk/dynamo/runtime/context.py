@@ -43,11 +43,11 @@ class Context:
         return self._id
 
     def is_stopped(self) -> bool:
-        """True once somebody asked to end the request, gently or not."""
+        """Tell whether somebody asked to end the request, gently or not."""
         return self._stopped
 
     def is_killed(self) -> bool:
-        """True once the output is wanted by nobody."""
+        """Tell whether the output is wanted by nobody any more."""
         return self._killed
 
     def stop_generating(self) -> None:
@@ -74,11 +74,14 @@ class Context:
             self._callbacks.remove(callback)
 
     def settle(self) -> None:
-        """The request is over: nobody waits for a stop any more (also frees what the callbacks hold)."""
+        """Settle: the request is over, nobody waits for a stop any more (also frees what the callbacks hold)."""
         self._callbacks.clear()
 
     def async_killed_or_stopped(self) -> asyncio.Future[bool]:
-        """True when the request is stopped or killed. To be awaited, or given to `asyncio.wait`; may be cancelled."""
+        """Return a future that is true when the request is stopped or killed.
+
+        Await it, or give it to `asyncio.wait`; it may be cancelled.
+        """
         waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -90,19 +93,19 @@ class Context:
         return waiting
 
     def notify_first_token(self) -> None:
-        """Nothing to do: frontends measure the first token when it comes."""
+        """Do nothing: frontends measure the first token when it comes."""
 
     # -- traces: see `tracing` for who sends them
 
     @property
     def trace_id(self) -> str | None:
-        """Of the trace that the request belongs to, 32 hexadecimal digits; None where tracing is off."""
+        """Return the id of the trace that the request belongs to, 32 hexadecimal digits; None where tracing is off."""
         ids = trace_ids(self.metadata.get(TRACEPARENT, ""))
         return ids[0] if ids else None
 
     @property
     def span_id(self) -> str | None:
-        """Of the span that caused the request, 16 hexadecimal digits."""
+        """Return the id of the span that caused the request, 16 hexadecimal digits."""
         ids = trace_ids(self.metadata.get(TRACEPARENT, ""))
         return ids[1] if ids else None
 
@@ -112,28 +115,28 @@ class Context:
         return None
 
     def trace_headers(self) -> dict[str, str] | None:
-        """The W3C headers to give to whatever is called for this request; None where tracing is off."""
+        """Return the W3C headers to give to whatever is called for this request; None where tracing is off."""
         headers: dict[str, str] = {
             name: self.metadata[name] for name in (TRACEPARENT, TRACESTATE) if name in self.metadata
         }
         return headers if TRACEPARENT in headers else None
 
     def current_span(self) -> SpanProxy:
-        """A span that is not sent: see `SpanProxy`."""
+        """Return a span that is not sent: see `SpanProxy`."""
         return SpanProxy()
 
     def start_span(self, name: str, attrs: Mapping[str, Any] | None = None) -> SpanProxy:
-        """The same."""
+        """Return a span that is not sent, too."""
         return SpanProxy()
 
     def child(self, id: str | None = None) -> Context:  # noqa: A002
-        """A context that stops with this one; it has the same time limit and a copy of the metadata."""
+        """Return a context that stops with this one; it has the same time limit and a copy of the metadata."""
         child = Context(id or self._id, self.metadata, deadline=self.deadline)
         self.on_stop(lambda: child.kill() if self._killed else child.stop_generating())
         return child
 
     def detached(self, id: str | None = None) -> Context:  # noqa: A002
-        """A copy that outlives this one."""
+        """Return a copy that outlives this one."""
         return Context(id or self._id, self.metadata, deadline=self.deadline)
 
     def _run_callbacks(self) -> None:
@@ -154,7 +157,7 @@ class SpanProxy:
     __slots__ = ()
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Nothing to do, and so below."""
+        """Do nothing, and so below."""
 
     def add_event(self, name: str, attrs: Mapping[str, Any] | None = None) -> None: ...
 

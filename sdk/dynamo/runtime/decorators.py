@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def wanted_port(env: Mapping[str, str]) -> int:
-    """As `DYN_SYSTEM_PORT` says, and the older switch `DYN_SYSTEM_ENABLED`; -1: none. `InvalidArgument`: no port."""
+    """Return the port of `DYN_SYSTEM_PORT`, and of the older switch `DYN_SYSTEM_ENABLED`; -1: none.
+
+    `InvalidArgument`: no port.
+    """
     text, switch = env.get("DYN_SYSTEM_PORT", "").strip(), env.get("DYN_SYSTEM_ENABLED", "").strip().lower()
     try:
         port = int(text or -1)
@@ -84,7 +87,7 @@ def dynamo_worker(
 ) -> Callable[[Callable[..., Awaitable[T]]], Callable[..., Coroutine[Any, Any, T]]]:
     """Give the decorated coroutine function a runtime made from the environment, and close it afterwards.
 
-    Call the result without the runtime: `asyncio.run(worker())`, `uvloop.run(worker())`, or on a loop of one's own.
+    Call the result without the runtime: `asyncio.run(worker())`, `uvloop.run(worker())`, or on a loop of your own.
     SIGTERM shuts the runtime down in order, which ends `serve_endpoint`; a second one ends the process. With
     `DYN_SYSTEM_PORT`, `/health`, `/live`, `/metrics` and `/engine/…` are served meanwhile.
 
@@ -116,7 +119,10 @@ def dynamo_worker(
 
 @contextlib.contextmanager
 def _leaving_on_sigterm(runtime: DistributedRuntime) -> Iterator[None]:
-    """A program that listens for signals itself takes the place of this; a loop of another thread can't listen."""
+    """End on SIGTERM.
+
+    A program that listens for signals itself takes the place of this; a loop of another thread can't listen.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -154,7 +160,7 @@ def dynamo_endpoint(request_model: Any, response_model: Any) -> Callable[[Callab
 
 
 def _with_model(model: Any, args: tuple[Any, ...]) -> list[Any]:
-    """`args` with the request (the last one that is no context) as a `model`."""
+    """Return `args` with the request (the last one that is no context) as a `model`."""
     values = list(args)
     at = len(values) - (2 if values and isinstance(values[-1], Context) else 1)
     if at < 0 or not hasattr(model, "model_validate") or isinstance(values[at], model):

@@ -57,7 +57,7 @@ class Served:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """What the record says of it."""
+        """Return what the record says of it."""
         return self._registration.instance.figures
 
     @property
@@ -65,7 +65,7 @@ class Served:
         return self._registration.instance.draining
 
     def readiness(self) -> Readiness:
-        """Can every live frontend route here, and if not, why?"""
+        """Say whether every live frontend can route here, and if not, why."""
         readiness = self._registration.readiness()
         if reasons := [why for why in (*self._left.values(), *self._held.values()) if why]:
             return Readiness(False, reasons)
@@ -131,19 +131,19 @@ class Endpoint:
 
     @property
     def runtime(self) -> DistributedRuntime:
-        """Of this process."""
+        """Return the runtime of this process."""
         return self._runtime
 
     def connection_id(self) -> int:
-        """The id under which this process serves it."""
+        """Return the id under which this process serves it."""
         return self._runtime.id
 
     def lease_id(self) -> int:
-        """What 0.1 to 0.3 called `connection_id`."""
+        """Return what 0.1 to 0.3 called `connection_id`."""
         return self._runtime.id
 
     async def client(self, router_mode: RouterMode | str | None = None) -> Client:
-        """A client that knows the instances as they are now."""
+        """Return a client that knows the instances as they are now."""
         return await self._runtime.client(self.path, router_mode)
 
     async def start(
@@ -177,15 +177,15 @@ class Endpoint:
 
     @property
     def metrics(self) -> NoReturn:
-        """Refused: a program keeps its own figures."""
+        """Refuse: a program keeps its own figures."""
         refuse("Endpoint.metrics")
 
     def serve_bidirectional_endpoint(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a request is one message."""
+        """Refuse: a request is one message."""
         refuse("Endpoint.serve_bidirectional_endpoint")
 
     def first_token_source(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: frontends measure the first token."""
+        """Refuse: frontends measure the first token."""
         refuse("Endpoint.first_token_source")
 
     async def unregister_endpoint_instance(self) -> None:
@@ -211,19 +211,19 @@ class Component:
 
     @property
     def runtime(self) -> DistributedRuntime:
-        """Of this process."""
+        """Return the runtime of this process."""
         return self._runtime
 
     @property
     def metrics(self) -> NoReturn:
-        """Refused: a program keeps its own figures."""
+        """Refuse: a program keeps its own figures."""
         refuse("Component.metrics")
 
     def endpoint(self, name: str) -> Endpoint:
         return Endpoint(self._runtime, EndpointPath(self.namespace, self.name, check_name(name, "endpoint")))
 
     def create_service(self) -> Awaitable[None]:
-        """Nothing to do, awaited or not: a service needs no making since NVIDIA Dynamo 0.8."""
+        """Do nothing, awaited or not: a service needs no making since NVIDIA Dynamo 0.8."""
         warnings.warn(
             "create_service() changes nothing: serve_endpoint() makes the endpoint known; leave it out",
             DeprecationWarning,
@@ -248,7 +248,7 @@ class Namespace:
 
     @property
     def metrics(self) -> NoReturn:
-        """Refused: a program keeps its own figures."""
+        """Refuse: a program keeps its own figures."""
         refuse("Namespace.metrics")
 
     def component(self, name: str) -> Component:
@@ -267,7 +267,7 @@ class ModelOffer(NamedTuple):
 
 
 class Offers:
-    """Those of one process, by endpoint."""
+    """Offers of one process, by endpoint."""
 
     def __init__(self) -> None:
         self._by_path: dict[EndpointPath, ModelOffer] = {}
@@ -279,16 +279,16 @@ class Offers:
         self._by_path.pop(path, None)
 
     def paths(self) -> list[EndpointPath]:
-        """Where something is offered."""
+        """Return where something is offered."""
         return list(self._by_path)
 
     def card(self, path: EndpointPath) -> Mapping[str, Any] | None:
-        """None: nothing is offered there."""
+        """Return the model's card; None: nothing is offered there."""
         offer = self._by_path.get(path)
         return None if offer is None else offer.card
 
     def handler(self, path: EndpointPath, generate: Generate) -> Callable[[Incoming], None]:
-        """The low-level handler of a generator; each request is given to what is offered when it comes."""
+        """Return the low-level handler of a generator; each request is given to what is offered when it comes."""
         plain = from_generator(generate)
         adapted: tuple[ModelOffer, Callable[[Incoming], None]] | None = None
 

@@ -27,15 +27,15 @@ class KeysOwner(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where keys are."""
+        """Return where keys are kept."""
 
     @property
     def registry(self) -> Registry:
-        """Keeps keys under the process's lease."""
+        """Return what keeps keys under the process's lease."""
 
     @property
     def served(self) -> list[Served]:
-        """The endpoints of this process."""
+        """Return the endpoints of this process."""
 
     async def ready(self) -> None:
         """Wait until the store can be asked."""
@@ -48,7 +48,7 @@ class EtcdClient:
         self._runtime = runtime
 
     def primary_lease_id(self) -> int:
-        """The id of this process: the one under which its endpoints are served."""
+        """Return the id of this process: the one under which its endpoints are served."""
         return self._runtime.id
 
     async def kv_create(self, key: str, value: bytes, lease_id: int | None = None) -> None:
@@ -56,7 +56,7 @@ class EtcdClient:
         await self._create(key, value, lease_id, anew=True)
 
     async def kv_create_or_validate(self, key: str, value: bytes, lease_id: int | None = None) -> None:
-        """The same; fine too where the key has this value."""
+        """Create a key; fine too where it has this value."""
         await self._create(key, value, lease_id, anew=False)
 
     async def kv_put(self, key: str, value: bytes, lease_id: int | None = None) -> None:
@@ -66,13 +66,16 @@ class EtcdClient:
         await self._runtime.registry.put(key, value)
 
     async def kv_get_prefix(self, prefix: str) -> list[dict[str, Any]]:
-        """All keys that begin so, in order: `key`, `value` (bytes) and `mod_revision`."""
+        """Return all keys that begin so, in order: `key`, `value` (bytes) and `mod_revision`."""
         await self._runtime.ready()
         snapshot = await self._runtime.store.read(prefix)
         return [{"key": entry.key, "value": entry.value, "mod_revision": entry.revision} for entry in snapshot.entries]
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """With the primary id: no endpoint of this process is routed to any more, nor found; it runs on."""
+        """Revoke a lease.
+
+        With the primary id: no endpoint of this process is routed to any more, nor found; it runs on.
+        """
         self._check("", lease_id)
         for served in self._runtime.served:
             await served.stop()
@@ -112,7 +115,7 @@ class EtcdKvCache:
     async def create(
         cls, etcd_client: EtcdClient, prefix: str, initial_values: Mapping[str, str | bytes]
     ) -> EtcdKvCache:
-        """Keys that are there already keep their values."""
+        """Create the keys; those that are there already keep their values."""
         made = cls.__new__(cls)
         made._client, made._prefix = etcd_client, prefix
         there = await made.get_all()
@@ -125,11 +128,11 @@ class EtcdKvCache:
     _prefix: str
 
     async def get(self, key: str) -> bytes | None:
-        """The value of one key; None where it is not there."""
+        """Return the value of one key; None where it is not there."""
         return (await self.get_all()).get(key)
 
     async def get_all(self) -> dict[str, bytes]:
-        """All of them, without the prefix."""
+        """Return all values, without the prefix."""
         entries = await self._client.kv_get_prefix(self._prefix)
         return {entry["key"].removeprefix(self._prefix): entry["value"] for entry in entries}
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class RouterMode(enum.Enum):
-    """How an instance is picked."""
+    """Mode of picking an instance."""
 
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"

@@ -24,12 +24,12 @@ configure_logger = configure_dynamo_logging
 
 
 def log_level_mapping(level: str) -> int:
-    """The number of a level of `DYN_LOG`; that of `info` for an unknown one."""
+    """Return the number of a level of `DYN_LOG`; that of `info` for an unknown one."""
     return LEVELS.get(level.strip().lower(), LEVELS["info"])
 
 
 def get_bool_env_var(name: str, default: str = "false") -> bool:
-    """Whether a variable says 1, true, yes or on."""
+    """Tell whether a variable says 1, true, yes or on."""
     return os.getenv(name, default).strip().lower() in _TRUE
 
 

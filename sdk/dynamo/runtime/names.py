@@ -22,7 +22,7 @@ ALL_NAMESPACES: Final = "_all"
 
 
 def new_id() -> int:
-    """A random id of 53 bits (exact in JSON numbers), never 0."""
+    """Make a random id of 53 bits (exact in JSON numbers), never 0."""
     return secrets.randbits(53) or 1
 
 
@@ -61,7 +61,7 @@ class InstanceKey(NamedTuple):
 
 
 def hex_id(value: int) -> str:
-    """An id as it stands in subjects and keys: 14 hexadecimal digits."""
+    """Write an id as it stands in subjects and keys: 14 hexadecimal digits."""
     return f"{value:014x}"
 
 
@@ -76,20 +76,26 @@ def control_subject(key: InstanceKey) -> str:
 
 
 def gone_subject(key: InstanceKey, client: int | str) -> str:
-    """Where the bus tells an instance that a client no longer listens; `client` may be `*`."""
+    """Return the subject where the bus tells an instance that a client no longer listens; `client` may be `*`."""
     ns, component, endpoint = key.path
     who = client if isinstance(client, str) else hex_id(client)
     return f"dyn.{ns}.ep.{component}.{endpoint}.{hex_id(key.id)}.gone.{who}"
 
 
 def kv_subject(namespace: str, component: str, instance: int | str) -> str:
-    """Where an instance says what its KV cache gains and loses; `instance` may be `*` to listen to all of them."""
+    """Return the subject where an instance says what its KV cache gains and loses.
+
+    `instance` may be `*`: all of them.
+    """
     who = instance if isinstance(instance, str) else hex_id(instance)
     return f"dyn.{namespace}.kv.{component}.{who}"
 
 
 def router_subject(namespace: str, client: int | str) -> str:
-    """Where a frontend says what it has sent to whom; `client` may be `*` to listen to all of them."""
+    """Return the subject where a frontend says what it has sent to whom.
+
+    `client` may be `*` to listen to all of them.
+    """
     who = client if isinstance(client, str) else hex_id(client)
     return f"dyn.{namespace}.router.{who}"
 
@@ -99,7 +105,7 @@ def frame_subject(namespace: str, client: int) -> str:
 
 
 def reply_subject(namespace: str, client: int, stream: int | str) -> str:
-    """Where answers to one request go; `stream` may be `*` to listen to all of them."""
+    """Return the subject where answers to one request go; `stream` may be `*` to listen to all of them."""
     return f"dyn.{namespace}.in.{hex_id(client)}.r.{stream}"
 
 
@@ -113,7 +119,7 @@ def instance_key(key: InstanceKey) -> str:
 
 
 def parse_instance_key(key: str) -> InstanceKey:
-    """The inverse of `instance_key`; `InvalidArgument` for anything else."""
+    """Read what `instance_key` wrote; `InvalidArgument` for anything else."""
     parts = key.removeprefix(INSTANCES).split("/")
     if not key.startswith(INSTANCES) or len(parts) != 4:
         raise InvalidArgument(f"{key!r} is no instance key")

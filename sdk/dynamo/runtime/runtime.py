@@ -72,7 +72,7 @@ class DistributedRuntime:
 
     @classmethod
     def over(cls, parts: Backends) -> DistributedRuntime:
-        """Over these adapters, connected or not."""
+        """Make a runtime over these adapters, connected or not."""
         made = cls.__new__(cls)
         made._loop = None
         made._compose(parts)
@@ -114,7 +114,7 @@ class DistributedRuntime:
 
     @classmethod
     async def create(cls, config: RuntimeConfig | None = None, *, static: bool = False) -> DistributedRuntime:
-        """Over etcd and NATS; waits for both, says so, and gives up after the configuration's limit.
+        """Make a runtime over etcd and NATS; waits for both, says so, and gives up after the configuration's limit.
 
         `static`: over NATS alone, see `dynamo.runtime.discovery.static`.
         """
@@ -124,7 +124,7 @@ class DistributedRuntime:
     async def in_memory(
         cls, world: MemoryWorld | None = None, *, config: RuntimeConfig | None = None
     ) -> DistributedRuntime:
-        """Inside this process; runtimes of the same world see each other."""
+        """Make a runtime inside this process; runtimes of the same world see each other."""
         return await cls.over(in_memory(world or MemoryWorld(), config))._opened()
 
     async def _opened(self) -> DistributedRuntime:
@@ -155,25 +155,25 @@ class DistributedRuntime:
         return Namespace(self, name)
 
     def endpoint(self, path: str | EndpointPath) -> Endpoint:
-        """`ns.comp.ep` or `dyn://ns.comp.ep`."""
+        """Return the endpoint `ns.comp.ep` or `dyn://ns.comp.ep`."""
         return Endpoint(self, path if isinstance(path, EndpointPath) else EndpointPath.parse(path))
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that it was given, else the running one."""
+        """Return the loop that it was given, else the running one."""
         return self._loop or asyncio.get_running_loop()
 
     def etcd_client(self) -> EtcdClient | None:
-        """For keys of the program's own; None where the runtime is static."""
+        """Return a client for keys of the program's own; None where the runtime is static."""
         from dynamo.runtime.etcd_client import EtcdClient
 
         return None if self._static else EtcdClient(self)
 
     def primary_token(self) -> CancellationToken:
-        """Cancelled when the runtime shuts down; `cancel()` shuts it down."""
+        """Return a token that is cancelled when the runtime shuts down; `cancel()` shuts it down."""
         return self._token(self.shutdown)
 
     def child_token(self) -> CancellationToken:
-        """The same, but its `cancel()` ends nothing else."""
+        """Return a token that is cancelled likewise, but whose `cancel()` ends nothing else."""
         return self._token(None)
 
     def _token(self, on_cancel: Callable[[], object] | None) -> CancellationToken:
@@ -185,24 +185,24 @@ class DistributedRuntime:
 
     @staticmethod
     def detached() -> NoReturn:
-        """Refused: no runtime is found by itself."""
+        """Refuse: no runtime is found by itself."""
         refuse("DistributedRuntime.detached")
 
     def to_capsule(self) -> NoReturn:
-        """Refused: there is no native library."""
+        """Refuse: there is no native library."""
         refuse("DistributedRuntime.to_capsule")
 
     @property
     def served(self) -> list[Served]:
-        """The endpoints of this process."""
+        """Return the endpoints of this process."""
         return list(self._served)
 
     def set_health_status(self, ready: bool) -> None:
-        """What `/health` says from now on, whatever the endpoints say."""
+        """Set what `/health` says from now on, whatever the endpoints say."""
         self.health = ready
 
     def system_status_server_url(self) -> str | None:
-        """Where `/health` of this process is; None where `DYN_SYSTEM_PORT` doesn't ask for it."""
+        """Return the URL of `/health` of this process; None where `DYN_SYSTEM_PORT` doesn't ask for it."""
         return self.system_url
 
     def register_engine_route(self, route_name: str, callback: Callback) -> None:
@@ -231,7 +231,7 @@ class DistributedRuntime:
         self._on_close.append(callback)
 
     async def client(self, path: EndpointPath, mode: RouterMode | str | None = None) -> Client:
-        """A client of an endpoint; requests may be sent when this returns."""
+        """Make a client of an endpoint; requests may be sent when this returns."""
         await self.ready()
         await self.caller.listen(path.namespace)
         view = await self.registry.watch(path.namespace, "other")
@@ -363,7 +363,7 @@ class _Closing:
 
 
 def _wake() -> None:
-    """Nothing to do: the loop turns."""
+    """Do nothing: the loop turns."""
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import openai
 import pytest
 from tests.llm.conftest import byte_level_file, checkout
-from tests.system.conftest import Process, Stack, eventually
+from tests.processes import Process
+from tests.system.conftest import Stack, eventually
 
 __all__ = ["byte_level_file", "checkout"]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,12 +29,8 @@ class Deployment:
         return self.run(PROGRAMS / f"{name}.py", *arguments)
 
     def run(self, file: Path, *arguments: str, name: str = "") -> Process:
-        process = Process(
-            name or f"{file.stem}-{len(self.stack.processes)}", [sys.executable, str(file), *arguments],
-            self.stack.folder, self.stack.env,
-        )  # fmt: skip
-        self.stack.processes.append(process)
-        return process
+        name = name or f"{file.stem}-{len(self.stack.processes)}"
+        return self.stack.start(name, [sys.executable, str(file), *arguments], self.stack.env)
 
     def serves(self, model: str, *by: Process) -> None:
         """Return once the frontend has the model; fails at once where one of the processes has ended."""

@@ -15,7 +15,8 @@ import pytest
 import tritonclient.grpc as triton
 from tests.ages.llm.conftest import PROGRAMS, Deployment
 from tests.fixtures_etcd import free_ports
-from tests.system.conftest import Process, eventually
+from tests.processes import Process
+from tests.system.conftest import eventually
 
 from dynamo.llm import card_from_dict
 from dynamo.runtime import DistributedRuntime, Instance, RuntimeConfig
@@ -194,15 +195,15 @@ def test_a_processor_of_late_2025(deployment: Deployment, by: str) -> None:
 
 
 def test_engines_and_inputs_of_2026(deployment: Deployment) -> None:
-    """A simulated engine as a worker, and a frontend of one's own that finds it and others."""
+    """A simulated engine as a worker, and a frontend of your own that finds it and others."""
     worker = deployment.program("entry_1_x", "Mocker", "dyn://test.backend.generate", "0")
     deployment.serves("entered", worker)
     assert deployment.say("entered", "hello", max_tokens=5)
     (port,) = free_ports(1)
     front = deployment.program("entry_1_x", "Dynamic", "http", str(port))
     assert front.ready_line()["url"].endswith(f":{port}")
-    found = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10).json()
-    assert [model["id"] for model in found["data"]] == ["entered"]
+    answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10).json()
+    assert [model["id"] for model in answer["data"]] == ["entered"]
     leaves_well(front)
     leaves_well(worker)
 

@@ -66,7 +66,7 @@ def test_an_installation_without_a_layer_is_told_what_to_install(monkeypatch: py
 
 
 def test_the_table_of_names_follows_what_can_be_imported() -> None:
-    """Every name of the original has a state; what is promised here and not the original's is our own."""
+    """Every name of NVIDIA Dynamo has a state; what is promised here and not NVIDIA Dynamo's is our own."""
     rows = list(python_llm.rows())
     assert [row for row in rows if not all(row)] == []
     assert {state for _, _, state, _ in rows} <= {"works", "refused", "not there"}
@@ -75,6 +75,6 @@ def test_the_table_of_names_follows_what_can_be_imported() -> None:
         importable = name == "exceptions" or hasattr(module, name)
         assert importable == (state != "not there"), name
     refused = [getattr(module, name) for name, _, state, _ in rows if state == "refused"]
-    for one in refused:
-        with pytest.raises(InvalidArgument, match=f"dynamo.llm.{one.__name__}: "):
-            asyncio.run(one()) if asyncio.iscoroutinefunction(one) else one()
+    for refusal in refused:
+        with pytest.raises(InvalidArgument, match=f"dynamo.llm.{refusal.__name__}: "):
+            asyncio.run(refusal()) if asyncio.iscoroutinefunction(refusal) else refusal()

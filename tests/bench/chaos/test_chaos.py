@@ -26,14 +26,14 @@ def chaos(folder: Path, *flags: str) -> subprocess.Popen[str]:
 
 def running(folder: Path) -> list[int]:
     """The processes that were started with this folder for temporary files."""
-    wanted, found = f"TMPDIR={folder}".encode(), []
+    wanted, processes = f"TMPDIR={folder}".encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if wanted in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
+                processes.append(int(environ.parent.name))
         except OSError:
             continue  # gone, or somebody else's
-    return found
+    return processes
 
 
 def test_a_short_seed_has_no_violation(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ A, B = "00000000000001", "0000000000000b"
 
 
 def servers(*ids: str, **changes: Any) -> Servers:
-    keys = frozenset(f"dynamo/instances/chaos/backend/generate/{one}" for one in ids)
-    return replace(Servers(keys | {"dynamo/epoch"}, tuple((f"dyn.chaos.ep.b.g.{one}.req",) for one in ids)), **changes)
+    keys = frozenset(f"dynamo/instances/chaos/backend/generate/{entry}" for entry in ids)
+    return replace(
+        Servers(keys | {"dynamo/epoch"}, tuple((f"dyn.chaos.ep.b.g.{entry}.req",) for entry in ids)), **changes
+    )
 
 
 def test_what_stays_the_same_is_no_leak() -> None:

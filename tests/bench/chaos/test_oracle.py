@@ -39,7 +39,7 @@ def failed(code: str = "worker_lost", **changes: Any) -> Record:
 
 
 def kinds(record: Record, *windows: Window, stalls: tuple[Window, ...] = ()) -> list[str]:
-    return [one.kind for one in judge([record], Facts(windows, stalls, OVERHEAD))]
+    return [entry.kind for entry in judge([record], Facts(windows, stalls, OVERHEAD))]
 
 
 FAULT = Window("nats", "kill", 95.0, 99.0)

@@ -17,8 +17,8 @@ def test_the_same_seed_is_the_same_schedule(seed: int) -> None:
     made = schedule(seed, 600, TARGETS)
     assert made == schedule(seed, 600, TARGETS)
     assert made != schedule(seed + 1, 600, TARGETS)
-    assert all(one.at > 0 and one.end <= 600 and one.seconds > 0 for one in made)
-    assert [one.at for one in made] == sorted(one.at for one in made)
+    assert all(item.at > 0 and item.end <= 600 and item.seconds > 0 for item in made)
+    assert [item.at for item in made] == sorted(item.at for item in made)
     short = schedule(seed, 60, TARGETS)
     assert short == made[: len(short)]
 
@@ -27,28 +27,28 @@ def test_the_same_seed_is_the_same_schedule(seed: int) -> None:
 def test_somebody_is_always_there(seed: int) -> None:
     """A target has one fault at a time and rests after it; half of the workers and a frontend stay."""
     made = schedule(seed, 600, TARGETS)
-    for one in made:
-        near = [x for x in made if x is not one and x.at <= one.at < x.end + REST]
-        assert one.target not in {x.target for x in near}
+    for item in made:
+        near = [x for x in made if x is not item and x.at <= item.at < x.end + REST]
+        assert item.target not in {x.target for x in near}
         beside = Counter(sort_of(x.target) for x in near)
-        assert beside["worker"] <= (1 if sort_of(one.target) == "worker" else 2)
-        if sort_of(one.target) == "frontend":
+        assert beside["worker"] <= (1 if sort_of(item.target) == "worker" else 2)
+        if sort_of(item.target) == "frontend":
             assert beside["frontend"] == 0
 
 
 def test_all_kinds_come() -> None:
     """Five runs of ten minutes have nearly every fault for everybody."""
-    made = [one for seed in range(5) for one in schedule(seed, 600, TARGETS)]
+    made = [fault for seed in range(5) for fault in schedule(seed, 600, TARGETS)]
     assert len(made) > 400
-    assert {one.target for one in made} == set(TARGETS)
-    assert len({(sort_of(one.target), one.kind) for one in made}) >= 26
+    assert {item.target for item in made} == set(TARGETS)
+    assert len({(sort_of(item.target), item.kind) for item in made}) >= 26
 
 
 def test_what_a_machine_can_not_do_is_left_out() -> None:
     """Without a network of its own a run has the other faults of its seed."""
     rest = schedule(1, 600, TARGETS, without=APART)
-    assert rest == [one for one in schedule(1, 600, TARGETS) if not one.kind.startswith(APART)]
-    assert {one.kind for one in rest} == {"kill", "pause", "slow", "leave", "empty"}
+    assert rest == [fault for fault in schedule(1, 600, TARGETS) if not fault.kind.startswith(APART)]
+    assert {fault.kind for fault in rest} == {"kill", "pause", "slow", "leave", "empty"}
 
 
 def test_each_fault_of_the_network_is_a_rule_for_one_link() -> None:

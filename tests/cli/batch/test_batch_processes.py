@@ -1,37 +1,20 @@
 """in=batch as its users start it: a thousand lines on the mocker, killed half-way, gone on with."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
 
-PROGRAM = [sys.executable, "-m", "dynamo.cli.run"]
 LINES = 1000
 pytestmark = pytest.mark.processes
 
 
-def environment(folder: Path) -> dict[str, str]:
-    names = ("ETCD_ENDPOINTS", "NATS_SERVER", "DYN_LOG")
-    plain = {name: value for name, value in os.environ.items() if name not in names}
-    return {**plain, "XDG_STATE_HOME": str(folder), "DYN_TOKEN_ECHO_DELAY_MS": "0"}
-
-
 def written(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
-
-
-def run(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *words], env=environment(folder), capture_output=True, text=True, timeout=110, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -49,39 +32,36 @@ def words(tmp_path: Path) -> list[str]:
 @pytest.mark.timeout(240)
 def test_a_batch_that_is_killed_half_way_loses_and_doubles_nothing(tmp_path: Path, words: list[str]) -> None:
     """SIGKILL in the middle, the same line again: a thousand lines, each once, exact counts."""
-    with (tmp_path / "log").open("wb") as log:
-        first = subprocess.Popen([*PROGRAM, *words], env=environment(tmp_path), stdout=log, stderr=log)
+    output = tmp_path / "output.jsonl"
+    half = LINES // 2
+    first = Process("first", [*RUN, *words], tmp_path, quick_environment(tmp_path))
     try:
-        output = tmp_path / "output.jsonl"
-        half = LINES // 2
         deadline = time.monotonic() + 100
         while not output.exists() or output.read_bytes().count(b"\n") < half:
-            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-            assert first.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, first.text()
+            assert first.popen.poll() is None, first.text()
             time.sleep(0.005)
-        first.send_signal(signal.SIGKILL)
     finally:
         first.kill()
-        first.wait()
     before = output.read_bytes().count(b"\n")
     assert half <= before < LINES
-    done = run(words, tmp_path)
+    done = piped(tmp_path, "", *words)
     assert done.returncode == 0, done.stderr
     assert f"of {LINES} lines were in" in done.stderr
     assert f"With the runs before: {LINES} lines" in done.stderr
     assert f"{8 * LINES} tokens out" in done.stderr
-    found = written(tmp_path)
-    names = [line["text"].removeprefix("prompt ") if "text" in line else line["custom_id"] for line in found]
+    files = written(tmp_path)
+    names = [line["text"].removeprefix("prompt ") if "text" in line else line["custom_id"] for line in files]
     assert sorted(map(int, names)) == list(range(LINES))
-    assert {line["tokens_out"] for line in found if "text" in line} == {8}
-    assert {line["response"]["body"]["usage"]["completion_tokens"] for line in found if "text" not in line} == {8}
+    assert {line["tokens_out"] for line in files if "text" in line} == {8}
+    assert {line["response"]["body"]["usage"]["completion_tokens"] for line in files if "text" not in line} == {8}
     assert not (tmp_path / "output.jsonl.progress").exists()
 
 
 def test_order_and_bad_lines(tmp_path: Path) -> None:
     """Answers in the input's order; a bad line is told, stands in the output and does not end the run."""
     (tmp_path / "in.jsonl").write_text('{"text": "one"}\nnot json\n\n{"text": "three"}\n')
-    done = run([f"in=batch:{tmp_path}/in.jsonl", "out=echo", "--batch-ordered"], tmp_path)
+    done = piped(tmp_path, "", f"in=batch:{tmp_path}/in.jsonl", "out=echo", "--batch-ordered")
     assert done.returncode == 1
     assert "line 2: no JSON" in done.stderr
     assert "Ran 3 files in" in done.stderr
@@ -89,7 +69,7 @@ def test_order_and_bad_lines(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
-    """The original's sentence, exit code 1."""
-    done = run([f"in=batch:{tmp_path}", "out=mocker", "--model-path", "/does/not/exist"], tmp_path)
+    """NVIDIA Dynamo's sentence, exit code 1."""
+    done = piped(tmp_path, "", f"in=batch:{tmp_path}", "out=mocker", "--model-path", "/does/not/exist")
     assert done.returncode == 1
     assert done.stderr == f"error: Missing or not a file: {tmp_path}. Should be a JSON Lines file.\n"

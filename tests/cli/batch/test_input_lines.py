@@ -60,7 +60,7 @@ def test_lines_are_numbered_and_names_are_unique() -> None:
 
 
 def test_a_prompt_is_answered_in_the_known_keys() -> None:
-    """The line has the original's keys, in its order."""
+    """The line has NVIDIA Dynamo's keys, in its order."""
     completion = {
         "choices": [{"message": {"content": "Paris."}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}
     }  # fmt: skip
@@ -81,7 +81,7 @@ def test_failures_keep_the_form_of_their_line() -> None:
     assert output_lines.of_bad(Bad(4, "url", "b")).line["error"]["message"] == "line 4: url"
 
 
-def test_the_statistics_are_the_originals() -> None:
+def test_the_statistics_are_those_of_nvidia_dynamo() -> None:
     """Rates are over whole seconds, at least one."""
     totals = Totals()
     totals.add(Outcome(1, {}, 10, 100))

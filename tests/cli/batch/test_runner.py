@@ -7,7 +7,7 @@ import pytest
 
 from dynamo.cli.batch.input_lines import Entry, Prompt
 from dynamo.cli.batch.output_lines import Outcome
-from dynamo.cli.batch.progress import told
+from dynamo.cli.batch.progress import bar_text
 from dynamo.cli.batch.runner import AHEAD, ask_all
 
 
@@ -61,5 +61,5 @@ def test_a_full_disk_ends_the_run() -> None:
 
 def test_progress_is_told_with_its_rate() -> None:
     """Where there is no terminal, a line says how far it is, how fast, and how long it will take."""
-    assert told(600, 1000, 400, 10.0) == "batch: 600 of 1000 lines (40.0/s, about 10 s left)"
-    assert told(0, 1000, 0, 5.0) == "batch: 0 of 1000 lines (0.0/s)"
+    assert bar_text(600, 1000, 400, 10.0) == "batch: 600 of 1000 lines (40.0/s, about 10 s left)"
+    assert bar_text(0, 1000, 0, 5.0) == "batch: 0 of 1000 lines (0.0/s)"

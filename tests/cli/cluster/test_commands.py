@@ -112,13 +112,13 @@ def test_several_documents_and_lists() -> None:
 
 def test_namespaces() -> None:
     """The file's, else the flag's, else the context's; two that differ are a mistake."""
-    found = manifests(f"{PIPELINE}---\n{SECRET.replace('token', 't, namespace: own')}", "x")
-    assert [(n.name, n.namespace, n.is_pipeline) for n in placed(found, None, "ctx")] == [
+    documents = manifests(f"{PIPELINE}---\n{SECRET.replace('token', 't, namespace: own')}", "x")
+    assert [(n.name, n.namespace, n.is_pipeline) for n in placed(documents, None, "ctx")] == [
         ("mocker", "ctx", True), ("t", "own", False),
     ]  # fmt: skip
-    assert placed(found, "own", "ctx")[0].namespace == "own"
+    assert placed(documents, "own", "ctx")[0].namespace == "own"
     with pytest.raises(ClusterError, match="has namespace own in the file, but you said -n other"):
-        placed(found, "other", "ctx")
+        placed(documents, "other", "ctx")
 
 
 def test_outcomes_are_kubectl_s_words() -> None:

@@ -22,17 +22,17 @@ def test_the_first_file_that_says_something_wins() -> None:
     """Contexts of all files, the first one of a name, the first choice of one in use."""
     first = {"contexts": [entry("a", namespace="one")]}
     second = {"current-context": "b", "contexts": [entry("a", namespace="two"), entry("b")]}
-    found = merge([first, None, second])
-    assert [(c.name, c.namespace) for c in found.contexts] == [("a", "one"), ("b", "default")]
-    assert found.context(None) == found.context("b")
-    assert found.context("c") is None
+    result = merge([first, None, second])
+    assert [(c.name, c.namespace) for c in result.contexts] == [("a", "one"), ("b", "default")]
+    assert result.context(None) == result.context("b")
+    assert result.context("c") is None
 
 
 def test_nonsense_is_passed_over() -> None:
     """What is no context isn't one; nothing in use is nobody's context."""
-    found = merge([[], {"contexts": [None, {"name": "x"}, {"name": "y", "context": []}]}])
-    assert found.contexts == ()
-    assert found.context(None) is None
+    result = merge([[], {"contexts": [None, {"name": "x"}, {"name": "y", "context": []}]}])
+    assert result.contexts == ()
+    assert result.context(None) is None
 
 
 def test_files_that_are_not_there_are_no_mistake(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ def saying(folder: Path, data: bytes) -> Iterator[None]:
         server.listen()
 
         def answer() -> None:
-            one, _ = server.accept()
-            with one:
-                one.sendall(data)
+            first, _ = server.accept()
+            with first:
+                first.sendall(data)
 
         thread = threading.Thread(target=answer)
         thread.start()

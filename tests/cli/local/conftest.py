@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.environments import environment
+from tests.processes import DYNAMO, Lines, living
+from tests.waiting import eventually
 
 PIPELINE = """\
 apiVersion: dynamo.dev/v1alpha1
@@ -41,68 +41,14 @@ def fake_packages(folder: Path) -> Path:
     return folder
 
 
-class Up:
-    """A running `dynamo` command, its output line by line."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dynamo.cli", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
-        self.seen: list[str] = []
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
-
-    def wait_for(self, text: str, times: int = 1, within: float = DEADLINE) -> str:
-        """The line that holds `text` for the nth time."""
-        deadline = time.monotonic() + within
-        while True:
-            line = self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
-            assert line is not None, f"ended without {text!r}:\n" + "\n".join(self.seen)
-            self.seen.append(line)
-            if text in line:
-                times -= 1
-                if times == 0:
-                    return line
-
-    def end(self) -> str:
-        """Wait for its end; everything it wrote."""
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        while (line := self._lines.get(timeout=DEADLINE)) is not None:
-            self.seen.append(line)
-        self._lines.put(None)
-        return "\n".join(self.seen)
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
 class Workplace:
     """A folder with a pipeline file, its own state home, and every command run there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.environment = {k: v for k, v in os.environ.items() if k not in ("ETCD_ENDPOINTS", "NATS_SERVER")}
-        self.environment["XDG_STATE_HOME"] = str(self.state)
-        self._running: list[Up] = []
+        self.environment = environment(self.state)
+        self._running: list[Lines] = []
 
     def fake(self, **behaviour: dict[str, Any]) -> None:
         """Put stand-ins in the place of frontend and worker; says how they misbehave."""
@@ -115,42 +61,27 @@ class Workplace:
         file.write_text(text or PIPELINE.format(name=name, replicas=replicas))
         return file
 
-    def up(self, *arguments: str | Path) -> Up:
+    def up(self, *arguments: str | Path) -> Lines:
         words = [str(a) for a in arguments]
-        command = Up(
-            ["up", *words, *([] if "--http-port" in words else ["--http-port", "0"])], self.environment, self.folder
-        )
-        self._running.append(command)
-        return command
+        port = [] if "--http-port" in words else ["--http-port", "0"]
+        self._running.append(Lines([*DYNAMO, "up", *words, *port], self.environment, self.folder, DEADLINE))
+        return self._running[-1]
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "dynamo.cli"]
+        return [*DYNAMO]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "dynamo.cli", *arguments],
+            [*DYNAMO, *arguments],
             capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=DEADLINE, check=False,
         )  # fmt: skip
 
     def processes(self) -> dict[int, str]:
         """Every living process that was started from here, however far down."""
-        mark = f"XDG_STATE_HOME={self.state}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
-            try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-        return found
+        return living("XDG_STATE_HOME", self.state)
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not condition():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.02)
+        eventually(what, condition, DEADLINE)
 
     def nothing_left(self) -> None:
         """No process of ours lives, or it is gone in a moment."""

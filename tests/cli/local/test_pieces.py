@@ -190,10 +190,10 @@ def test_ps_tables() -> None:
     assert "dead" in table(rows([(state_of(7), False)], 90.0, wide=True))[1]
     crashed = state_of(7)
     crashed.parts[0].ended = "killed by signal 11 (SIGSEGV): " + "x" * 400
-    told = table(rows([(crashed, True)], 90.0, wide=False))
-    assert told[0].endswith("REASON")
-    assert "started again: killed by signal 11 (SIGSEGV): x" in told[1]
-    assert (len(told[1]) < 250, len(table(rows([(crashed, True)], 90.0, wide=True))[1]) > 400) == (True, True)
+    lines = table(rows([(crashed, True)], 90.0, wide=False))
+    assert lines[0].endswith("REASON")
+    assert "started again: killed by signal 11 (SIGSEGV): x" in lines[1]
+    assert (len(lines[1]) < 250, len(table(rows([(crashed, True)], 90.0, wide=True))[1]) > 400) == (True, True)
     assert [age(s) for s in (5, 300, 7300, 200_000)] == ["5s", "5m", "2h", "2d"]
 
 

@@ -197,8 +197,8 @@ def test_running_servers_are_used(place: Workplace) -> None:
 def test_two_pipelines_of_one_file(place: Workplace) -> None:
     """One etcd and one NATS, a frontend each, labels with the pipeline's name."""
     place.fake()
-    one, two = (place.write(name).read_text() for name in ("one", "two"))
-    up = place.up(place.write("both", text=f"{one}---\n{two}"))
+    first, second = (place.write(name).read_text() for name in ("one", "two"))
+    up = place.up(place.write("both", text=f"{first}---\n{second}"))
     up.wait_for("curl ", times=2)
     listed = {s["pipeline"]: s for s in json.loads(place.run("ps", "--json").stdout)}
     assert listed["one"]["url"] != listed["two"]["url"]

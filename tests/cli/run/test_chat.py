@@ -126,10 +126,10 @@ def test_leaving_early_is_a_disconnect() -> None:
     assert app.disconnected
 
 
-@pytest.mark.parametrize(("wanted", "found"), [("", "one"), ("two", "two")])
-def test_the_first_model_is_taken_unless_one_is_named(wanted: str, found: str) -> None:
+@pytest.mark.parametrize(("wanted", "expected"), [("", "one"), ("two", "two")])
+def test_the_first_model_is_taken_unless_one_is_named(wanted: str, expected: str) -> None:
     """Without a name the chat is with the first model that is there."""
-    assert asyncio.run(chat.first_model(Client(App()), wanted, print, more_may_come=True)) == found
+    assert asyncio.run(chat.first_model(Client(App()), wanted, print, more_may_come=True)) == expected
 
 
 def test_a_model_that_cannot_come_is_not_waited_for() -> None:
@@ -178,8 +178,8 @@ def test_input_need_not_be_text(tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_bytes("größer\n".encode() * 20_000 + b"\xff tail")
     with file.open() as standard_input:
-        found = asyncio.run(main(standard_input.fileno()))
-    assert found == ["größer"] * 20_000 + ["\ufffd tail"]
+        outcome = asyncio.run(main(standard_input.fileno()))
+    assert outcome == ["größer"] * 20_000 + ["\ufffd tail"]
 
 
 def test_no_history_is_no_obstacle(

@@ -104,8 +104,8 @@ def test_what_nobody_can_do(line: str, model: str, says: str) -> None:
 def test_a_gguf_file_is_mistral_rs_where_llama_cpp_is_not_there() -> None:
     """What is installed of the two is taken; a folder is never llama.cpp's."""
     for model in ("m.gguf", "folder"):
-        found = decide(split(["in=http"]), model=model, terminal=True, installed=["mistralrs"])
-        assert found == Roles("http", "mistralrs")
+        roles = decide(split(["in=http"]), model=model, terminal=True, installed=["mistralrs"])
+        assert roles == Roles("http", "mistralrs")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_gguf_file_is_mistral_rs_where_llama_cpp_is_not_there() -> None:
     ],
 )
 def test_paths_have_defaults(text: str, path: str) -> None:
-    """A short path is filled up as the original does it, a long one joins its end."""
+    """A short path is filled up as NVIDIA Dynamo does it, a long one joins its end."""
     assert str(read_path(text)) == path
 
 

@@ -65,11 +65,11 @@ def test_http_has_the_known_port() -> None:
 
 
 def test_old_flags_are_accepted_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags of the original that change nothing are named, not silently dropped."""
+    """Flags of NVIDIA Dynamo that change nothing are named, not silently dropped."""
     asked = understood("in=http out=mocker --kv-waiting-requests-weight 1.0 --request-plane tcp")
     assert asked.settings.http_port == 8080
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in told] == ["--kv-waiting-requests-weight", "--request-plane"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["--kv-waiting-requests-weight", "--request-plane"]
 
 
 def test_a_description_is_for_gguf_files() -> None:
@@ -97,8 +97,8 @@ def test_the_first_gpu_is_sglangs(tmp_path: Path) -> None:
 def test_https_reaches_the_frontend() -> None:
     """The certificate's flags are the frontend's own."""
     asked = understood("in=http out=mocker --tls-cert-path a --tls-key-path b")
-    found = frontend_settings(asked.roles, asked.settings)
-    assert (found.tls.cert_path, found.tls.key_path) == ("a", "b")
+    settings = frontend_settings(asked.roles, asked.settings)
+    assert (settings.tls.cert_path, settings.tls.key_path) == ("a", "b")
 
 
 def test_a_worker_answers_for_its_load() -> None:
@@ -110,10 +110,10 @@ def test_a_worker_answers_for_its_load() -> None:
 
 
 def test_a_value_may_follow_an_equals_sign() -> None:
-    """--use-kv-events=true is how the original's usage line writes it."""
+    """--use-kv-events=true is how NVIDIA Dynamo's usage line writes it."""
     asked = understood("in=http out=dyn --use-kv-events=false --router-replica-sync=false --router-temperature=0.5")
-    found = frontend_settings(asked.roles, asked.settings)
-    assert (found.kv.follow_events, found.kv.replica_sync) == (False, False)
+    settings = frontend_settings(asked.roles, asked.settings)
+    assert (settings.kv.follow_events, settings.kv.replica_sync) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_a_mistake_is_one_sentence(line: str, code: int, says: str, capsys: pyte
 def test_help_explains_both_sides(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Asked anywhere, or without arguments, dynamo-run says how it is used and exits well."""
     assert run(line.split()) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("in=", "out=", "llamacpp", "echo_core", "--http-port", "ETCD_ENDPOINTS"))
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("in=", "out=", "llamacpp", "echo_core", "--http-port", "ETCD_ENDPOINTS"))
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,9 +213,9 @@ def test_every_flag_says_what_it_does() -> None:
 
 def imported(code: str, typed: str = "") -> set[str]:
     """The modules that a fresh interpreter has after `code`."""
-    told = f"import sys; {code}; sys.stdout.flush(); print(*sorted(sys.modules), file=sys.stderr)"
+    text = f"import sys; {code}; sys.stdout.flush(); print(*sorted(sys.modules), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", told], input=typed, capture_output=True, text=True, check=True, timeout=110
+        [sys.executable, "-c", text], input=typed, capture_output=True, text=True, check=True, timeout=110
     )
     return set(done.stderr.splitlines()[-1].split())
 
@@ -308,5 +308,5 @@ def test_tab_completes_after_dynamo_run(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_one_script_completes_all_programs(shell: str) -> None:
     """`dynamo completion` covers the console scripts that have flags for people."""
-    told = CliRunner().invoke(completion, [shell]).output
-    assert all(f"_{program.upper().replace('-', '_')}_COMPLETE" in told for program in PROGRAMS)
+    output = CliRunner().invoke(completion, [shell]).output
+    assert all(f"_{program.upper().replace('-', '_')}_COMPLETE" in output for program in PROGRAMS)

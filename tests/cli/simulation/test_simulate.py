@@ -33,27 +33,27 @@ def line(**fields: Any) -> TraceLine:
 
 def sent(*lines: TraceLine, mode: str = "round-robin", workers: int = 1, **arguments: Any) -> tuple[Figures, Cluster]:
     """What came of these lines, an id standing for one block of 64."""
-    found = calls(lines)
+    result = calls(lines)
     cluster = Cluster(Setup(workers, read_arguments(arguments, BLOCK)), mode, Prompts(BLOCK, BLOCK))
-    cluster.run(found)
-    return figures(mode, cluster, min(call.at for call in found if call.at is not None)), cluster
+    cluster.run(result)
+    return figures(mode, cluster, min(call.at for call in result if call.at is not None)), cluster
 
 
 def test_one_request_takes_what_the_formulas_say() -> None:
     """Prefill of its prompt, then a decode step for each further token."""
-    found, _ = sent(line(timestamp=5000.0))
-    assert found.ttft_p50_ms == pytest.approx(prefill_ms(100), abs=1e-5)
-    assert found.itl_p50_ms == found.itl_p99_ms == pytest.approx(decode_ms(2 / 16384), abs=1e-5)
-    assert found.simulated_seconds == pytest.approx((prefill_ms(100) + 2 * decode_ms(2 / 16384)) / 1000)
-    assert found.tokens_per_second == pytest.approx(3 / found.simulated_seconds)
+    figures, _ = sent(line(timestamp=5000.0))
+    assert figures.ttft_p50_ms == pytest.approx(prefill_ms(100), abs=1e-5)
+    assert figures.itl_p50_ms == figures.itl_p99_ms == pytest.approx(decode_ms(2 / 16384), abs=1e-5)
+    assert figures.simulated_seconds == pytest.approx((prefill_ms(100) + 2 * decode_ms(2 / 16384)) / 1000)
+    assert figures.tokens_per_second == pytest.approx(3 / figures.simulated_seconds)
 
 
 def test_a_prompt_that_was_there_is_hit() -> None:
     """The second request finds the first one's whole block, and not the part of a block after it."""
-    found, _ = sent(line(), line(timestamp=1000.0))
-    assert found.hit_ratio == pytest.approx(64 / 200)
-    assert found.ttft_p99_ms == pytest.approx(prefill_ms(100), abs=1e-5)
-    assert found.ttft_p50_ms == pytest.approx(prefill_ms(36), abs=1e-5)
+    figures, _ = sent(line(), line(timestamp=1000.0))
+    assert figures.hit_ratio == pytest.approx(64 / 200)
+    assert figures.ttft_p99_ms == pytest.approx(prefill_ms(100), abs=1e-5)
+    assert figures.ttft_p50_ms == pytest.approx(prefill_ms(36), abs=1e-5)
 
 
 def test_an_answer_that_is_named_can_be_hit() -> None:
@@ -79,26 +79,26 @@ def test_names_are_those_of_the_tokens() -> None:
 def test_a_turn_waits_for_the_answer_before() -> None:
     """It is sent `delay` after the end of the one before of its session, whenever that is."""
     first = line(session_id="a", output_length=50)
-    found, _ = sent(first, line(session_id="a", timestamp=None, delay=250.0, output_length=1, hash_ids=[8, 9]))
+    figures, _ = sent(first, line(session_id="a", timestamp=None, delay=250.0, output_length=1, hash_ids=[8, 9]))
     alone, _ = sent(first)
-    assert found.simulated_seconds == pytest.approx(alone.simulated_seconds + 0.25 + prefill_ms(100) / 1000, abs=1e-7)
+    assert figures.simulated_seconds == pytest.approx(alone.simulated_seconds + 0.25 + prefill_ms(100) / 1000, abs=1e-7)
 
 
 def test_prompts_that_no_engine_takes_are_refused() -> None:
     """As the mocker refuses them; the session goes on, and answers end where the cache does."""
     long = line(input_length=64 * 20, hash_ids=list(range(20)), session_id=1)
-    found, _ = sent(long, line(session_id=1, delay=0.0, output_length=9999), num_gpu_blocks=10, watermark=0.0)
-    assert (found.refused, found.requests) == (1, 1)
-    assert found.tokens_per_second * found.simulated_seconds == pytest.approx(64 * 10 - 1 - 100)
+    figures, _ = sent(long, line(session_id=1, delay=0.0, output_length=9999), num_gpu_blocks=10, watermark=0.0)
+    assert (figures.refused, figures.requests) == (1, 1)
+    assert figures.tokens_per_second * figures.simulated_seconds == pytest.approx(64 * 10 - 1 - 100)
 
 
 def test_a_gap_of_a_preempted_request_is_whole() -> None:
     """A request that is sent back to the queue in the middle: its clients wait, and that is counted."""
     both = [line(output_length=500, hash_ids=[n, n + 1], timestamp=n / 10) for n in (1, 5)]
-    found, _ = sent(*both, num_gpu_blocks=12, watermark=0.0)
+    figures, _ = sent(*both, num_gpu_blocks=12, watermark=0.0)
     alone, _ = sent(both[0], num_gpu_blocks=12, watermark=0.0)
-    assert found.preemptions > 0
-    assert found.itl_p99_ms < 40
+    assert figures.preemptions > 0
+    assert figures.itl_p99_ms < 40
     _, cluster = sent(*both, num_gpu_blocks=12, watermark=0.0)
     assert sum(cluster.seen.gaps.values()) == 2 * 499
     assert max(cluster.seen.gaps) * 1e-9 > 0.3 * alone.simulated_seconds
@@ -109,10 +109,10 @@ def test_ranks_take_what_they_would_as_workers(mode: str) -> None:
     """Six requests at once on one worker of three ranks: two each; in kv mode the same ones are hit again."""
     wave = [line(hash_ids=[n, n + 50], output_length=40) for n in range(6)]
     again = [line(hash_ids=[n, n + 50], timestamp=9000.0) for n in range(6)]
-    found, cluster = sent(*wave, mode=mode, data_parallel_size=3)
+    figures, cluster = sent(*wave, mode=mode, data_parallel_size=3)
     assert len(cluster.engines) == 3
     assert sorted(engine.stepper.scheduler.pool.cached for engine in cluster.engines) == [2 * 2, 2 * 2, 2 * 2]
-    assert found.ttft_p50_ms < sent(*wave, mode=mode)[0].ttft_p50_ms
+    assert figures.ttft_p50_ms < sent(*wave, mode=mode)[0].ttft_p50_ms
     if mode == "kv":
         twice, _ = sent(*wave, *again, mode=mode, data_parallel_size=3)
         assert twice.hit_ratio == pytest.approx(64 / 200)
@@ -141,9 +141,9 @@ def test_the_same_seed_gives_the_same_numbers(mode: str) -> None:
     """Twice the same; everything ends; another seed is another trace."""
 
     def run(seed: int) -> tuple[Figures, int]:
-        found = calls(generate("agent", 120, 1.0, seed))
+        result = calls(generate("agent", 120, 1.0, seed))
         cluster = Cluster(Setup(3, read_arguments({"num_gpu_blocks": 2000}, BLOCK), seed=seed), mode, Prompts(64, 64))
-        cluster.run(found)
+        cluster.run(result)
         assert all(engine.due is None for engine in cluster.engines)
         assert all(engine.stepper.scheduler.pool.used == 0 for engine in cluster.engines)
         return figures(mode, cluster, 0), len(cluster.seen.first)
@@ -177,14 +177,14 @@ def test_a_run_without_events_skips_most_steps() -> None:
 
 def test_the_router_is_worth_it() -> None:
     """Shared prefixes are hit more with the kv router than by any other choice, and the first token comes sooner."""
-    found = {}
+    table = {}
     for mode in ("round-robin", "random", "kv"):
         cluster = Cluster(Setup(4, read_arguments({}, BLOCK)), mode, Prompts(BLOCK, BLOCK))
         cluster.run(calls(generate("shared-prefix", 240, 1.0, 0)))
-        found[mode] = figures(mode, cluster, 0)
-    assert found["kv"].hit_ratio > 0.8
-    assert found["kv"].hit_ratio > max(found["random"].hit_ratio, found["round-robin"].hit_ratio) + 0.1
-    assert found["kv"].ttft_p50_ms <= min(found["random"].ttft_p50_ms, found["round-robin"].ttft_p50_ms)
+        table[mode] = figures(mode, cluster, 0)
+    assert table["kv"].hit_ratio > 0.8
+    assert table["kv"].hit_ratio > max(table["random"].hit_ratio, table["round-robin"].hit_ratio) + 0.1
+    assert table["kv"].ttft_p50_ms <= min(table["random"].ttft_p50_ms, table["round-robin"].ttft_p50_ms)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -192,15 +192,15 @@ def test_made_up_traces_are_readable_and_grow(name: str) -> None:
     """What is written can be read again; every turn begins as the one before ended."""
     made = list(generate(name, 200, 2.0, 3))
     assert len(made) == 200
-    assert all(len(one.hash_ids) == -(-one.input_length // SHAPES[name].block) for one in made)
+    assert all(len(item.hash_ids) == -(-item.input_length // SHAPES[name].block) for item in made)
     before: dict[Any, TraceLine] = {}
-    for one in made:
-        if (last := before.get(one.session_id)) is not None:
-            told = last.hash_ids + (last.output_hash_ids or [])
-            assert one.hash_ids[: len(told)] == told
-            assert one.input_length > last.input_length + last.output_length
-            assert one.delay is not None
-        before[one.session_id] = one
+    for entry in made:
+        if (last := before.get(entry.session_id)) is not None:
+            hashes = last.hash_ids + (last.output_hash_ids or [])
+            assert entry.hash_ids[: len(hashes)] == hashes
+            assert entry.input_length > last.input_length + last.output_length
+            assert entry.delay is not None
+        before[entry.session_id] = entry
     assert len(before) > 10
 
 
@@ -242,12 +242,12 @@ def test_percentiles_count_how_often() -> None:
 def test_a_plot_has_a_line_for_each_mode() -> None:
     """Later first tokens lie further to the right, all requests are at the top; a mode without any is left out."""
     root = ElementTree.fromstring(plot({"kv": [20_000_000] * 9 + [90_000_000], "random": [200_000_000] * 4, "x": []}))
-    lines = [one.attrib["points"].split() for one in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    lines = [entry.attrib["points"].split() for entry in root.iter("{http://www.w3.org/2000/svg}polyline")]
     assert len(lines) == 2
     ends = [tuple(map(float, line[-1].split(","))) for line in lines]
     assert ends[0][0] < ends[1][0]
     assert ends[0][1] == ends[1][1] == 20.0
-    names = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    names = [entry.text for entry in root.iter("{http://www.w3.org/2000/svg}text")]
     assert names[-2:] == ["kv", "random"]
     assert {"10", "100", "1000", "50%"} <= set(names)
     assert plot({}).endswith("</svg>\n")
@@ -265,7 +265,7 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
     assert [text.split()[0] for text in shown.output.splitlines()] == ["router", "kv", "random"]
     first = invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--json")
     assert first.output == invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--json").output
-    assert [one["mode"] for one in json.loads(first.output)] == ["kv", "random"]
+    assert [load["mode"] for load in json.loads(first.output)] == ["kv", "random"]
     drawn = tmp_path / "e.svg"
     assert (
         invoke("--workload", "shared-prefix", "--requests", "60", *shape, "--plot", str(drawn)).output == shown.output

@@ -30,8 +30,8 @@ class Prefill(Echo):
 
 def pools(site: Any, first: Any, second: Any, **options: Any) -> tuple[int, int]:
     """A prefill and a decode worker; their ids."""
-    one = site.worker(first, path="test.prefill.generate", role="prefill", wait=False, **options).id
-    return one, site.worker(second, role="decode", **options).id
+    prefill_id = site.worker(first, path="test.prefill.generate", role="prefill", wait=False, **options).id
+    return prefill_id, site.worker(second, role="decode", **options).id
 
 
 def refusing(incoming: Any) -> None:
@@ -59,20 +59,20 @@ def test_each_part_goes_to_its_pool(make_site: Any, engines: Any, within: Any, m
     ids = pools(site, prefill, decode)
     body = {**HELLO, "n": 2, "nvext": {"extra_fields": ["worker_id"]}}
     if stream:
-        found = list(site.client().completions.create(
+        chunks = list(site.client().completions.create(
             model="m", prompt="hello", max_tokens=4, n=2, stream=True, extra_body={"nvext": body["nvext"]}
         ))  # fmt: skip
-        texts = ["".join(one.choices[0].text for one in found if one.choices[0].index == n) for n in (0, 1)]
-        said = found[0].model_extra["nvext"]["worker_id"]
+        texts = ["".join(entry.choices[0].text for entry in chunks if entry.choices[0].index == n) for n in (0, 1)]
+        said = chunks[0].model_extra["nvext"]["worker_id"]
     else:
         answer = site.post(TEXT, body).json()
-        texts, said = [one["text"] for one in answer["choices"]], answer["nvext"]["worker_id"]
+        texts, said = [item["text"] for item in answer["choices"]], answer["nvext"]["worker_id"]
     assert texts == ["hell", "hell"]
     assert (said["prefill_worker_id"], said["decode_worker_id"]) == ids
-    assert [one["stop_conditions"]["max_tokens"] for one in prefill.seen] == [1, 1]
-    assert [one["stop_conditions"]["max_tokens"] for one in decode.seen] == [4, 4]
-    assert all(one["token_ids"] == list(b"hello") for one in (*prefill.seen, *decode.seen))
-    handed = sorted(one["prefill_result"]["disaggregated_params"]["number"] for one in decode.seen)
+    assert [request["stop_conditions"]["max_tokens"] for request in prefill.seen] == [1, 1]
+    assert [request["stop_conditions"]["max_tokens"] for request in decode.seen] == [4, 4]
+    assert all(entry["token_ids"] == list(b"hello") for entry in (*prefill.seen, *decode.seen))
+    handed = sorted(request["prefill_result"]["disaggregated_params"]["number"] for request in decode.seen)
     assert handed in ([1, 2], [2, 2])
     within("nothing is left", lambda: site.metric("inflight_requests", model="m") == 0)
     assert site.metric("model_prefill_fallbacks_total", model="m") == 0
@@ -103,7 +103,7 @@ def test_a_prefill_worker_alone_is_no_model(site: Any, engines: Any, within: Any
     assert site.metric("model_remote_prefills_total", model="m") == 1
     site.stop_worker(first, 0)
     assert site.post(TEXT, HELLO).status_code == 200
-    assert [("prefill_result" in one) for one in decode.seen] == [True, False]
+    assert [("prefill_result" in request) for request in decode.seen] == [True, False]
 
 
 def test_other_models_and_other_tokens_are_not_mixed(site: Any, engines: Any) -> None:
@@ -132,7 +132,7 @@ def test_each_attempt_has_its_own_first_part(site: Any, engines: Any) -> None:
     for _ in range(4):
         assert site.post(TEXT, HELLO).json()["choices"][0]["text"] == "hell"
     assert asked
-    handed = [one["prefill_result"]["disaggregated_params"]["number"] for one in (*asked, *decode.seen)]
+    handed = [entry["prefill_result"]["disaggregated_params"]["number"] for entry in (*asked, *decode.seen)]
     assert sorted(handed) == list(range(1, len(prefill.seen) + 1))
     assert (len(decode.seen), len(prefill.seen)) == (4, 4 + len(asked))
     assert site.metric("model_remote_prefills_total", model="m") == len(prefill.seen)
@@ -155,9 +155,9 @@ def test_the_rest_of_an_answer_has_a_first_part_too(make_site: Any, engines: Any
 
     pools(site, prefill, breaks, figures=figures)
     assert len(site.post(TEXT, HELLO).json()["choices"][0]["text"]) == 4
-    assert [len(one["token_ids"]) for one in prefill.seen] == [5, 7]
-    assert all("prefill_result" in one or "bootstrap_info" in one for one in seen)
-    assert [one["stop_conditions"]["max_tokens"] for one in seen] == [4, 2]
+    assert [len(request["token_ids"]) for request in prefill.seen] == [5, 7]
+    assert all("prefill_result" in request or "bootstrap_info" in request for request in seen)
+    assert [request["stop_conditions"]["max_tokens"] for request in seen] == [4, 2]
 
 
 def test_what_never_arrives_is_computed_there(site: Any, engines: Any) -> None:
@@ -188,7 +188,7 @@ def test_another_prefill_worker_is_tried_where_that_may_help(site: Any, engines:
     fallbacks = 0 if broken is refusing else 2
     assert site.metric("model_prefill_fallbacks_total", model="m") == fallbacks
     assert site.metric("model_remote_prefills_total", model="m") == 4 - fallbacks == len(prefill.seen)
-    assert ["prefill_result" in one for one in decode.seen].count(True) == 4 - fallbacks
+    assert ["prefill_result" in request for request in decode.seen].count(True) == 4 - fallbacks
 
 
 def test_prefill_workers_that_die_count(site: Any, engines: Any) -> None:
@@ -225,7 +225,7 @@ class Meeting:
 
     @property
     def rooms(self) -> list[Any]:
-        return [one["bootstrap_info"] for one in self.prefill.seen]
+        return [request["bootstrap_info"] for request in self.prefill.seen]
 
 
 @modes
@@ -235,12 +235,12 @@ def test_engines_that_meet_are_sent_their_parts_at_once(make_site: Any, engines:
     both = Meeting(engines)
     prefill, _ = pools(site, both.prefill, both.decode, figures={"bootstrap_host": "10.0.0.7", "bootstrap_port": 8998})
     answer = site.post(TEXT, {**HELLO, "n": 2, "nvext": {"extra_fields": ["worker_id"]}}).json()
-    assert [one["text"] for one in answer["choices"]] == ["hell", "hell"]
+    assert [item["text"] for item in answer["choices"]] == ["hell", "hell"]
     assert answer["nvext"]["worker_id"]["prefill_worker_id"] == prefill
-    rooms = [one["bootstrap_info"] for one in both.decode.seen]
+    rooms = [request["bootstrap_info"] for request in both.decode.seen]
     assert sorted(map(str, rooms)) == sorted(map(str, both.rooms))
-    assert all((one["bootstrap_host"], one["bootstrap_port"]) == ("10.0.0.7", 8998) for one in rooms)
-    assert len({one["bootstrap_room"] for one in rooms}) == 2
+    assert all((room["bootstrap_host"], room["bootstrap_port"]) == ("10.0.0.7", 8998) for room in rooms)
+    assert len({room["bootstrap_room"] for room in rooms}) == 2
     within("both are counted", lambda: site.metric("model_remote_prefills_total", model="m") == 2)
     within("nothing is left", lambda: site.metric("inflight_requests", model="m") == 0)
 
@@ -305,8 +305,8 @@ def test_short_prompts_stay_with_their_answers(make_site: Any, engines: Any) -> 
     pools(site, prefill, decode)
     for prompt in ("hello", "hello!"):
         assert site.post(TEXT, {**HELLO, "prompt": prompt}).status_code == 200
-    assert [len(one["token_ids"]) for one in prefill.seen] == [6]
-    assert ["prefill_result" in one for one in decode.seen] == [False, True]
+    assert [len(request["token_ids"]) for request in prefill.seen] == [6]
+    assert ["prefill_result" in request for request in decode.seen] == [False, True]
     assert site.metric("model_local_prefills_total", model="m") == 1
     assert site.metric("model_prefill_fallbacks_total", model="m") == 0
 
@@ -322,8 +322,8 @@ def test_what_a_decode_worker_has_cached_stays_there(make_site: Any, engines: An
     first = "x" * 40
     for prompt in (first, first + "y" * 8, first + "y" * 200):
         assert site.post(TEXT, {**HELLO, "prompt": prompt}).status_code == 200
-    assert [len(one["token_ids"]) for one in prefill.seen] == [40, 240]
-    assert ["prefill_result" in one for one in decode.seen] == [True, False, True]
+    assert [len(request["token_ids"]) for request in prefill.seen] == [40, 240]
+    assert ["prefill_result" in request for request in decode.seen] == [True, False, True]
     assert site.metric("model_local_prefills_total", model="m") == 1
 
 
@@ -342,12 +342,12 @@ def test_what_prefill_workers_are_too_busy_for_stays(make_site: Any, engines: An
     first.start()
     within("it is being computed", lambda: prefill.seen)
     assert site.post(TEXT, HELLO).status_code == 200
-    assert ["prefill_result" in one for one in decode.seen] == [False]
+    assert ["prefill_result" in request for request in decode.seen] == [False]
     site.call(hold.set)
     first.join(20)
     prefill.hold = None
     assert site.post(TEXT, HELLO).status_code == 200
-    assert ["prefill_result" in one for one in decode.seen] == [False, True, True]
+    assert ["prefill_result" in request for request in decode.seen] == [False, True, True]
 
 
 # -- requests that say where
@@ -361,7 +361,7 @@ def ids(answer: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("how", ["field", "header"])
 def test_a_request_may_choose_its_prefill_worker(site: Any, engines: Any, how: str) -> None:
     """And is told so; it may also be asked for first. One that isn't there is a 503 that names the field."""
-    one, decode = pools(site, Prefill(), engines())
+    prefill, decode = pools(site, Prefill(), engines())
     other = site.worker(Prefill(), path="test.prefill.generate", role="prefill", wait=False).id
 
     def ask(wanted: int, *annotations: str) -> Any:
@@ -370,7 +370,7 @@ def test_a_request_may_choose_its_prefill_worker(site: Any, engines: Any, how: s
         return site.post(TEXT, {**HELLO, "nvext": nvext | ({} if headers else {"prefill_worker_id": wanted})},
                          headers=headers)  # fmt: skip
 
-    for wanted in (one, other, other, one):
+    for wanted in (prefill, other, other, prefill):
         assert ids(ask(wanted)) == ids(ask(wanted, "query_instance_id:")) == (wanted, decode)
     gone = ask(12345)
     assert (gone.status_code, gone.json()["error"]["param"]) == (
@@ -387,7 +387,7 @@ def test_a_request_may_choose_the_rank_of_its_prefill_worker(site: Any, engines:
     for rank, status in ((1, 200), (0, 200), (2, 400)):
         answer = site.post(TEXT, {**HELLO, "nvext": {"prefill_dp_rank": rank}})
         assert answer.status_code == status
-    assert [one["routing"].get("dp_rank") for one in prefill.seen] == [1, 0]
+    assert [request["routing"].get("dp_rank") for request in prefill.seen] == [1, 0]
     assert answer.json()["error"]["param"] == "nvext.prefill_dp_rank"
 
 
@@ -432,4 +432,4 @@ def test_a_prefill_worker_that_hangs(make_site: Any, engines: Any, within: Any) 
     assert prefill.cancelled == len(prefill.seen)
     assert site.metric("timeouts_total", type="first_token") == len(prefill.seen)
     assert site.metric("model_prefill_fallbacks_total", model="m") == len(prefill.seen)
-    assert "prefill_result" not in {key for one in decode.seen for key, value in one.items() if value}
+    assert "prefill_result" not in {key for request in decode.seen for key, value in request.items() if value}

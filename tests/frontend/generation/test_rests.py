@@ -26,9 +26,9 @@ def test_rests_of_rests_are_one_rest(tokens: list[int], cuts: list[int]) -> None
     for cut in [*cuts, len(tokens)]:
         for token in tokens[at : at + cut]:
             kept.add(token)
-        found = rest_of(rest, kept.take())
-        assert found is not None
-        rest, at = found, min(len(tokens), at + cut)
+        remainder = rest_of(rest, kept.take())
+        assert remainder is not None
+        rest, at = remainder, min(len(tokens), at + cut)
     sent = tokens[:at]
     assert (rest.token_ids, rest.answered_tokens) == (whole.token_ids + sent, len(sent))
     assert rest.stop_conditions.max_tokens == 50 - len(sent)
@@ -62,16 +62,16 @@ def test_who_keeps_nothing() -> None:
 @pytest.mark.parametrize(("longest", "tokens", "barred"), [(5, 2, ""), (5, 3, TOO_LONG), (2, 0, TOO_LONG), (3, 0, "")])
 def test_the_longest_sequence(longest: int, tokens: int, barred: str) -> None:
     """At the limit it may still go on, beyond it nothing is kept; that is told once. It counts across migrations."""
-    told: list[int] = []
-    kept = MigrationState(request(3), MigrationSettings(1, longest), lambda: told.append(1))
+    numbers: list[int] = []
+    kept = MigrationState(request(3), MigrationSettings(1, longest), lambda: numbers.append(1))
     for token in range(tokens):
         if kept.add is not None:
             kept.add(token)
     assert kept.barred == barred
-    assert len(told) == bool(barred)
+    assert len(numbers) == bool(barred)
     assert kept.take() == ([] if barred else list(range(tokens)))
     for token in range(9):
         if kept.add is not None:
             kept.add(token)
     assert kept.barred == TOO_LONG
-    assert len(told) == 1
+    assert len(numbers) == 1

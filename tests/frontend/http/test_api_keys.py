@@ -171,7 +171,7 @@ def test_openai_s_client_works_with_a_key(
     engine = engines()
     site.worker(engine, wait=False)
     client = openai.OpenAI(base_url=f"{site.url}/v1", api_key=KEY, max_retries=0, timeout=20)
-    within("the model is there", lambda: [one.id for one in client.models.list()] == ["m"])
+    within("the model is there", lambda: [entry.id for entry in client.models.list()] == ["m"])
     assert client.completions.create(**ASKED).usage.completion_tokens == 2
     assert len(list(client.completions.create(**ASKED, stream=True))) >= 1
     with pytest.raises(openai.AuthenticationError) as said:

@@ -33,14 +33,14 @@ def test_who_waits_too_long_is_refused() -> None:
     """After a moment it is a 503 that says when to come again, and nothing stays taken for it."""
 
     async def main() -> None:
-        told: list[str] = []
-        budget = BodyBudget(100, told.append)
+        texts: list[str] = []
+        budget = BodyBudget(100, texts.append)
         first = await budget.take(b"a", 100)
         with pytest.raises(ApiError, match="request bodies already") as caught:
             await budget.take(b"b", 1, seconds=0.01)
         assert caught.value.status == 503
         assert dict(caught.value.headers)["retry-after"]
-        assert told == ["bodies"]
+        assert texts == ["bodies"]
         budget.give_back(first)
         assert budget.taken == 0
         await budget.take(b"b", 100)
@@ -81,7 +81,7 @@ def test_who_leaves_while_waiting_takes_nothing() -> None:
         budget.give_back(first)
         waiting[1].cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [isinstance(one, asyncio.CancelledError) for one in results] == [True, True, False]
+        assert [isinstance(result, asyncio.CancelledError) for result in results] == [True, True, False]
         assert budget.taken == 10
 
     asyncio.run(main())
@@ -97,8 +97,8 @@ def test_those_that_wait_are_bounded() -> None:
         await asyncio.sleep(0)
         with pytest.raises(ApiError):
             await budget.take(b"c", 10, seconds=60)
-        for one in waiting:
-            one.cancel()
+        for entry in waiting:
+            entry.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         budget.give_back(first)
         assert budget.taken == 0

@@ -26,9 +26,9 @@ class Caller:
     @staticmethod
     def tensor(name: str, value: Any, datatype: str) -> Any:
         """An input of one element."""
-        one = triton.InferInput(name, [1], datatype)
-        one.set_data_from_numpy(np.array([value], dtype=np.object_ if datatype == "BYTES" else None))
-        return one
+        infer_input = triton.InferInput(name, [1], datatype)
+        infer_input.set_data_from_numpy(np.array([value], dtype=np.object_ if datatype == "BYTES" else None))
+        return infer_input
 
     def infer(self, text: str = "hello", *, model: str = "m", more: list[Any] | None = None, **options: Any) -> Any:
         """A whole answer; `options` are the client's, `more` other inputs."""
@@ -41,10 +41,10 @@ class Caller:
     @contextmanager
     def stream(self, **options: Any) -> Iterator[Stream]:
         """A call of ModelStreamInfer."""
-        found = Stream(self.client)
-        self.client.start_stream(callback=found.take, **options)
+        stream = Stream(self.client)
+        self.client.start_stream(callback=stream.take, **options)
         try:
-            yield found
+            yield stream
         finally:
             self.client.stop_stream()
 
@@ -70,13 +70,13 @@ class Stream:
 
     def answer(self, within: float = 10) -> list[Any]:
         """All answers up to the last one of a request; an error is raised."""
-        found: list[Any] = []
-        while not found or not is_last(found[-1]):
-            one = self.next(within)
-            if isinstance(one, Exception):
-                raise one
-            found.append(one)
-        return found
+        values: list[Any] = []
+        while not values or not is_last(values[-1]):
+            message = self.next(within)
+            if isinstance(message, Exception):
+                raise message
+            values.append(message)
+        return values
 
 
 def is_last(result: Any) -> bool:
@@ -86,7 +86,7 @@ def is_last(result: Any) -> bool:
 
 def words(result: Any, name: str = "text_output") -> list[str]:
     """An output of text."""
-    return [one.decode() for one in result.as_numpy(name)]
+    return [entry.decode() for entry in result.as_numpy(name)]
 
 
 @pytest.fixture
@@ -109,5 +109,5 @@ def call() -> Iterator[Callable[..., Caller]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.client.close()
+    for item in made:
+        item.client.close()

@@ -108,8 +108,8 @@ class Raw:
             if not came:
                 return None
             self._received += came
-        found, self._received = self._received[:size], self._received[size:]
-        return found
+        data, self._received = self._received[:size], self._received[size:]
+        return data
 
     def close(self) -> None:
         self.sock.close()

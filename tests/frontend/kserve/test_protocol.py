@@ -32,12 +32,12 @@ def theirs(name: str) -> Any:
 
 def same_fields(mine: Any, other: Any) -> None:
     for field in mine.fields:
-        found = other.fields_by_name[field.name]
-        assert (field.number, field.type, field.is_repeated) == (found.number, found.type, found.is_repeated), (
+        value = other.fields_by_name[field.name]
+        assert (field.number, field.type, field.is_repeated) == (value.number, value.type, value.is_repeated), (
             field.name
         )
         if field.message_type is not None:
-            assert field.message_type.full_name == found.message_type.full_name
+            assert field.message_type.full_name == value.message_type.full_name
     for nested in mine.nested_types:
         same_fields(nested, other.nested_types_by_name[nested.name])
 
@@ -53,9 +53,9 @@ def test_methods_and_datatypes_are_the_protocols() -> None:
     other = of_triton.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
     [service] = OURS.services_by_name.values()
     for method in service.methods:
-        found = other[method.name]
+        value = other[method.name]
         assert (method.input_type.name, method.output_type.name, method.client_streaming, method.server_streaming) == (
-            found.input_type.name, found.output_type.name, found.client_streaming, found.server_streaming,
+            value.input_type.name, value.output_type.name, value.client_streaming, value.server_streaming,
         )  # fmt: skip
     assert dict(inference_pb2.DataType.items()) == dict(of_models.DataType.items())
 

@@ -81,7 +81,7 @@ def test_what_triton_does_by_parameters() -> None:
 
 
 def test_the_prompt_before_the_answer() -> None:
-    """Triton's vLLM back end says so by `exclude_input_in_output`; without it, as in the original, it isn't there."""
+    """Triton's vLLM back end says so by `exclude_input_in_output`; without it, as in NVIDIA Dynamo, it isn't there."""
     assert read(add(request(), "exclude_input_in_output", "BOOL", bool_contents=[False])).body["echo"] is True
     assert "echo" not in read(add(request(), "exclude_input_in_output", "BOOL", bool_contents=[True])).body
 
@@ -144,9 +144,9 @@ def test_statuses() -> None:
 def test_events_put_together() -> None:
     """What a slow client's write holds is one message; an error in mid-answer is its message."""
     events = b"".join(
-        b'data: {"choices": [{"text": "%b", "finish_reason": %b}]}\n\n' % one
-        for one in ((b"a", b"null"), (b"b", b'"stop"'))
+        b'data: {"choices": [{"text": "%b", "finish_reason": %b}]}\n\n' % entry
+        for entry in ((b"a", b"null"), (b"b", b'"stop"'))
     )
-    found = piece(events + b"data: [DONE]\n\n")
-    assert (found.text, found.finish_reason, found.error) == ("ab", "stop", "")
+    read_piece = piece(events + b"data: [DONE]\n\n")
+    assert (read_piece.text, read_piece.finish_reason, read_piece.error) == ("ab", "stop", "")
     assert piece(b'data: {"error": {"message": "gone"}}\n\n').error == "gone"

@@ -45,12 +45,12 @@ def test_a_stream(kserve: Any, call: Any, echo: Any) -> None:
     with call(site).stream() as stream:
         stream.ask("hello", request_id="7", parameters={"max_tokens": 5})
         pieces = stream.answer()
-        assert "".join(words(one)[0] for one in pieces) == "hello"
-        reasons = [words(one, "finish_reason")[0] for one in pieces]
+        assert "".join(words(piece)[0] for piece in pieces) == "hello"
+        reasons = [words(piece, "finish_reason")[0] for piece in pieces]
         assert (set(reasons[:-1]) <= {""}, reasons[-1]) == (True, "length")
-        assert {one.get_response().id for one in pieces} == {"7"}
+        assert {piece.get_response().id for piece in pieces} == {"7"}
         stream.ask("abc", streaming=False, parameters={"max_tokens": 3})
-        assert [words(one) for one in stream.answer()] == [["abc"]]
+        assert [words(item) for item in stream.answer()] == [["abc"]]
 
 
 def test_requests_of_one_stream(kserve: Any, call: Any, engines: Any) -> None:
@@ -63,8 +63,8 @@ def test_requests_of_one_stream(kserve: Any, call: Any, engines: Any) -> None:
             stream.ask(name * 5, request_id=name, parameters={"max_tokens": 5})
         stream.ask("ccc", parameters={"max_tokens": 3})
         stream.ask("ddd", parameters={"max_tokens": 3})
-        pieces = [one for _ in range(4) for one in stream.answer()]
-    order = "".join(words(one)[0] for one in pieces)
+        pieces = [item for _ in range(4) for item in stream.answer()]
+    order = "".join(words(piece)[0] for piece in pieces)
     assert (sorted(order[:10]), order[10:]) == ([*"aaaaabbbbb"], "cccddd")
     assert order[:10] not in ("aaaaabbbbb", "bbbbbaaaaa"), "they ran one after the other"
 
@@ -81,16 +81,16 @@ def test_what_there_is(kserve: Any, call: Any, echo: Any, within: Any) -> None:
     assert client.get_server_metadata().name == "dynamo"
     about = client.get_model_metadata("m")
     assert (about.name, about.platform, list(about.versions)) == ("m", "dynamo", ["1"])
-    assert [(one.name, one.datatype, list(one.shape)) for one in (*about.inputs, *about.outputs)] == [
+    assert [(entry.name, entry.datatype, list(entry.shape)) for entry in (*about.inputs, *about.outputs)] == [
         ("text_input", "BYTES", [1]), ("streaming", "BOOL", [1]), ("text_output", "BYTES", [-1]),
         ("finish_reason", "BYTES", [-1]),
     ]  # fmt: skip
     config = client.get_model_config("m").config
     assert (config.name, config.backend, config.max_batch_size) == ("m", "dynamo", 0)
     assert config.model_transaction_policy.decoupled
-    assert [one.data_type for one in config.input] == [of_models.TYPE_STRING, of_models.TYPE_BOOL]
-    assert [one.optional for one in config.input] == [False, True]
-    assert [(one.name, one.state) for one in client.get_model_repository_index().models] == [("m", "READY")]
+    assert [entry.data_type for entry in config.input] == [of_models.TYPE_STRING, of_models.TYPE_BOOL]
+    assert [entry.optional for entry in config.input] == [False, True]
+    assert [(model.name, model.state) for model in client.get_model_repository_index().models] == [("m", "READY")]
 
 
 def test_outputs_that_are_named(kserve: Any, call: Any, echo: Any) -> None:

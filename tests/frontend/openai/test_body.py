@@ -40,14 +40,14 @@ def counted(value: Any) -> Shape:
         return Shape(0, 0, 1, 0, False)
     if not isinstance(value, list | dict):
         return Shape(0, 0, 0, 0, False)
-    inner = [counted(one) for one in (value.values() if isinstance(value, dict) else value)]
+    inner = [counted(child) for child in (value.values() if isinstance(value, dict) else value)]
     names = len(value) if isinstance(value, dict) else 0
     commas = max(0, len(value) - 1)
     return Shape(
-        1 + max((one.depth for one in inner), default=0),
-        1 + sum(one.containers for one in inner),
-        names + sum(one.strings for one in inner),
-        commas + sum(one.values for one in inner),
+        1 + max((entry.depth for entry in inner), default=0),
+        1 + sum(entry.containers for entry in inner),
+        names + sum(entry.strings for entry in inner),
+        commas + sum(entry.values for entry in inner),
         False,
     )
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
+from dynamo.frontend.anthropic.requests import read_messages, read_prompt
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import MAX_DEPTH, MAX_FIELDS, decode
@@ -24,6 +26,8 @@ from dynamo.frontend.openai.request_structs import (
     EmbeddingsRequest,
     TokenizeRequest,
 )
+from dynamo.frontend.openai.responses_requests import read_responses
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
 
 BIG: Final = 3_900_000
 GOOD: Final[dict[str, Any]] = {
@@ -37,6 +41,9 @@ def reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
         ChatRequest: openai.read_chat,
         CompletionRequest: openai.read_completion,
         EmbeddingsRequest: openai.read_embeddings,
+        ResponsesRequest: read_responses,
+        MessagesRequest: read_messages,
+        CountTokensRequest: partial(read_prompt, kind=CountTokensRequest),
     }
     read = own.get(kind) or partial(_converted, kind)
     return lambda raw: read(decode(raw, kind))
@@ -46,7 +53,10 @@ def _converted(kind: type[msgspec.Struct], body: dict[str, Any]) -> Any:
     return openai.convert(body, kind)
 
 
-KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
+KINDS: Final = (
+    ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
+    MessagesRequest, CountTokensRequest,
+)  # fmt: skip
 FORMS: Final[dict[str, bytes]] = {
     "a string": b'"' + b"x" * BIG + b'"',
     "an escaped string": b'"' + b"\\u00e9" * (BIG // 6) + b'"',
@@ -77,6 +87,14 @@ TAKEN: Final = {
     ("TokenizeRequest.prompt", "a string"),
     ("TokenizeRequest.prompt", "an escaped string"),
     ("DetokenizeRequest.tokens", "long numbers"),
+    ("MessagesRequest.system", "a string"),
+    ("MessagesRequest.system", "an escaped string"),
+    ("CountTokensRequest.system", "a string"),
+    ("CountTokensRequest.system", "an escaped string"),
+    ("ResponsesRequest.input", "a string"),
+    ("ResponsesRequest.input", "an escaped string"),
+    ("ResponsesRequest.instructions", "a string"),
+    ("ResponsesRequest.instructions", "an escaped string"),
 }
 """Prompts, and tokens, may fill a body: what they may be at most is a matter of the model's context."""
 
@@ -100,6 +118,10 @@ def places(kind: type[msgspec.Struct]) -> Iterator[tuple[str, Callable[[Any], di
     base = {name: GOOD[name] for name in kind.__struct_fields__ if name in GOOD}
     if kind is TokenizeRequest:
         del base["messages"]
+    if kind is MessagesRequest:
+        base["max_tokens"] = 5
+    if kind is ResponsesRequest:
+        del base["prompt"]
 
     def walk(
         struct: msgspec.inspect.StructType, path: str, wrap: Callable[[Any], dict[str, Any]]

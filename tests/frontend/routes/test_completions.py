@@ -23,11 +23,11 @@ def events(raw: str) -> list[dict[str, Any]]:
 
 def texts(raw: str) -> dict[int, str]:
     """Per choice, the text of a completion stream."""
-    found: dict[int, str] = {}
+    results: dict[int, str] = {}
     for event in events(raw):
         for choice in event["choices"]:
-            found[choice["index"]] = found.get(choice["index"], "") + choice["text"]
-    return found
+            results[choice["index"]] = results.get(choice["index"], "") + choice["text"]
+    return results
 
 
 def test_defaults_to_16_tokens(served: Any) -> None:
@@ -43,10 +43,10 @@ def test_defaults_to_16_tokens(served: Any) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_forms_of_prompt(served: Any, prompt: Any, expected: list[str], stream: bool) -> None:
     """A string, strings, token ids and lists of token ids give one choice each, in order."""
-    for length in {len(one) for one in expected}:
+    for length in {len(entry) for entry in expected}:
         answer = served.post(TEXT, {"model": "m", "prompt": prompt, "max_tokens": length, "stream": stream})
-        found = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
-        assert [found[i][: len(one)] for i, one in enumerate(expected)] == [one[:length] for one in expected]
+        by_index = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
+        assert [by_index[i][: len(entry)] for i, entry in enumerate(expected)] == [entry[:length] for entry in expected]
 
 
 def test_several_choices_each(served: Any, echo: Any) -> None:
@@ -56,7 +56,7 @@ def test_several_choices_each(served: Any, echo: Any) -> None:
     assert answer["usage"] == {
         "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "prompt_tokens_details": {"cached_tokens": 0}
     }  # fmt: skip
-    assert sorted(one["sampling_options"]["seed"] for one in echo.seen) == [5, 5, 6, 6]
+    assert sorted(request["sampling_options"]["seed"] for request in echo.seen) == [5, 5, 6, 6]
 
 
 def test_several_chat_choices(served: Any) -> None:
@@ -73,15 +73,15 @@ def test_several_chat_choices(served: Any) -> None:
 def test_echo(served: Any, stream: bool) -> None:
     """`echo` puts the prompt before the answer."""
     answer = served.post(TEXT, {"model": "m", "prompt": ["ab", "c"], "echo": True, "max_tokens": 1, "stream": stream})
-    found = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
-    assert found == {0: "aba", 1: "cc"}
+    by_index = texts(answer.text) if stream else {c["index"]: c["text"] for c in answer.json()["choices"]}
+    assert by_index == {0: "aba", 1: "cc"}
 
 
 def test_completion_logprobs(served: Any) -> None:
     """Tokens, their values, alternatives and offsets."""
     body = {"model": "m", "prompt": "hi", "max_tokens": 2, "logprobs": 2}
-    found = served.post(TEXT, body).json()["choices"][0]["logprobs"]
-    assert found == {
+    logprobs = served.post(TEXT, body).json()["choices"][0]["logprobs"]
+    assert logprobs == {
         "tokens": ["h", "i"], "token_logprobs": [-0.5, -0.5], "text_offset": [0, 1],
         "top_logprobs": [{"h": -0.5, "A": -1.5}, {"i": -0.5, "A": -1.5}],
     }  # fmt: skip
@@ -196,8 +196,8 @@ def test_models(served: Any, echo: Any) -> None:
     served.worker(echo, "org/name")
     listed = httpx.get(served.url + "/v1/models").json()
     assert [m["id"] for m in listed["data"]] == ["m", "org/name"]
-    one = httpx.get(served.url + "/v1/models/org/name").json()
-    assert (one["id"], one["context_window"], one["max_model_len"]) == ("org/name", 1024, 1024)
+    answer = httpx.get(served.url + "/v1/models/org/name").json()
+    assert (answer["id"], answer["context_window"], answer["max_model_len"]) == ("org/name", 1024, 1024)
     assert httpx.get(served.url + "/v1/models/org/nome").status_code == 404
 
 

@@ -57,9 +57,9 @@ def test_a_try_without_a_model(site: Any, serve: Serve, engine: str, arguments: 
     serve(engine, embedding_dim=96, **arguments)
     with site.client() as client:
         first, again = (client.embeddings.create(model="v", input=TEXTS) for _ in range(2))
-        assert [one.embedding for one in first.data] == [one.embedding for one in again.data]
-        assert len({tuple(one.embedding) for one in first.data}) == len(TEXTS)
-        assert {len(one.embedding) for one in first.data} == {96}
+        assert [item.embedding for item in first.data] == [item.embedding for item in again.data]
+        assert len({tuple(item.embedding) for item in first.data}) == len(TEXTS)
+        assert {len(item.embedding) for item in first.data} == {96}
         assert first.usage.prompt_tokens == sum(len(text.encode()) for text in TEXTS)
         cut = client.embeddings.create(model="v", input="x", dimensions=12, encoding_format="float")
         assert len(cut.data[0].embedding) == 12
@@ -73,8 +73,8 @@ def test_the_largest_request(site: Any, serve: Serve) -> None:
     serve("mocker", embedding_dim=1024, speedup_ratio=0)
     with site.client(timeout=60) as client:
         answer = client.embeddings.create(model="v", input=[f"text {number}" for number in range(2048)])
-    assert [one.index for one in answer.data] == [*range(2048)]
-    assert {len(one.embedding) for one in answer.data} == {1024}
+    assert [item.index for item in answer.data] == [*range(2048)]
+    assert {len(item.embedding) for item in answer.data} == {1024}
     assert site.metric("requests_started_total", model="v") == 1
 
 
@@ -92,8 +92,8 @@ def test_gemma_s_vectors_are_llama_cpp_s_own(site: Any, serve: Serve) -> None:
     with site.client(timeout=200) as client:
 
         def ask(text: str) -> list[float]:
-            found: list[float] = client.embeddings.create(model="v", input=text).data[0].embedding
-            return found
+            embedding: list[float] = client.embeddings.create(model="v", input=text).data[0].embedding
+            return embedding
 
         for text, (vector, _) in zip(TEXTS, expected, strict=True):
             assert likeness(ask(text), vector) > 0.99999
@@ -101,8 +101,8 @@ def test_gemma_s_vectors_are_llama_cpp_s_own(site: Any, serve: Serve) -> None:
         assert answer.usage.prompt_tokens == sum(count for _, count in expected)
         with ThreadPoolExecutor(16) as pool:
             beside = [*pool.map(ask, (TEXTS * 3)[:16])]
-        for number, found in enumerate([one.embedding for one in answer.data] + beside):
-            assert likeness(found, expected[number % len(TEXTS)][0]) > 0.99
+        for number, entry in enumerate([item.embedding for item in answer.data] + beside):
+            assert likeness(entry, expected[number % len(TEXTS)][0]) > 0.99
     cat, kitten, rates = (expected[number][0] for number in range(3))
     assert likeness(cat, kitten) > likeness(cat, rates)
 
@@ -114,7 +114,7 @@ def test_a_chat_with_a_worker_for_vectors_says_where_to_go(site: Any, serve: Ser
     assert (answer.status_code, "it answers POST /v1/embeddings" in answer.text) == (404, True)
 
 
-def likeness(one: list[float], other: list[float]) -> float:
+def likeness(vector: list[float], other: list[float]) -> float:
     """The cosine between two vectors."""
-    lengths = math.hypot(*one) * math.hypot(*other)
-    return math.fsum(a * b for a, b in zip(one, other, strict=True)) / lengths
+    lengths = math.hypot(*vector) * math.hypot(*other)
+    return math.fsum(a * b for a, b in zip(vector, other, strict=True)) / lengths

@@ -171,7 +171,7 @@ class Told(NamedTuple):
 
 def whole(body: dict[str, Any]) -> Told:
     choices = body["choices"]
-    texts = [one["message"]["content"] if "message" in one else one["text"] for one in choices]
+    texts = [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
     return Told(texts, {c["finish_reason"] for c in choices}, {c.get("stop_reason") for c in choices}, body["usage"])
 
 
@@ -198,7 +198,7 @@ def asked(case: Case, engine: str, tokenizer: Tokenizer, stream: bool) -> tuple[
     body = {"model": engine, "temperature": 0, **case.ask}
     prompt = case.echoed if engine.startswith("echo") else case.prompt
     if isinstance(characters := body.get("stop_token_ids"), str):
-        body["stop_token_ids"] = [one for c in characters for one in tokenizer.encode(c, add_special=False)]
+        body["stop_token_ids"] = [token for c in characters for token in tokenizer.encode(c, add_special=False)]
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if body.pop("messages", False):
@@ -220,18 +220,18 @@ def test_one_table(served: Served, case: Case, engine: str, stream: bool) -> Non
         assert answer.status_code == 400, answer.text
         return
     assert answer.status_code == 200, answer.text
-    told = streamed(answer.text) if stream else whole(answer.json())
+    answer_text = streamed(answer.text) if stream else whole(answer.json())
     echoes, choices, prompts = engine.startswith("echo"), body.get("n", 1), case.ask.get("prompts", 1)
     expected = (prompt if case.ask.get("echo") else "") + (case.vllm if engine == "vllm" and case.vllm else case.text)
-    assert told.texts == [expected] * (choices * prompts)
+    assert answer_text.texts == [expected] * (choices * prompts)
     reason = case.stop_reason
     if isinstance(reason, str) and reason.startswith("id:"):
         (reason,) = tokenizer.encode(reason.removeprefix("id:"), add_special=False)
-    assert (told.finishes, told.stop_reasons) == ({case.finish}, {reason})
+    assert (answer_text.finishes, answer_text.stop_reasons) == ({case.finish}, {reason})
     tokens = case.tokens if isinstance(case.tokens, int) else case.tokens[0 if echoes else 1]
     ids = tokenizer.encode(prompt, add_special="messages" not in body)
-    assert told.usage["prompt_tokens"] == len(ids) * prompts
-    assert told.usage["completion_tokens"] == tokens * choices * prompts
+    assert answer_text.usage["prompt_tokens"] == len(ids) * prompts
+    assert answer_text.usage["completion_tokens"] == tokens * choices * prompts
 
 
 def test_the_table_is_long_enough() -> None:

@@ -104,12 +104,12 @@ def ask(client: openai.OpenAI, number: int) -> str:
 def test_it_says_what_the_engine_says(real: Real) -> None:
     """Sixteen at once, half of them streamed, are what the bare engine says to each alone; it knows its capitals."""
     with real.site.client(timeout=200) as client, ThreadPoolExecutor(16) as pool:
-        told = [*pool.map(partial(ask, client), range(16))]
-    for text, capital in zip(told, CAPITALS.values(), strict=False):
+        results = [*pool.map(partial(ask, client), range(16))]
+    for text, capital in zip(results, CAPITALS.values(), strict=False):
         assert text.startswith(f" {capital}")
     own = [real.direct(real.engine, prompt) for prompt in PROMPTS]
     # mistral.rs takes the space from the beginning of an answer; through here it is there.
-    assert [text.lstrip() for text in told] == [text.lstrip() for text in own]
+    assert [text.lstrip() for text in results] == [text.lstrip() for text in own]
 
 
 @pytest.mark.timeout(500)
@@ -176,6 +176,6 @@ def test_a_base_model_is_made_to_call_tools(real: Real, choice: Any) -> None:
     assert (whole.finish_reason, chunks[-1].finish_reason) == ("tool_calls", "tool_calls")
     assert call.function.name in (("get_time",) if choice is NAMED else ("get_weather", "get_time"))
     assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
-    told = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
-    assert [part.function.name for part in told if part.function.name] == [call.function.name]
-    assert "".join(part.function.arguments for part in told) == call.function.arguments
+    parts = [part for chunk in chunks for part in chunk.delta.tool_calls or ()]
+    assert [part.function.name for part in parts if part.function.name] == [call.function.name]
+    assert "".join(part.function.arguments for part in parts) == call.function.arguments

@@ -94,7 +94,7 @@ def test_work_on_a_large_request_stops_nobody(served: Any, monkeypatch: pytest.M
         assert "0.05 s, by x-request-timeout-ms" in late.json()["error"]["message"]
     finally:
         gate.set()
-    assert [one.result(20).status_code for one in running] == [200] * 8
+    assert [answer.result(20).status_code for answer in running] == [200] * 8
     assert len(entered) == 8  # the late one was never read
 
 
@@ -273,7 +273,7 @@ def test_answers_at_once_are_bounded_by_default(site: Any, engines: Any, within:
     refused = site.post(TEXT, SMALL)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "frontend_full")
     site.call(engine.hold.set)
-    assert [one.result(60).status_code for one in running] == [200] * 4
+    assert [answer.result(60).status_code for answer in running] == [200] * 4
 
 
 def test_what_is_logged_and_answered_is_short(served: Any, caplog: pytest.LogCaptureFixture) -> None:

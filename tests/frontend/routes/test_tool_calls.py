@@ -61,17 +61,17 @@ def talk(site: Any, speaker: Any) -> Callable[..., Any]:
 
 def folded(chunks: list[Any]) -> dict[str, Any]:
     """What a client puts together of a stream."""
-    found: dict[str, Any] = {"content": "", "reasoning": "", "calls": {}, "finish": chunks[-1].finish_reason}
+    fields: dict[str, Any] = {"content": "", "reasoning": "", "calls": {}, "finish": chunks[-1].finish_reason}
     for chunk in chunks:
-        found["content"] += chunk.delta.content or ""
-        found["reasoning"] += getattr(chunk.delta, "reasoning_content", None) or ""
+        fields["content"] += chunk.delta.content or ""
+        fields["reasoning"] += getattr(chunk.delta, "reasoning_content", None) or ""
         for call in chunk.delta.tool_calls or ():
-            known = found["calls"].setdefault(
+            known = fields["calls"].setdefault(
                 call.index, {"id": call.id, "type": call.type, "name": "", "arguments": ""}
             )
             known["name"] += call.function.name or ""
             known["arguments"] += call.function.arguments or ""
-    return found
+    return fields
 
 
 def test_a_call_and_thoughts(talk: Callable[..., Any]) -> None:
@@ -180,14 +180,14 @@ def test_forced_calls(site: Any, speaker: Any, choice: Any, answer: str) -> None
     with site.client() as client:
         whole = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, tool_choice=choice)
         stream = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, tool_choice=choice, stream=True)
-        found = folded([chunk.choices[0] for chunk in stream])
+        message = folded([chunk.choices[0] for chunk in stream])
     schema = speaker.seen[0]["sampling_options"]["guided_decoding"]["json"]
     parameters = TOOLS[0]["function"]["parameters"]
     assert (schema if choice is FORCED else schema["items"]["properties"]["parameters"]) == parameters
-    assert whole.choices[0].finish_reason == found["finish"] == "tool_calls"
+    assert whole.choices[0].finish_reason == message["finish"] == "tool_calls"
     calls = whole.choices[0].message.tool_calls
     assert calls is not None
-    assert calls[0].function.arguments == found["calls"][0]["arguments"] == '{"city": "Bern"}'
+    assert calls[0].function.arguments == message["calls"][0]["arguments"] == '{"city": "Bern"}'
 
 
 def test_forced_calls_that_the_engine_can_not_make(site: Any, engines: Any) -> None:
@@ -200,10 +200,10 @@ def test_forced_calls_that_the_engine_can_not_make(site: Any, engines: Any) -> N
 
     site.worker(Plain())
     for stream in (False, True):
-        with site.client() as client, pytest.raises(openai.BadRequestError) as told:
+        with site.client() as client, pytest.raises(openai.BadRequestError) as error:
             client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, tool_choice="required", stream=stream)
-        assert told.value.param == "tool_choice"
-        assert "needs guided decoding (json): engine echo_core can't" in told.value.message
+        assert error.value.param == "tool_choice"
+        assert "needs guided decoding (json): engine echo_core can't" in error.value.message
 
 
 def test_a_text_engine_is_parsed_but_not_forced(site: Any, speaker: Any) -> None:

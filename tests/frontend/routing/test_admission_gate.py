@@ -41,14 +41,14 @@ def let_go(site: Any, engine: Any) -> None:
 
 def sent(site: Any, body: dict[str, Any], **options: Any) -> Future[httpx.Response]:
     pool = ThreadPoolExecutor(1)
-    found = pool.submit(site.post, TEXT, body, **options)
+    running = pool.submit(site.post, TEXT, body, **options)
     pool.shutdown(wait=False)
-    return found
+    return running
 
 
 def waiting(site: Any) -> float:
-    found: float = site.metric("router_queue_pending_requests", model="m")
-    return found
+    value: float = site.metric("router_queue_pending_requests", model="m")
+    return value
 
 
 @modes
@@ -78,7 +78,7 @@ def test_all_busy_is_503(
     assert site.metric("requests_total", model="m", error_type="overload") == 1
     let_go(site, first)
     let_go(site, second)
-    assert [one.result(20).status_code for one in running] == [200, 200]
+    assert [answer.result(20).status_code for answer in running] == [200, 200]
     assert site.post(TEXT, SHORT).status_code == 200
 
 
@@ -166,12 +166,12 @@ def test_text_engines_are_busy_by_their_sequences(make_site: Any, within: Any) -
     within("both work", lambda: len(held) == 2)
     assert site.post(TEXT, SHORT).json()["error"]["code"] == "busy"
     for incoming in held:
-        site.call(lambda one=incoming: (one.send(["hi", "stop", None]), one.finish()))
-    assert [one.result(20).status_code for one in running] == [200, 200]
+        site.call(lambda stream=incoming: (stream.send(["hi", "stop", None]), stream.finish()))
+    assert [answer.result(20).status_code for answer in running] == [200, 200]
 
 
 def test_thresholds_while_it_runs(make_site: Any, engines: Any, within: Any) -> None:
-    """The original's bodies: asking, setting one, listing; then back to the flags."""
+    """NVIDIA Dynamo's bodies: asking, setting one, listing; then back to the flags."""
     site = make_site()
     engine = holding(site, engines)
     none = {

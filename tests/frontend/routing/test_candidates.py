@@ -21,35 +21,35 @@ candidates = st.lists(
 
 
 @given(candidates, st.sampled_from(RouterMode), st.integers(0, 2**32))
-def test_every_mode_picks_a_candidate(found: list[Candidate], mode: RouterMode, seed: int) -> None:
+def test_every_mode_picks_a_candidate(candidates: list[Candidate], mode: RouterMode, seed: int) -> None:
     """Whatever the loads, the choice is one of the candidates."""
-    assert select(mode, found, load, 0, Random(seed)) in found
+    assert select(mode, candidates, load, 0, Random(seed)) in candidates
 
 
 def test_round_robin_is_even() -> None:
     """Each candidate has its turn."""
-    found = [Candidate(i) for i in range(3)]
-    counts = Counter(select(RouterMode.ROUND_ROBIN, found, load, turn, Random(1)).id for turn in range(30))
+    candidates = [Candidate(i) for i in range(3)]
+    counts = Counter(select(RouterMode.ROUND_ROBIN, candidates, load, turn, Random(1)).id for turn in range(30))
     assert counts == {0: 10, 1: 10, 2: 10}
 
 
 @given(candidates, st.integers(0, 2**32))
-def test_least_loaded_is_least(found: list[Candidate], turn: int) -> None:
+def test_least_loaded_is_least(candidates: list[Candidate], turn: int) -> None:
     """Nobody is less busy than the chosen one."""
-    chosen = least_loaded(found, load, turn)
-    assert load(chosen) == min(load(c) for c in found)
+    chosen = least_loaded(candidates, load, turn)
+    assert load(chosen) == min(load(c) for c in candidates)
 
 
 def test_equals_take_turns() -> None:
     """Idle instances share the requests."""
-    found = [Candidate(0), Candidate(1), Candidate(2, open_streams=1)]
-    assert {least_loaded(found, load, turn).id for turn in range(4)} == {0, 1}
+    results = [Candidate(0), Candidate(1), Candidate(2, open_streams=1)]
+    assert {least_loaded(results, load, turn).id for turn in range(4)} == {0, 1}
 
 
 def test_power_of_two_avoids_the_busy_one() -> None:
     """The busiest of three is never the less busy of two."""
-    found = [Candidate(0), Candidate(1), Candidate(2, open_streams=5)]
-    assert {power_of_two(found, load, Random(seed)).id for seed in range(50)} == {0, 1}
+    results = [Candidate(0), Candidate(1), Candidate(2, open_streams=5)]
+    assert {power_of_two(results, load, Random(seed)).id for seed in range(50)} == {0, 1}
 
 
 def test_load_counts_slots() -> None:

@@ -30,7 +30,7 @@ GUARDED = ConditionalDisagg(decode_busy_threshold=0.8)
 
 
 @pytest.mark.parametrize(
-    ("told", "situation", "reason"),
+    ("policy", "situation", "reason"),
     [
         (Rules(), Situation(1, 1), ""),
         # at most so many tokens, less those that are cached
@@ -63,8 +63,8 @@ GUARDED = ConditionalDisagg(decode_busy_threshold=0.8)
         (Rules(GUARDED, 100), Situation(1000, 900, decode_usage=1.0), "short"),
     ],
 )
-def test_which_prompts_stay(told: Rules, situation: Situation, reason: str) -> None:
-    assert stays(told, situation) == reason
+def test_which_prompts_stay(policy: Rules, situation: Situation, reason: str) -> None:
+    assert stays(policy, situation) == reason
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_when_another_one_is_tried(error: DynamoException | None, tries: int, le
 
 
 def test_the_rules_are_read_from_the_settings() -> None:
-    """The original's names and defaults; the threshold of the queue where no other one is said."""
+    """NVIDIA Dynamo's names and defaults; the threshold of the queue where no other one is said."""
     assert rules(DisaggSettings(), None) == Rules()
     assert rules(DisaggSettings(max_local_prefill_length=1000), None) == Rules(None, 1000)
     plain = ConditionalDisagg("isl_bounding", 2048, 0.7, None, None)
     assert rules(DisaggSettings(conditional=True), None) == Rules(plain)
-    told = '{"policy":"isl_or_load","eff_isl_threshold":4096,"eff_isl_ratio_threshold":0.6,"prefill_busy_threshold":16}'
-    assert rules(DisaggSettings(True, told), 2.0).conditional == ConditionalDisagg("isl_or_load", 4096, 0.6, 16.0)
+    text = '{"policy":"isl_or_load","eff_isl_threshold":4096,"eff_isl_ratio_threshold":0.6,"prefill_busy_threshold":16}'
+    assert rules(DisaggSettings(True, text), 2.0).conditional == ConditionalDisagg("isl_or_load", 4096, 0.6, 16.0)
     assert rules(DisaggSettings(True, '{"policy":"prefill_load"}'), 2.0).conditional == ConditionalDisagg(
         "prefill_load", prefill_busy_threshold=2.0
     )
@@ -112,5 +112,5 @@ KV = {"router_mode": "kv", "router_conditional_disagg": True}
     ],
 )
 def test_what_can_t_be_meant_is_said(settings: dict[str, object], said: str | None) -> None:
-    found = problem(build(FrontendSettings, **settings))
-    assert (found is None) if said is None else said in (found or "")
+    reason = problem(build(FrontendSettings, **settings))
+    assert (reason is None) if said is None else said in (reason or "")

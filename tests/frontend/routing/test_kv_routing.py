@@ -54,7 +54,7 @@ def test_turns_of_a_chat_stay_with_their_worker(make_site: Any, engines: Any) ->
             ask(site, chat + " and then?" * turn, stream=False)
             (now,) = [i for i, engine in enumerate(workers) if len(engine.seen) > before[i]]
             where.setdefault(chat, Counter())[now] += 1
-    assert all(max(found.values()) == 3 for found in where.values())
+    assert all(max(counts.values()) == 3 for counts in where.values())
 
 
 def test_a_worker_that_leaves_is_not_preferred_any_more(make_site: Any, engines: Any) -> None:
@@ -135,9 +135,9 @@ def test_what_was_sent_is_forgotten_after_a_while() -> None:
     routing = KvRouting(KvOptions(predict_seconds=100.0), 4, Random(1), lambda: 0.0)
 
     def overlap(at: float) -> int:
-        found = routing.router.place("x", routing.router.prompt(range(8)), [Rank(7)], at)
+        placement = routing.router.place("x", routing.router.prompt(range(8)), [Rank(7)], at)
         routing.router.ended("x")
-        return found.overlap_blocks
+        return placement.overlap_blocks
 
     assert [overlap(at) for at in (0.0, 90.0, 180.0, 281.0)] == [0, 2, 2, 0]
     routing.left(InstanceKey(EndpointPath("a", "b", "c"), 7))
@@ -145,7 +145,7 @@ def test_what_was_sent_is_forgotten_after_a_while() -> None:
 
 
 def test_weight_0_takes_the_credit_for_caches_too() -> None:
-    """As the original reads its older flag: load alone decides then."""
+    """As NVIDIA Dynamo reads its older flag: load alone decides then."""
     assert KvOptions(overlap_score_weight=0.0).weights() == Weights(overlap_credit=0.0, prefill_load_scale=0.0)
     assert KvOptions(overlap_score_weight=2.0, overlap_score_credit=1.0).weights() == Weights(prefill_load_scale=2.0)
 

@@ -61,7 +61,7 @@ class Frontends:
         new = [Frontend(await self.site.runtime(), InstanceKey(self.site.path, WORKER)) for _ in range(count)]
         self.made += new
         others = len(self.made) - 1
-        await until("all hear each other", lambda: all(one.sharing.peers == others for one in self.made))
+        await until("all hear each other", lambda: all(item.sharing.peers == others for item in self.made))
         return new
 
 
@@ -71,8 +71,8 @@ def with_frontends(case: Callable[[Frontends], Awaitable[None]]) -> Callable[[Si
         try:
             await case(frontends)
         finally:
-            for one in frontends.made:
-                await one.sharing.stop()
+            for item in frontends.made:
+                await item.sharing.stop()
 
     return body
 
@@ -87,8 +87,8 @@ def test_a_request_counts_at_every_frontend(play: Play) -> None:
     """From its choice to its end; its prefill until its first token; also at one that came in between."""
 
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        ticket = one.send()
+        first, other = await frontends.start(2)
+        ticket = first.send()
         await until("the other knows", lambda: other.load == Load(8, 2, 1))
         (late,) = await frontends.start(1)
         await until("the late one knows", lambda: late.load == Load(8, 2, 1))
@@ -96,17 +96,17 @@ def test_a_request_counts_at_every_frontend(play: Play) -> None:
         await until("its prefill is over", lambda: [other.load, late.load] == [Load(0, 2, 1)] * 2)
         ticket.close()
         await until("it is over", lambda: [other.load, late.load] == [IDLE] * 2)
-        assert one.load == IDLE
+        assert first.load == IDLE
 
     play(with_frontends(case))
 
 
 def test_a_frontend_that_leaves_takes_its_requests_along(play: Play) -> None:
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        one.send()
+        first, other = await frontends.start(2)
+        first.send()
         await until("the other knows", lambda: other.load.requests == 1)
-        await one.sharing.stop()
+        await first.sharing.stop()
         await until("it is forgotten", lambda: (other.load, other.sharing.peers) == (IDLE, 0), 1.5)
 
     play(with_frontends(case))
@@ -114,11 +114,11 @@ def test_a_frontend_that_leaves_takes_its_requests_along(play: Play) -> None:
 
 def test_a_frontend_that_is_killed_is_forgotten_after_a_while() -> None:
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        one.send()
+        first, other = await frontends.start(2)
+        first.send()
         await until("the other knows", lambda: other.load.requests == 1)
-        assert isinstance(one.runtime.bus, MemoryBus)
-        one.runtime.bus.crash()
+        assert isinstance(first.runtime.bus, MemoryBus)
+        first.runtime.bus.crash()
         await until("it is forgotten", lambda: (other.load, other.sharing.peers) == (IDLE, 0))
 
     run(with_frontends(case), None)
@@ -128,13 +128,13 @@ def test_lost_messages_are_mended_by_beats() -> None:
     """An end that nobody heard of doesn't count for long."""
 
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        ticket = one.send()
+        first, other = await frontends.start(2)
+        ticket = first.send()
         await until("the other knows", lambda: other.load.requests == 1)
         network = frontends.site.world.network
         network.drop = lambda subject, data: ".router." in subject
         ticket.close()
-        await until("it was said in vain", lambda: one.load == IDLE)
+        await until("it was said in vain", lambda: first.load == IDLE)
         network.drop = None
         await until("it is over", lambda: other.load == IDLE)
 
@@ -145,13 +145,13 @@ def test_an_outage_of_the_bus_is_made_good() -> None:
     """Both forget each other, and tell each other everything when they hear of each other again."""
 
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        one.send()
+        first, other = await frontends.start(2)
+        first.send()
         await until("the other knows", lambda: other.load.requests == 1)
-        bus = one.runtime.bus
+        bus = first.runtime.bus
         assert isinstance(bus, MemoryBus)
         bus.disconnect()
-        await until("they forget each other", lambda: (one.sharing.peers, other.sharing.peers) == (0, 0))
+        await until("they forget each other", lambda: (first.sharing.peers, other.sharing.peers) == (0, 0))
         assert other.load == IDLE
         bus.reconnect()
         await until("the other knows again", lambda: other.load == Load(8, 2, 1))
@@ -163,12 +163,12 @@ def test_a_worker_that_leaves_ends_it(play: Play) -> None:
     """Its requests don't count any more, nor do those that a frontend sends there that hasn't heard of it yet."""
 
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
-        one.send()
+        first, other = await frontends.start(2)
+        first.send()
         await until("the other knows", lambda: other.load.requests == 1)
         other.drop_own()
-        one.send()
-        await until("nobody is heard", lambda: one.sharing.peers == 0)
+        first.send()
+        await until("nobody is heard", lambda: first.sharing.peers == 0)
         assert other.load == IDLE
         other.sharing.joined(other.key, other.routing)
         await until("the other knows again", lambda: other.load.requests == 2)
@@ -187,11 +187,11 @@ def test_a_worker_that_leaves_ends_it(play: Play) -> None:
 )
 def test_garbage_is_said_once_and_harms_nobody(said: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def case(frontends: Frontends) -> None:
-        one, other = await frontends.start(2)
+        first, other = await frontends.start(2)
         data = said if isinstance(said, bytes) else msgspec.msgpack.encode(said)
         for _ in range(2):
-            one.runtime.bus.publish(router_subject(frontends.site.path.namespace, 99), data)
-        one.send()
+            first.runtime.bus.publish(router_subject(frontends.site.path.namespace, 99), data)
+        first.send()
         await until("the other knows", lambda: other.load == Load(8, 2, 1))
 
     run(with_frontends(case), None)
@@ -211,10 +211,10 @@ def test_alone_nothing_is_said_but_beats() -> None:
             sent.extend([len(said.added) + len(said.freed)] if said is not None else [])
             return False
 
-        (one,) = await frontends.start(1)
+        (first,) = await frontends.start(1)
         frontends.site.world.network.drop = record
         for _ in range(20):
-            one.send().close()
+            first.send().close()
         await until("it beats", lambda: len(sent) > 1)
         assert set(sent) == {0}
 

@@ -374,7 +374,7 @@ def test_garbage_of_a_worker_is_one_error(served: Any, item: Any) -> None:
 
 
 def test_original_dict_deltas_are_understood(site: Any) -> None:
-    """Engines written for the original send dicts; a clean end without a reason is `stop`."""
+    """Engines written for NVIDIA Dynamo send dicts; a clean end without a reason is `stop`."""
 
     def engine(incoming: Any) -> None:
         for token in incoming.payload["token_ids"]:

@@ -24,8 +24,8 @@ PINS: dict[str, Any] = {
 
 def rank_of(seen: dict[str, Any]) -> int | None:
     """What a worker was told."""
-    found: int | None = seen.get("routing", {}).get("dp_rank")
-    return found
+    value: int | None = seen.get("routing", {}).get("dp_rank")
+    return value
 
 
 @modes
@@ -51,8 +51,8 @@ def test_a_rank_that_is_not_there_is_a_400(make_site: Any, engines: Any, mode: d
     """It names the field and the ranks that there are, and no worker hears of it."""
     site = make_site(**mode)
     engine = engines()
-    one = site.worker(engine, figures={**RANKS, "data_parallel_size": 2}).id
-    for more, where in (({}, "model 'm'"), ({"backend_instance_id": one}, f"instance {one}")):
+    instance = site.worker(engine, figures={**RANKS, "data_parallel_size": 2}).id
+    for more, where in (({}, "model 'm'"), ({"backend_instance_id": instance}, f"instance {instance}")):
         headers, nvext = PINS[how]
         nvext = {**(nvext or {}), **more}
         answer = site.post(TEXT, {**HELLO, "nvext": nvext}, headers=headers)
@@ -98,7 +98,7 @@ def test_kv_mode_keeps_a_prompt_on_its_rank(make_site: Any, engines: Any, within
 
     def places(answers: list[Any]) -> list[tuple[int, int]]:
         said = [answer.json()["nvext"]["worker_id"] for answer in answers]
-        return [(one["decode_worker_id"], one["decode_dp_rank"]) for one in said]
+        return [(entry["decode_worker_id"], entry["decode_dp_rank"]) for entry in said]
 
     async def hold(event: asyncio.Event | None) -> None:
         for engine in pair:
@@ -113,11 +113,11 @@ def test_kv_mode_keeps_a_prompt_on_its_rank(make_site: Any, engines: Any, within
         asked = [pool.submit(site.post, TEXT, prompt(number)) for number in range(8)]
         within("all are there", lambda: len(pair[0].seen) + len(pair[1].seen) == 8)
         site.call(held.set)
-        first = places([one.result(20) for one in asked])
+        first = places([request.result(20) for request in asked])
     site.run(hold(None))
     assert len(set(first)) == 8
-    told = {(index, rank_of(seen)) for index, engine in enumerate(pair) for seen in engine.seen}
-    assert told == {(index, rank) for index in range(2) for rank in range(4)}
+    results = {(index, rank_of(seen)) for index, engine in enumerate(pair) for seen in engine.seen}
+    assert results == {(index, rank) for index in range(2) for rank in range(4)}
     again = [site.post(TEXT, prompt(number)) for number in range(8)]
     assert places(again) == first
     assert {answer.json()["nvext"]["routing"]["overlap_blocks"] for answer in again} == {5}
@@ -168,7 +168,7 @@ def test_a_worker_is_busy_when_all_its_ranks_are(make_site: Any, engines: Any, w
         answer = site.post(TEXT, HELLO)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
         site.call(engine.hold.set)
-        assert [one.result(20).status_code for one in asked] == [200, 200]
+        assert [request.result(20).status_code for request in asked] == [200, 200]
 
 
 def test_outside_kv_mode_all_ranks_count_together(make_site: Any, engines: Any, within: Any) -> None:

@@ -87,27 +87,27 @@ def ask(site: Any, engines: list[Any], headers: dict[str, str], **body: Any) -> 
     before = [len(engine.seen) for engine in engines]
     answer = site.post(TEXT, {**HELLO, **body}, headers=headers)
     assert answer.status_code == 200, answer.text
-    (found,) = [i for i, engine in enumerate(engines) if len(engine.seen) > before[i]]
-    return found
+    (index,) = [i for i, engine in enumerate(engines) if len(engine.seen) > before[i]]
+    return index
 
 
 @modes
 def test_a_session_stays_with_its_worker(make_site: Any, engines: Any, mode: dict[str, Any]) -> None:
-    """Whatever it asks, under each of the original's headers; others are spread as always."""
+    """Whatever it asks, under each of NVIDIA Dynamo's headers; others are spread as always."""
     site = make_site(**mode, **AFFINITY)
     three = [engines() for _ in range(3)]
     for engine in three:
         site.worker(engine)
     for name in ("x-dynamo-session-id", "x-claude-code-session-id", "session-id", "x-session-id"):
-        found = {ask(site, three, {name: f"s {name}"}, prompt=f"{number} words") for number in range(4)}
-        assert len(found) == 1, name
+        results = {ask(site, three, {name: f"s {name}"}, prompt=f"{number} words") for number in range(4)}
+        assert len(results) == 1, name
     control = {"session_control": {"session_id": "s"}}
     assert len({ask(site, three, {}, prompt=f"{number} words", nvext=control) for number in range(4)}) == 1
     assert len({ask(site, three, {"x-dynamo-session-id": f"s{number}"}) for number in range(12)}) > 1
 
 
 def test_without_the_flag_a_session_is_only_a_name(make_site: Any, engines: Any) -> None:
-    """As with the original."""
+    """As with NVIDIA Dynamo."""
     site = make_site()
     two = [engines(), engines()]
     for engine in two:

@@ -13,7 +13,9 @@ from tests.fuzz.firing import Shot, post
 from tests.fuzz.site import GEMMA, MODEL, TOOLS, VECTORS
 from tests.fuzz.targets import hostile
 
+from dynamo.frontend.anthropic.openapi import DESCRIBED as MESSAGES
 from dynamo.frontend.openai import openapi
+from dynamo.frontend.openai.responses_openapi import DESCRIBED as RESPONSES
 from dynamo.frontend.routes.busy_threshold import BusyThresholdRequest
 
 NAME: Final = "bodies"
@@ -33,18 +35,24 @@ _FITTING: Final[dict[str, Any]] = {
     "guided_grammar": 'root ::= "a"', "nvext": {}, "stream_options": {"include_usage": True},
     "session_id": "s", "action": "open", "functions": None, "suffix": None, "prompt_logprobs": None,
     "chat_template_kwargs": {"enable_thinking": False}, "chat_template_args": {}, "function_call": None,
+    "max_output_tokens": 8, "instructions": "Be brief.", "system": "Be brief.", "store": True, "truncation": "auto",
+    "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}, "thinking": {"type": "enabled"},
 }  # fmt: skip
 _ALONE: Final = (("guided_json", "guided_regex", "guided_choice", "guided_grammar"),)
 """Of these a request may have one."""
 REQUIRED: Final = {"/v1/chat/completions": ("model", "messages"), "/v1/completions": ("model", "prompt"),
                    "/v1/embeddings": ("model", "input"), "/tokenize": ("model", "prompt"),
-                   "/detokenize": ("model", "tokens"), "/busy_threshold": ("model",)}  # fmt: skip
+                   "/detokenize": ("model", "tokens"), "/busy_threshold": ("model",),
+                   "/v1/responses": ("model", "input"), "/v1/responses/input_tokens": ("model", "input"),
+                   "/v1/messages": ("model", "messages", "max_tokens"),
+                   "/v1/messages/count_tokens": ("model", "messages")}  # fmt: skip
 
 
 def kinds() -> dict[str, type[msgspec.Struct]]:
     """The struct that checks what each route is sent."""
-    found: dict[str, Any] = {path: kind for path, (kind, _, _) in openapi._BODIES.items()}
-    return found | {"/busy_threshold": BusyThresholdRequest}
+    described = {**openapi._BODIES, **RESPONSES.bodies, **MESSAGES.bodies}
+    fields: dict[str, Any] = {path: kind for path, (kind, _, _) in described.items()}
+    return fields | {"/busy_threshold": BusyThresholdRequest}
 
 
 def places(kind: type[msgspec.Struct]) -> list[tuple[str, ...]]:
@@ -65,8 +73,8 @@ def _structs(info: inspect.Type) -> Iterator[type[msgspec.Struct]]:
     if isinstance(info, inspect.StructType):
         yield info.cls
     elif isinstance(info, inspect.UnionType):
-        for one in info.types:
-            yield from _structs(one)
+        for entry in info.types:
+            yield from _structs(entry)
     elif isinstance(info, inspect.Metadata):
         yield from _structs(info.type)
     elif isinstance(info, inspect.ListType):
@@ -124,7 +132,7 @@ def case(random: Random) -> tuple[str, list[Shot]]:
 def _around(random: Random, path: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Some fitting fields beside the hostile one."""
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
-    here: dict[str, Any] = {"max_tokens": 8} if "max_tokens" in names else {}
+    here: dict[str, Any] = {name: 8 for name in ("max_tokens", "max_output_tokens") if name in names}
     here["model"] = VECTORS if path == "/v1/embeddings" else random.choice((MODEL, MODEL, GEMMA, TOOLS))
     if "stream" in names:
         here["stream"] = random.random() < 0.5

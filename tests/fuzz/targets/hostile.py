@@ -150,9 +150,9 @@ def nested(random: Random, largest: int = LARGEST) -> bytes:
     )
     depth = min(depth, largest // (len(opener) + len(closer)))
     bottom = random.choice((b"0", b'"a"', b"[]", b'"\\ud800"', b""))
-    one = opener * depth + bottom + closer * depth
-    times = max(1, min(2_000, size(random, largest) // len(one)))
-    return one if times == 1 else b"[" + b",".join([one] * times) + b"]"
+    nested = opener * depth + bottom + closer * depth
+    times = max(1, min(2_000, size(random, largest) // len(nested)))
+    return nested if times == 1 else b"[" + b",".join([nested] * times) + b"]"
 
 
 def schema(random: Random, largest: int = LARGEST) -> bytes:

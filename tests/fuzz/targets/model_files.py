@@ -28,8 +28,8 @@ Maker = Callable[[], bytes]
 
 @functools.cache
 def byte_level() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(train_byte_level().to_str())
-    return found
+    document: dict[str, Any] = json.loads(train_byte_level().to_str())
+    return document
 
 
 @functools.cache
@@ -47,10 +47,10 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = b""
+    data = b""
     while number > 127:
-        found, number = found + bytes([number & 127 | 128]), number >> 7
-    return found + bytes([number])
+        data, number = data + bytes([number & 127 | 128]), number >> 7
+    return data + bytes([number])
 
 
 def pieces(tokens: list[bytes], kind: int = 2, charsmap: bytes = b"") -> bytes:
@@ -77,11 +77,11 @@ def opened(name: str, data: bytes, **beside: bytes) -> None:
         model = open_model(
             path if name.endswith(".gguf") else root, cache=FileCache(Path(folder) / "cache"), weights="none"
         )
-        found = Preprocessor.load(model.card, model.files)
+        document = Preprocessor.load(model.card, model.files)
         for text in TEXTS:
-            ids = found.tokenizer.encode(text, True)
-            found.tokenizer.decode(ids[:2000])
-        found.chat_prompt({"messages": [{"role": "user", "content": "hi"}]})
+            ids = document.tokenizer.encode(text, True)
+            document.tokenizer.decode(ids[:2000])
+        document.chat_prompt({"messages": [{"role": "user", "content": "hi"}]})
 
 
 def _gguf(**fields: Any) -> Maker:

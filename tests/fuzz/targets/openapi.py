@@ -67,8 +67,8 @@ def deviations(said: str) -> list[tuple[str, str, str]]:
         return []
     report = said.split("FAILURES", 1)[1].split("SUMMARY")[0]
     heads = [*_OPERATION.finditer(report)]
-    found = []
+    results = []
     for head, following in zip(heads, [*heads[1:], None], strict=True):
         text = report[head.end() : following.start() if following else None]
-        found += [(head[1], failure, text[:4000]) for failure in dict.fromkeys(_FAILURE.findall(text))]
-    return found
+        results += [(head[1], failure, text[:4000]) for failure in dict.fromkeys(_FAILURE.findall(text))]
+    return results

@@ -91,9 +91,9 @@ Choice = tuple[str, str, str, str, str, int]
 def markers(tool: str, reasoning: str) -> list[str]:
     """Everything that these two take for more than text."""
     form, thoughts = TOOLS.get(tool), THOUGHTS.get(reasoning)
-    found = [] if form is None else [*form.blocks, *form.tails, *form.tokens, *([form.bare[0]] if form.bare else [])]
-    found += [] if thoughts is None else [*thoughts.opens, *thoughts.closes]
-    return [*dict.fromkeys(["", *found, *(TOKENS if form is None or thoughts is None else ())])]
+    results = [] if form is None else [*form.blocks, *form.tails, *form.tokens, *([form.bare[0]] if form.bare else [])]
+    results += [] if thoughts is None else [*thoughts.opens, *thoughts.closes]
+    return [*dict.fromkeys(["", *results, *(TOKENS if form is None or thoughts is None else ())])]
 
 
 def feed(tool: str, reasoning: str, text: str, size: int) -> int:

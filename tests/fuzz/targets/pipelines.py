@@ -37,14 +37,14 @@ def looked_at(spec: Any) -> None:
 
 def look(made: Any) -> None:
     """Do it with an object, as the API server has it."""
-    found, problems = bodies.read(made)
+    pipelines, problems = bodies.read(made)
     if (length := sum(map(len, problems))) > LONGEST:
         raise TooMuchError(f"a refusal of {length} characters")
-    if found is None:
+    if pipelines is None:
         return
     for cluster in (CLUSTER_SETTINGS, SECURED):
         try:
-            objects = manifests(found, with_images(plan(found, CLUSTER), found, cluster), cluster)
+            objects = manifests(pipelines, with_images(plan(pipelines, CLUSTER), pipelines, cluster), cluster)
         except RenderError:
             continue
         if len(objects) > MOST:
@@ -71,10 +71,10 @@ def _groups(components: int, replicas: int, nodes: int) -> dict[str, Any]:
 
 
 def _deep(depth: int) -> Any:
-    found: Any = 1
+    value: Any = 1
     for _ in range(depth):
-        found = {"a": found}
-    return found
+        value = {"a": value}
+    return value
 
 
 _MANY: Final = {f"k{number}": "v" for number in range(2000)}
@@ -167,8 +167,10 @@ TEXTS: Final[dict[str, Callable[[], str]]] = {
 
 def corpus() -> dict[str, Callable[[], object]]:
     """Pipelines that cost something once, or are likely to."""
-    found: dict[str, Callable[[], object]] = {name: functools.partial(_looked_at, make) for name, make in SPECS.items()}
-    return found | {f"text: {name}": functools.partial(_read, make) for name, make in TEXTS.items()}
+    results: dict[str, Callable[[], object]] = {
+        name: functools.partial(_looked_at, make) for name, make in SPECS.items()
+    }
+    return results | {f"text: {name}": functools.partial(_read, make) for name, make in TEXTS.items()}
 
 
 def _looked_at(make: Callable[[], Any]) -> None:

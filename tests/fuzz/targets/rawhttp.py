@@ -158,15 +158,15 @@ def cut(random: Random, data: bytes) -> list[bytes]:
 
 def mutated(random: Random, data: bytes, times: int) -> bytes:
     """Some bytes are other ones, left out, doubled, or moved."""
-    found = bytearray(data)
+    garbled = bytearray(data)
     for _ in range(times):
-        at, upto = sorted((random.randrange(len(found) + 1), random.randrange(len(found) + 1)))
+        at, upto = sorted((random.randrange(len(garbled) + 1), random.randrange(len(garbled) + 1)))
         upto = min(upto, at + random.choice((1, 4, 60)))
         what = random.choice(
-            (b"", bytes([random.randrange(256)]), bytes(found[at:upto]) * 2, b"\r\n", b"\n", b"\0", b" ", b":")
+            (b"", bytes([random.randrange(256)]), bytes(garbled[at:upto]) * 2, b"\r\n", b"\n", b"\0", b" ", b":")
         )
-        found[at:upto] = what
-    return bytes(found)
+        garbled[at:upto] = what
+    return bytes(garbled)
 
 
 def _mutated(random: Random) -> list[Shot]:

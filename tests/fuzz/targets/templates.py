@@ -109,10 +109,10 @@ def _call(arguments: str) -> list[dict[str, Any]]:
 
 
 def _deep(depth: int) -> Any:
-    found: Any = []
+    value: Any = []
     for _ in range(depth):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 MESSAGES: Final[dict[str, Callable[[], Any]]] = {
@@ -135,15 +135,15 @@ MESSAGES: Final[dict[str, Callable[[], Any]]] = {
 
 def corpus() -> dict[str, Callable[[], object]]:
     """Each of these with what is usual otherwise."""
-    found: dict[str, Callable[[], object]] = {
+    results: dict[str, Callable[[], object]] = {
         name: functools.partial(rendered, source, _PLAIN) for name, source in SOURCES.items()
     }
     for usual, source in USUAL.items():
         for name, make in MESSAGES.items():
-            found[f"{usual}: {name}"] = functools.partial(_made, source, make)
+            results[f"{usual}: {name}"] = functools.partial(_made, source, make)
     for name, source in WITH_MUCH.items():
-        found[f"{name} of 130,000 messages"] = functools.partial(_made, source, MESSAGES["130,000 messages"])
-    return found
+        results[f"{name} of 130,000 messages"] = functools.partial(_made, source, MESSAGES["130,000 messages"])
+    return results
 
 
 def _made(source: str, make: Callable[[], Any]) -> None:

@@ -32,11 +32,11 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     folder.mkdir(parents=True)
     (folder / NAME).write_bytes(CONTENT)
     (folder / "config.json").write_bytes(b"{}")
-    with Hub(tmp_path / "served") as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    with Hub(tmp_path / "served") as hub:
+        thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield found
-        found.shutdown()
+        yield hub
+        hub.shutdown()
         thread.join()
 
 
@@ -78,8 +78,8 @@ def test_what_passes_is_overcome(hub: Hub, place: Place, faults: list[Fault], st
     hub.faults += faults
     load(remote(hub), place, errand())
     assert place.blob.read_bytes() == CONTENT
-    assert [found.start for found in hub.loads] == starts
-    assert not any(found.sent >= ENDLESS for found in hub.loads)
+    assert [load.start for load in hub.loads] == starts
+    assert not any(load.sent >= ENDLESS for load in hub.loads)
     assert not place.partial.exists()
 
 

@@ -1,4 +1,4 @@
-"""Names of blocks equal the original's, for every kind of request; the numbers were read off ai-dynamo 1.6.1."""
+"""Names of blocks equal NVIDIA Dynamo's, for every kind of request; the numbers were read off ai-dynamo 1.6.1."""
 
 from __future__ import annotations
 

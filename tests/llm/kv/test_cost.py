@@ -16,12 +16,12 @@ A, B = Rank(1), Rank(2)
 
 
 def one(candidate: Candidate, tokens: int = 64, size: int = 16, **weights: float) -> float:
-    (found,) = costs([candidate], tokens, size, Weights(**weights))
-    return found
+    (cost,) = costs([candidate], tokens, size, Weights(**weights))
+    return cost
 
 
 def test_an_idle_rank_costs_the_prompt() -> None:
-    """The original logs 0.375 for 6 tokens in blocks of 16 on an idle worker."""
+    """NVIDIA Dynamo logs 0.375 for 6 tokens in blocks of 16 on an idle worker."""
     assert one(Candidate(A), tokens=6) == 0.375
 
 
@@ -55,8 +55,8 @@ def test_the_lowest_wins_and_ties_are_shared() -> None:
 def test_temperature_is_a_softmax_of_scaled_costs() -> None:
     """At 1, costs 0 and 1 are chosen as e to 1, however large the numbers are."""
     drawn = random.Random(2).random
-    found = Counter(choose([100.0, 1100.0], 1.0, drawn) for _ in range(20_000))
-    assert found[0] / found[1] == pytest.approx(2.718, rel=0.1)
+    counter = Counter(choose([100.0, 1100.0], 1.0, drawn) for _ in range(20_000))
+    assert counter[0] / counter[1] == pytest.approx(2.718, rel=0.1)
 
 
 @given(
@@ -64,8 +64,8 @@ def test_temperature_is_a_softmax_of_scaled_costs() -> None:
     st.floats(0, 10),
     st.floats(0, 1, exclude_max=True),
 )
-def test_a_choice_is_always_one_of_them(found: list[float], temperature: float, drawn: float) -> None:
-    index = choose(found, temperature, lambda: drawn)
-    assert 0 <= index < len(found)
+def test_a_choice_is_always_one_of_them(numbers: list[float], temperature: float, drawn: float) -> None:
+    index = choose(numbers, temperature, lambda: drawn)
+    assert 0 <= index < len(numbers)
     if temperature == 0.0:
-        assert found[index] == pytest.approx(min(found), abs=1e-9)
+        assert numbers[index] == pytest.approx(min(numbers), abs=1e-9)

@@ -31,9 +31,15 @@ def test_the_bytes_of_a_step() -> None:
         "98" "01" "cf001fffffffffffff" "01" "c2" "03" "c410" "0100000000000000" "ffffffffffffffff"
         "c408" "0807060504030201" "c2"
     )  # fmt: skip
-    found = decode_step(data)
-    assert (found.version, found.worker, found.seq, found.beat, found.dp_rank) == (VERSION, WORKER, 1, False, 3)
-    assert list(unpack(found.stored)) == [1, 2**64 - 1]
+    decoded = decode_step(data)
+    assert (decoded.version, decoded.worker, decoded.seq, decoded.beat, decoded.dp_rank) == (
+        VERSION,
+        WORKER,
+        1,
+        False,
+        3,
+    )
+    assert list(unpack(decoded.stored)) == [1, 2**64 - 1]
 
 
 def test_the_bytes_of_a_beat_and_of_a_part() -> None:
@@ -98,8 +104,8 @@ def test_a_snapshot_over_the_limit_is_several_parts() -> None:
     assert first.parts >= 8
     assert max(len(msgspec.msgpack.encode(part)) for part in parts) <= limit
     for rank, count in ((0, 5000), (1, 3000)):
-        found = [name for part in parts for name in names_in(part)[rank]]
-        assert (len(found), len(set(found))) == (count, count)
+        names = [name for part in parts for name in names_in(part)[rank]]
+        assert (len(names), len(set(names))) == (count, count)
 
 
 @pytest.mark.parametrize("body", [None, [], [1], [0, 0, 0], ["a", 1], [1, 1], [-1, 2], [0, -1], [0, 1 << 40], [1, 0]])

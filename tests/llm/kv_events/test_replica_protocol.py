@@ -48,10 +48,10 @@ class Frontend:
 
 def pair() -> tuple[Frontend, Frontend]:
     """Two that know of each other."""
-    one, other = Frontend(1), Frontend(2)
-    other.hear(one.sender.beat())
-    one.hear(other.sender.beat())
-    return one, other
+    first, other = Frontend(1), Frontend(2)
+    other.hear(first.sender.beat())
+    first.hear(other.sender.beat())
+    return first, other
 
 
 def test_the_bytes_of_a_message() -> None:
@@ -71,78 +71,78 @@ def test_the_bytes_of_a_message() -> None:
 
 def test_a_request_counts_everywhere_until_it_ends() -> None:
     """Its prefill until the first token, its blocks once however many share them, across frontends too."""
-    one, other = pair()
-    number = one.sender.added(A, [1, 2], 10)
+    first, other = pair()
+    number = first.sender.added(A, [1, 2], 10)
     other.router.activity.add("own", A, [1, 3], 5)
-    for data in one.said():
+    for data in first.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(15, 3, 2)
     assert other.router.activity.shared([1, 2, 4]) == {A: 2}
-    one.sender.prefilled(number)
-    for data in one.said():
+    first.sender.prefilled(number)
+    for data in first.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(5, 3, 2)
-    one.sender.freed(number)
-    one.sender.freed(number)
-    for data in one.said():
+    first.sender.freed(number)
+    first.sender.freed(number)
+    for data in first.said():
         other.hear(data)
     assert other.router.activity.load(A) == Load(5, 2, 1)
 
 
 def test_a_newcomer_is_told_everything() -> None:
-    one = Frontend(1)
-    first = one.sender.added(A, [1], 10)
-    one.sender.added(B, [2], 10)
-    one.sender.prefilled(first)
-    assert one.said() == [], "nobody listens yet"
+    frontend = Frontend(1)
+    first = frontend.sender.added(A, [1], 10)
+    frontend.sender.added(B, [2], 10)
+    frontend.sender.prefilled(first)
+    assert frontend.said() == [], "nobody listens yet"
     other = Frontend(2)
-    one.hear(other.sender.beat())
-    for data in one.said():
+    frontend.hear(other.sender.beat())
+    for data in frontend.said():
         other.hear(data)
     assert (other.router.activity.load(A), other.router.activity.load(B)) == (Load(0, 1, 1), Load(10, 1, 1))
 
 
 def test_what_was_lost_is_mended_by_the_next_beat() -> None:
     """A lost end, and a lost first token: nothing stays counted that is over."""
-    one, other = pair()
-    numbers = [one.sender.added(A, [n], 10) for n in range(3)]
-    for data in one.said():
+    first, other = pair()
+    numbers = [first.sender.added(A, [n], 10) for n in range(3)]
+    for data in first.said():
         other.hear(data)
-    one.sender.freed(numbers[0])
-    one.sender.prefilled(numbers[1])
-    assert len(one.said()) == 1  # lost
+    first.sender.freed(numbers[0])
+    first.sender.prefilled(numbers[1])
+    assert len(first.said()) == 1  # lost
     assert other.router.activity.load(A) == Load(30, 3, 3)
-    other.hear(one.sender.beat())
+    other.hear(first.sender.beat())
     assert other.router.activity.load(A) == Load(10, 2, 2)
 
 
 def test_whoever_is_silent_or_leaves_is_forgotten() -> None:
     """A killed frontend's requests count for some seconds, one that says farewell takes them along."""
-    one, other = pair()
-    one.sender.added(A, [1], 10)
-    for data in one.said():
+    first, other = pair()
+    first.sender.added(A, [1], 10)
+    for data in first.said():
         other.hear(data, 10.0)
     other.receiver.expire(10.0 + PATIENCE)
     assert other.router.activity.load(A) == Load(10, 1, 1)
     other.receiver.expire(10.1 + PATIENCE)
     assert (other.router.activity.load(A), len(other.receiver)) == (IDLE, 0)
-    other.hear(one.sender.beat(), 20.0)
-    one.sender.everything()
-    for data in one.said():
+    other.hear(first.sender.beat(), 20.0)
+    first.sender.everything()
+    for data in first.said():
         other.hear(data, 20.0)
     assert other.router.activity.load(A) == Load(10, 1, 1)
-    other.hear(one.sender.farewell(), 20.0)
+    other.hear(first.sender.farewell(), 20.0)
     assert (other.router.activity.load(A), len(other.receiver)) == (IDLE, 0)
 
 
 def test_messages_stay_within_the_limit() -> None:
     """Many requests are several messages; of one that is too long its beginning is told."""
-    one, other = pair()
+    first, other = pair()
     limit = 1024
     for number in range(50):
-        one.sender.added(A, range(100 * number, 100 * number + 20), 1)
-    one.sender.added(B, range(10_000, 11_000), 1)
-    messages = one.said(limit)
+        first.sender.added(A, range(100 * number, 100 * number + 20), 1)
+    first.sender.added(B, range(10_000, 11_000), 1)
+    messages = first.said(limit)
     assert max(map(len, messages)) <= limit
     for data in messages:
         other.hear(data)
@@ -152,12 +152,12 @@ def test_messages_stay_within_the_limit() -> None:
 
 
 def test_own_messages_and_unknown_instances_do_not_count() -> None:
-    one, other = pair()
-    one.sender.added(Rank(99), [1], 10)
-    for data in one.said():
-        one.hear(data)
+    first, other = pair()
+    first.sender.added(Rank(99), [1], 10)
+    for data in first.said():
+        first.hear(data)
         other.hear(data)
-    assert (len(one.router.activity), len(other.router.activity)) == (0, 0)
+    assert (len(first.router.activity), len(other.router.activity)) == (0, 0)
     with pytest.raises(ValueError, match="multiple"):
         other.receiver.heard(ReplicaMessage(VERSION, 3, [Added(1, 7, 0, 1, b"123")]), 0.0)
 

@@ -108,7 +108,7 @@ class Reader:
             raise AssertionError(f"{self.stored()} instead of {wanted}") from None
 
     def stored(self) -> list[int]:
-        return [one for step in self.steps for one in step.stored]
+        return [block for step in self.steps for block in step.stored]
 
 
 def play(case: Callable[[], Awaitable[None]]) -> None:
@@ -256,16 +256,16 @@ def test_blocks_of_another_size_are_said(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "rank", "found"),
+    ("endpoint", "rank", "expected"),
     [
         ("tcp://*:5557", 0, "tcp://127.0.0.1:5557"), ("tcp://*:5557", 3, "tcp://127.0.0.1:5560"),
         ("tcp://10.0.0.7:5557", 1, "tcp://10.0.0.7:5558"), ("tcp://[::]:5557", 1, "tcp://[::1]:5558"),
         ("tcp://0.0.0.0:5557", 0, "tcp://127.0.0.1:5557"), ("ipc:///tmp/x", 0, "ipc:///tmp/x"),
     ],
 )  # fmt: skip
-def test_each_rank_has_a_port_of_its_own(endpoint: str, rank: int, found: str) -> None:
+def test_each_rank_has_a_port_of_its_own(endpoint: str, rank: int, expected: str) -> None:
     """vLLM's rule (`offset_endpoint_port`); what was bound to all addresses is found on this machine."""
-    assert rank_endpoint(endpoint, rank) == found
+    assert rank_endpoint(endpoint, rank) == expected
 
 
 @pytest.mark.parametrize(

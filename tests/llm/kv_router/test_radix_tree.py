@@ -1,4 +1,4 @@
-"""`RadixTree` and `compute_block_hash_for_seq` under the original's names; answers were read off ai-dynamo 1.6.1."""
+"""`RadixTree` and `compute_block_hash_for_seq` under NVIDIA Dynamo's names; answers were read off ai-dynamo 1.6.1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def removed(*hashes: int) -> dict[str, Any]:
     ],
     ids=["plain", "adapter and namespace", "an image", "two images", "eagle"],
 )
-def test_hashes_are_the_originals(arguments: dict[str, Any], hashes: list[int]) -> None:
+def test_hashes_are_those_of_nvidia_dynamo(arguments: dict[str, Any], hashes: list[int]) -> None:
     """Every keyword of ai-dynamo 1.6.1; 40 tokens are two whole blocks."""
     assert compute_block_hash_for_seq(TOKENS, 16, **arguments) == hashes
     assert compute_block_hash_for_seq(TOKENS[:5], 16, **arguments) == []
@@ -66,13 +66,13 @@ def test_bad_arguments_are_named(call: Any, said: str) -> None:
 
 
 def scores(tree: RadixTree, *sequence: int) -> dict[tuple[int, int], int]:
-    found = tree.find_matches(list(sequence))
-    assert isinstance(found, OverlapScores)
-    assert found.frequencies == []
-    return found.scores
+    matches = tree.find_matches(list(sequence))
+    assert isinstance(matches, OverlapScores)
+    assert matches.frequencies == []
+    return matches.scores
 
 
-def test_matches_are_the_originals() -> None:
+def test_matches_are_those_of_nvidia_dynamo() -> None:
     """The same events in the same order gave these answers there, line by line."""
     tree = RadixTree()
     tree.apply_event(1, event(stored(None, (100, 1), (101, 2), (102, 3))))
@@ -126,7 +126,7 @@ def test_an_unreadable_event_is_refused(data: bytes) -> None:
 
 
 def test_a_dump_makes_the_same_tree() -> None:
-    """Forks, several ranks, removals in the middle: the copy answers the same; its events are the original's."""
+    """Forks, several ranks, removals in the middle: the copy answers the same; its events are NVIDIA Dynamo's."""
     random, tree = Random(5), RadixTree()
     chains = [[random.randrange(4) for _ in range(random.randrange(1, 9))] for _ in range(60)]
     for chain in chains:
@@ -136,9 +136,9 @@ def test_a_dump_makes_the_same_tree() -> None:
         if random.random() < 0.3:
             tree.apply_event(worker, event(removed(random.choice(blocks)[0]), rank))
     copy = RadixTree()
-    dumped = [json.loads(one) for one in tree.dump_tree_as_events()]
+    dumped = [json.loads(dump_tree_as_event) for dump_tree_as_event in tree.dump_tree_as_events()]
     assert dumped[0].keys() == {"worker_id", "storage_tier", "residency_domain", "event"}
-    for one in dumped:
-        copy.apply_event(one["worker_id"], json.dumps(one["event"]).encode())
+    for entry in dumped:
+        copy.apply_event(entry["worker_id"], json.dumps(entry["event"]).encode())
     assert any(scores(tree, *chain) for chain in chains)
     assert [scores(copy, *chain) for chain in chains] == [scores(tree, *chain) for chain in chains]

@@ -68,7 +68,7 @@ def test_booked_requests_count_until_they_are_freed() -> None:
         router = await site.router(use_kv_events=False)
         first, _, overlap = await router.best_worker(PROMPT, request_id="a")
         assert (first in workers, overlap) == (True, 0)
-        loads = {one["worker_id"]: one for one in await router.get_potential_loads(list(range(100, 108)))}
+        loads = {load["worker_id"]: load for load in await router.get_potential_loads(list(range(100, 108)))}
         assert loads[first] == {
             "worker_id": first, "dp_rank": 0, "potential_prefill_tokens": 24, "potential_decode_blocks": 6,
             "active_requests": 1,
@@ -76,11 +76,11 @@ def test_booked_requests_count_until_they_are_freed() -> None:
         second, _, _ = await router.best_worker(list(range(100, 116)), request_id="b")
         assert {first, second} == set(workers), "the idle one"
         await router.mark_prefill_complete("a")
-        loads = {one["worker_id"]: one for one in await router.get_potential_loads(PROMPT)}
+        loads = {load["worker_id"]: load for load in await router.get_potential_loads(PROMPT)}
         assert (loads[first]["potential_prefill_tokens"], loads[first]["active_requests"]) == (0, 1), "it is predicted"
         scores = await router.get_overlap_scores([*PROMPT, 1])
         assert (scores["block_size"], scores["num_blocks"], scores["shared_cache"]["enabled"]) == (BLOCK, 4, False)
-        assert {one["worker_id"]: one["device_blocks"] for one in scores["workers"]} == {first: 4, second: 0}
+        assert {score["worker_id"]: score["device_blocks"] for score in scores["workers"]} == {first: 4, second: 0}
         for request in ("a", "b", "a", "unknown"):
             await router.free(request)
         assert len(router.router.activity) == 0
@@ -135,8 +135,8 @@ def test_what_is_tracked_can_be_chosen(config: dict[str, Any], blocks: int, toke
         await router.best_worker(PROMPT, request_id="a")
         await router.best_worker(PROMPT, request_id="b")
         await router.mark_prefill_complete("b")
-        found = router.router.activity.load(Rank(runtime.id))
-        assert (found.blocks, found.prefill_tokens, found.requests) == (blocks, tokens, 2)
+        document = router.router.activity.load(Rank(runtime.id))
+        assert (document.blocks, document.prefill_tokens, document.requests) == (blocks, tokens, 2)
 
     play(case)
 
@@ -198,7 +198,7 @@ def test_a_request_goes_to_a_rank() -> None:
         with pytest.raises(InvalidArgument, match="no data-parallel rank 2"):
             await router.generate(PROMPT, "m", dp_rank=2)
         scores = await router.get_overlap_scores(PROMPT)
-        assert [(one["dp_rank"], one["device_blocks"]) for one in scores["workers"]] == [(0, 0), (1, 4)]
+        assert [(score["dp_rank"], score["device_blocks"]) for score in scores["workers"]] == [(0, 0), (1, 4)]
 
     play(case)
 
@@ -262,18 +262,18 @@ def test_nobody_there() -> None:
 def test_two_routers_count_each_others_requests() -> None:
     async def case(site: Site) -> None:
         runtime, _ = await site.worker()
-        one, other = [await site.router(router_replica_sync=True) for _ in range(2)]
-        await until("they hear each other", lambda: one._replicas.peers == other._replicas.peers == 1)  # type: ignore[union-attr]
-        await one.best_worker(PROMPT, request_id="a")
+        first, other = [await site.router(router_replica_sync=True) for _ in range(2)]
+        await until("they hear each other", lambda: first._replicas.peers == other._replicas.peers == 1)  # type: ignore[union-attr]
+        await first.best_worker(PROMPT, request_id="a")
         await until("the other counts it", lambda: other.router.activity.load(Rank(runtime.id)).requests == 1)
-        await one.free("a")
+        await first.free("a")
         await until("it is over there too", lambda: not len(other.router.activity))
 
     play(case)
 
 
 def test_configurations() -> None:
-    """The original's keywords: meant, without effect, refused; the older word for prefill."""
+    """NVIDIA Dynamo's keywords: meant, without effect, refused; the older word for prefill."""
     assert KvRouterConfig().weights() == KvRouterConfig.from_json("{}").weights()
     assert KvRouterConfig(0).overlap_score_credit == 0.0
     assert KvRouterConfig(2.0, 0.5, 0.5, 0.3, False).weights().prefill_load_scale == 2.0
@@ -306,7 +306,7 @@ def test_configurations() -> None:
     ],
 )  # fmt: skip
 def test_outputs_are_read_as_they_were_meant(item: Any) -> None:
-    """A delta, as the original's dict, read again."""
+    """A delta, as NVIDIA Dynamo's dict, read again."""
     assert read_delta(output_dict(item)) == item
     assert output_dict(5) == {"token_ids": [5]}
     assert output_dict({"any": "thing"}) == {"any": "thing"}

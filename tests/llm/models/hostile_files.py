@@ -79,10 +79,10 @@ TIKTOKEN: Final[dict[str, Callable[[], bytes]]] = {
 
 
 def _varint(value: int) -> bytes:
-    found = b""
+    data = b""
     while value > 127:
-        found, value = found + bytes([value & 127 | 128]), value >> 7
-    return found + bytes([value])
+        data, value = data + bytes([value & 127 | 128]), value >> 7
+    return data + bytes([value])
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -41,8 +41,8 @@ def llamacpp(path: Path) -> Iterator[Encode]:
         body = json.dumps({"content": text, "parse_special": True, "add_special": False}).encode()
         request = urllib.request.Request(f"{server.listening_address}/tokenize", body)
         with urllib.request.urlopen(request, timeout=20) as answer:
-            found: list[int] = json.load(answer)["tokens"]
-        return found
+            numbers: list[int] = json.load(answer)["tokens"]
+        return numbers
 
     yield encode
 
@@ -50,8 +50,8 @@ def llamacpp(path: Path) -> Iterator[Encode]:
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """A name that GGUF files give their way to cut words."""
-    found: str = request.param
-    return found
+    backend: str = request.param
+    return backend
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_a_large_configuration_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        *(one for kind in NAMES.values() for one in ([kind] if isinstance(kind, str) else kind)),
+        *(entry for kind in NAMES.values() for entry in ([kind] if isinstance(kind, str) else kind)),
         r"(?=(\d{3})+(?!\d))",
         r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)",
         r" ?[^(\s|[.,!?…。，、।۔،])]+",

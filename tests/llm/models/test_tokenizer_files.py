@@ -71,8 +71,8 @@ def hf(data: dict[str, Any]) -> Tokenizer:
 
 
 def ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return found
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
 
 
 @pytest.fixture(scope="module", params=[QWEN2, LLAMA3, KIMI], ids=["qwen", "llama3", "kimi"])
@@ -143,9 +143,9 @@ def test_a_checkout_as_qwen_had_them(tmp_path: Path) -> None:
 def test_special_tokens_of_kimis_kind() -> None:
     """Named ones by their number, the reserved ones between them."""
     settings = {"added_tokens_decoder": {"300": {"content": "[BOS]"}, "301": {"content": "[EOS]", "special": True}}}
-    found = tik.special_tokens({b"a": 0, b"b": 299}, settings, "TikTokenTokenizer")
-    assert (found["[BOS]"], found["[EOS]"], found["<|reserved_token_302|>"]) == (300, 301, 302)
-    assert len(found) == 256
+    tokens = tik.special_tokens({b"a": 0, b"b": 299}, settings, "TikTokenTokenizer")
+    assert (tokens["[BOS]"], tokens["[EOS]"], tokens["<|reserved_token_302|>"]) == (300, 301, 302)
+    assert len(tokens) == 256
 
 
 def test_a_checkout_as_llama_had_them(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_a_vocabulary_that_only_is_called_sentencepiece(tmp_path: Path) -> None:
     assert tik.is_tiktoken(VOCABULARY)
     assert not tik.is_tiktoken(MODELS["llama-like"])
     folder = checkout_of(tmp_path / "l3", "tokenizer.model", VOCABULARY, {"tokenizer_class": "ChatGLM4Tokenizer"}, {})
-    found = find_tokenizer(folder, {"tokenizer_class": "ChatGLM4Tokenizer"}, FileCache(tmp_path / "cache"))
-    assert found is not None
-    assert ids(Tokenizer.from_file(str(found[1])), "the") == tiktoken.Encoding(
+    tokenizer = find_tokenizer(folder, {"tokenizer_class": "ChatGLM4Tokenizer"}, FileCache(tmp_path / "cache"))
+    assert tokenizer is not None
+    assert ids(Tokenizer.from_file(str(tokenizer[1])), "the") == tiktoken.Encoding(
         "x", pat_str=LLAMA3, mergeable_ranks=RANKS, special_tokens={}
     ).encode("the")
 

@@ -9,24 +9,24 @@ from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
 
 def joined(events: Iterable[Event]) -> list[Event]:
     """The events with neighbours of one kind put together."""
-    found: list[Event] = []
+    results: list[Event] = []
     for event in events:
-        last = found[-1] if found else None
+        last = results[-1] if results else None
         if isinstance(event, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + event.text)
+            results[-1] = Content(last.text + event.text)
         elif isinstance(event, Thought) and isinstance(last, Thought):
-            found[-1] = Thought(last.text + event.text)
+            results[-1] = Thought(last.text + event.text)
         else:
-            found.append(event)
-    return found
+            results.append(event)
+    return results
 
 
 def read(make: Callable[[], Parser], pieces: Iterable[str]) -> list[Event]:
     """What a parser says of an answer that comes in these pieces."""
-    parser, found = make(), []
+    parser, events = make(), []
     for piece in pieces:
-        found += parser.feed(piece)
-    return joined(found + parser.finish())
+        events += parser.feed(piece)
+    return joined(events + parser.finish())
 
 
 def in_every_way(make: Callable[[], Parser], text: str) -> list[Event]:

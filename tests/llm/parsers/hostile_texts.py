@@ -38,20 +38,20 @@ _TAGS: Final = (
 def makers() -> dict[str, Callable[[], Parser]]:
     """What makes each parser, of tools and of thoughts, by its name."""
     known = {"f": {"a": {"type": ["string", "null"]}}}
-    found: dict[str, Callable[[], Parser]] = {}
+    results: dict[str, Callable[[], Parser]] = {}
     for name in tool_parser_names():
-        found[f"tools {name}"] = (
+        results[f"tools {name}"] = (
             partial(HarmonyParser, thoughts=False, tools=True)
             if name == HARMONY
             else partial(AnswerParser, None, TOOLS[name], known)
         )
     for name in reasoning_parser_names():
-        found[f"thoughts {name}"] = (
+        results[f"thoughts {name}"] = (
             partial(HarmonyParser, thoughts=True, tools=False)
             if name == GPT_OSS
             else partial(AnswerParser, THOUGHTS[name], None, {}, in_thought=THOUGHTS[name].open_at_start)
         )
-    return found
+    return results
 
 
 def markers(name: str) -> list[str]:

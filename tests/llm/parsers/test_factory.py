@@ -43,13 +43,13 @@ def answered(vocabulary: HfTokenizer, card: ModelCard, prompt: str, text: str, *
     make = reading.parsers(body, ids)
     request = PreprocessedRequest(model="m", token_ids=ids)
     detokenizer = Detokenizer.for_request(vocabulary, request, reading.shown(body))
-    found: list[Event] = []
+    events: list[Event] = []
     if make is None:
         return [Content("".join(map(detokenizer.push_one, vocabulary.encode(text, add_special=False))))]
     parser = make()
     for token in vocabulary.encode(text, add_special=False):
-        found += parser.feed(detokenizer.push_one(token))
-    return joined(found + parser.finish())
+        events += parser.feed(detokenizer.push_one(token))
+    return joined(events + parser.finish())
 
 
 MISTRAL = ModelCard(name="m", tool_call_parser="mistral", reasoning_parser="mistral")

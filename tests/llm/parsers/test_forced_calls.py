@@ -48,9 +48,9 @@ def test_the_schema_of_required(answer: Any, fits: bool) -> None:
 def test_one_call_at_most() -> None:
     """`parallel_tool_calls: false` is part of the schema."""
     schema = schema_for([tool("stay")], None, 1)
-    one = {"name": "stay", "parameters": {}}
-    assert jsonschema.Draft202012Validator(schema).is_valid([one])
-    assert not jsonschema.Draft202012Validator(schema).is_valid([one, one])
+    table = {"name": "stay", "parameters": {}}
+    assert jsonschema.Draft202012Validator(schema).is_valid([table])
+    assert not jsonschema.Draft202012Validator(schema).is_valid([table, table])
 
 
 def test_the_schema_of_a_named_tool() -> None:

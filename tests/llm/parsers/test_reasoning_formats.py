@@ -131,8 +131,8 @@ def test_any_text_in_any_pieces(name: str, tools: str, parts: list[str], size: i
 
 def test_thoughts_are_said_at_once() -> None:
     """Only what may be the end, or the white space before it, waits."""
-    one = parser("qwen3", "")
-    assert one.feed("<think>") == []
-    assert one.feed("\nso ") == [Thought("so")]
-    assert one.feed("on <") == [Thought(" on")]
-    assert one.feed("3") == [Thought(" <3")]
+    single = parser("qwen3", "")
+    assert single.feed("<think>") == []
+    assert single.feed("\nso ") == [Thought("so")]
+    assert single.feed("on <") == [Thought(" on")]
+    assert single.feed("3") == [Thought(" <3")]

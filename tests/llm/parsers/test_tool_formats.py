@@ -216,11 +216,11 @@ def test_any_text_in_any_pieces(name: str, parts: list[str], sizes: list[int]) -
 
 def test_text_is_said_at_once() -> None:
     """Only what may be a marker, or the white space before one, waits."""
-    one = parser("hermes")
-    assert one.feed("Hello") == [Content("Hello")]
-    assert one.feed(" world ") == [Content(" world")]
-    assert one.feed("<too") == []
-    assert one.feed("th>") == [Content(" <tooth>")]
+    single = parser("hermes")
+    assert single.feed("Hello") == [Content("Hello")]
+    assert single.feed(" world ") == [Content(" world")]
+    assert single.feed("<too") == []
+    assert single.feed("th>") == [Content(" <tooth>")]
 
 
 @pytest.mark.parametrize("name", sorted(TOOLS))
@@ -229,11 +229,11 @@ def test_endless_repetitions(name: str) -> None:
     form = TOOLS[name]
     opener = next(iter(form.blocks), form.bare[0] if form.bare else "")
     for part in ("<parameter=a>", "</parameter>", "<tool", '{"', "[f(", '\\"', ONE, SEP, "<arg_key>", "```json\n{}"):
-        one = parser(name)
+        single = parser(name)
         text = opener + part * (200_000 // len(part))
         for at in range(0, len(text), 1000):
-            one.feed(text[at : at + 1000])
-        one.finish()
+            single.feed(text[at : at + 1000])
+        single.finish()
 
 
 HARMONY = [

@@ -112,13 +112,13 @@ def test_which_dimensions_can_be_given() -> None:
 
 
 def test_the_forms_of_an_answer() -> None:
-    """Ours, the original's and OpenAI's, with numbers or base64, say the same."""
-    one, two = packed([1.0, 2.0]), packed([3.0, 4.0])
-    assert read_vectors([1, two]).vectors == [(1, two)]
+    """Ours, NVIDIA Dynamo's and OpenAI's, with numbers or base64, say the same."""
+    first, second = packed([1.0, 2.0]), packed([3.0, 4.0])
+    assert read_vectors([1, second]).vectors == [(1, second)]
     original = read_vectors({"embeddings": [[1.0, 2.0], [3, 4]], "prompt_tokens": 5, "total_tokens": 5})
-    data = [{"index": 1, "embedding": base64.b64encode(two).decode()}, {"index": 0, "embedding": [1, 2]}]
+    data = [{"index": 1, "embedding": base64.b64encode(second).decode()}, {"index": 0, "embedding": [1, 2]}]
     openai = read_vectors({"object": "list", "data": data, "usage": {"prompt_tokens": 5, "total_tokens": 5}})
-    assert dict(original.vectors) == dict(openai.vectors) == {0: one, 1: two}
+    assert dict(original.vectors) == dict(openai.vectors) == {0: first, 1: second}
     assert (original.prompt_tokens, openai.prompt_tokens) == (5, 5)
 
 

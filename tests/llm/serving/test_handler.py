@@ -182,7 +182,7 @@ async def test_the_generator_is_closed_with_its_reader() -> None:
 
 @pytest.mark.parametrize(("code", "message"), [(600, "x"), (-1, "x"), (True, "x"), ("404", "x"), (404, 5)])
 def test_an_http_error_has_a_status_and_a_text(code: Any, message: Any) -> None:
-    """The original's rule."""
+    """NVIDIA Dynamo's rule."""
     with pytest.raises(ValueError, match="of an HttpError is"):
         HttpError(code, message)
 

@@ -36,8 +36,8 @@ async def service() -> AsyncIterator[HttpService]:
 
 async def models(service: HttpService) -> list[str]:
     async with httpx.AsyncClient() as client:
-        found = await client.get(f"{service.url}/v1/models")
-    return [model["id"] for model in found.json()["data"]]
+        value = await client.get(f"{service.url}/v1/models")
+    return [model["id"] for model in value.json()["data"]]
 
 
 async def post(service: HttpService, route: str, **body: Any) -> httpx.Response:

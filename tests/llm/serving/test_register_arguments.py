@@ -31,9 +31,9 @@ def endpoint() -> Iterator[Endpoint]:
 
 def wanted(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """What a call asks for, without its endpoint."""
-    found = vars(read(args, kwargs)) | {}
-    found.pop("endpoint")
-    return found
+    fields = vars(read(args, kwargs)) | {}
+    fields.pop("endpoint")
+    return fields
 
 
 def test_positional_and_named_are_the_same_of_0_3(endpoint: Endpoint) -> None:
@@ -56,24 +56,24 @@ def test_fourteen_positions_of_0_8(endpoint: Endpoint) -> None:
     config = ModelRuntimeConfig()
     config.total_kv_blocks, config.context_length = 100, 512
     config.tool_call_parser, config.reasoning_parser = "hermes", "qwen3"
-    found = wanted(
+    kind = wanted(
         ModelInput.Tokens, BOTH, endpoint, "a/model", "name", None, 8, RouterMode.Random, 1, config, {"x": 1}, "t.jinja"
     )
-    assert (found["kv_cache_block_size"], found["router_mode"], found["template"]) == (8, "random", "t.jinja")
-    assert found["context_length"] == 512
-    assert found["figures"]["total_kv_blocks"] == 100
-    assert (found["tool_call_parser"], found["reasoning_parser"]) == ("hermes", "qwen3")
+    assert (kind["kv_cache_block_size"], kind["router_mode"], kind["template"]) == (8, "random", "t.jinja")
+    assert kind["context_length"] == 512
+    assert kind["figures"]["total_kv_blocks"] == 100
+    assert (kind["tool_call_parser"], kind["reasoning_parser"]) == ("hermes", "qwen3")
 
 
 def test_words_of_1_x(endpoint: Endpoint) -> None:
     """Behind the name everything is named; what has no effect here is taken."""
-    found = wanted(
+    kind = wanted(
         ModelInput.Text, BOTH, endpoint, None, "name", worker_type=WorkerType.Decode, needs=[[WorkerType.Prefill]],
         router_config=RouterConfig(RouterMode.PowerOfTwoChoices), ignore_weights=True, self_host_metadata=True,
         skip_model_assets=True, lora_name=None, model_aliases=[],
     )  # fmt: skip
-    assert (found["role"], found["router_mode"], found["ignore_weights"]) == ("decode", "power-of-two", True)
-    assert (found["model_path"], found["model_input"]) == ("", "text")
+    assert (kind["role"], kind["router_mode"], kind["ignore_weights"]) == ("decode", "power-of-two", True)
+    assert (kind["model_path"], kind["model_input"]) == ("", "text")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_words_of_1_x(endpoint: Endpoint) -> None:
 )
 def test_prefill_workers_of_two_ages(endpoint: Endpoint, types: ModelType, worker: WorkerType | None) -> None:
     """0.8 says it by the type, 1.x by the worker, and both together to be understood by both."""
-    found = wanted(ModelInput.Tokens, types, endpoint, "m", worker_type=worker)
-    assert (found["role"], found["model_types"]) == ("prefill", [])
+    kind = wanted(ModelInput.Tokens, types, endpoint, "m", worker_type=worker)
+    assert (kind["role"], kind["model_types"]) == ("prefill", [])
 
 
 def test_vectors_are_a_route(endpoint: Endpoint) -> None:
@@ -165,7 +165,7 @@ def test_modes_in_all_words(endpoint: Endpoint) -> None:
 
 
 def test_types_say_what_they_support() -> None:
-    """The original's questions and text form."""
+    """NVIDIA Dynamo's questions and text form."""
     assert str(BOTH) == "chat,completions"
     assert str(ModelType.TensorBased) == "tensor"
     assert (BOTH.supports_chat(), BOTH.supports_embedding(), ModelType.Backend.supports_chat()) == (True, False, True)

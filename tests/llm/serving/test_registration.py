@@ -50,7 +50,7 @@ async def runtime() -> AsyncIterator[DistributedRuntime]:
 
 def card_of(runtime: DistributedRuntime, endpoint: Endpoint) -> ModelCard | None:
     """What the record of an endpoint says."""
-    (served,) = [one for one in runtime.served if one.path == endpoint.path]
+    (served,) = [entry for entry in runtime.served if entry.path == endpoint.path]
     card = served._registration.instance.card
     return card_from_dict(card) if card else None
 
@@ -58,7 +58,7 @@ def card_of(runtime: DistributedRuntime, endpoint: Endpoint) -> ModelCard | None
 async def serve(runtime: DistributedRuntime, endpoint: Endpoint) -> None:
     """In the background, as programs do."""
     task = asyncio.create_task(endpoint.serve_endpoint(parrot))
-    await until("it is served", lambda: any(one.path == endpoint.path for one in runtime.served) or task.done())
+    await until("it is served", lambda: any(entry.path == endpoint.path for entry in runtime.served) or task.done())
 
 
 @with_one(runtime)
@@ -71,9 +71,9 @@ async def test_before_and_after_serving(runtime: DistributedRuntime) -> None:
     assert card_of(runtime, after) is None
     await register_model(ModelInput.Tokens, BOTH, after, "", "m", user_data={"x": 1})
     assert card_of(runtime, before) == card_of(runtime, after)
-    found = card_of(runtime, before)
-    assert found is not None
-    assert (found.name, found.user_data, found.model_input) == ("m", {"x": 1}, "tokens")
+    card = card_of(runtime, before)
+    assert card is not None
+    assert (card.name, card.user_data, card.model_input) == ("m", {"x": 1}, "tokens")
     client = await after.client()
     assert [item async for item in client.random(REQUEST, annotated=False)][-1]["finish_reason"] == "stop"
     await unregister_model(after)
@@ -111,7 +111,7 @@ async def test_names_and_files_of_a_folder(runtime: DistributedRuntime, checkout
     assert card is not None
     assert (card.name, card.context_length, card.kv_cache_block_size) == ("tiny-chat", 32, 32)
     await runtime.caller.listen("test")
-    (key,) = [one._registration.key for one in runtime.served]
+    (key,) = [endpoint._registration.key for endpoint in runtime.served]
     ask = {"digest": card.files["tokenizer"].digest, "offset": 0}
     answer = await runtime.caller.control(key, "file", ask, timeout=5)
     assert answer["size"] == (checkout / "tokenizer.json").stat().st_size
@@ -122,9 +122,9 @@ async def test_names_and_files_of_a_folder(runtime: DistributedRuntime, checkout
     await serve(runtime, text)
     for path, name in (("hf://Some/Model", "Some/Model"), ("/nowhere/at-all", "at-all")):
         await register_model(ModelInput.Text, BOTH, text, path)
-        found = card_of(runtime, text)
-        assert found is not None
-        assert (found.name, found.files) == (name, {})
+        described = card_of(runtime, text)
+        assert described is not None
+        assert (described.name, described.files) == (name, {})
         await unregister_model(text)
     with pytest.raises(InvalidArgument, match="needs a model_name"):
         await register_model(ModelInput.Text, BOTH, text, "")
@@ -172,8 +172,8 @@ async def test_a_model_that_answers_at_once(runtime: DistributedRuntime) -> None
     """1.x's unary forms: the handler returns the answer, the client gets it whole."""
 
     async def handler(request: dict[str, Any], *, context: Any) -> dict[str, Any]:
-        found = {"token_ids": request["token_ids"], "finish_reason": "stop"}
-        return with_engine_data(found, {"id": context.id()})
+        table = {"token_ids": request["token_ids"], "finish_reason": "stop"}
+        return with_engine_data(table, {"id": context.id()})
 
     task = asyncio.create_task(UnaryChatModel("", "unary").serve(runtime, handler))
     client = await LLMUnaryClient.connect(runtime, "unary.app.generate")

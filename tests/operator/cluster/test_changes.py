@@ -28,12 +28,12 @@ def groups(**component: Any) -> DynamoPipeline:
 
 @settings(max_examples=40, deadline=None)
 @given(valid_pipelines)
-def test_every_pipeline_comes_to_rest(found: DynamoPipeline) -> None:
+def test_every_pipeline_comes_to_rest(pipeline: DynamoPipeline) -> None:
     """And at rest, nothing is written."""
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     before = cluster.writes
-    assert cluster.wanted_changes(found) == []
+    assert cluster.wanted_changes(pipeline) == []
     assert cluster.writes == before
 
 
@@ -72,14 +72,14 @@ def test_an_old_revision_is_resized_and_not_applied() -> None:
 def test_a_broken_image_is_escaped() -> None:
     """The old workers serve on while the new ones never start, and the next revision replaces both."""
     cluster = Cluster(broken=["dynamo/worker:bad"])
-    found = mocker(replicas=3)
-    cluster.settle(found)
+    pipeline = mocker(replicas=3)
+    cluster.settle(pipeline)
     bad, good = (ClusterSettings("dynamo/frontend:1", {"default": f"dynamo/worker:{tag}"}) for tag in ("bad", "good"))
     for _ in range(20):
-        cluster.reconcile(found, bad)
+        cluster.reconcile(pipeline, bad)
         cluster.step()
     assert cluster.ready_workers("worker") == 2
-    cluster.settle(found, good)
+    cluster.settle(pipeline, good)
     assert list(cluster.revisions("worker").values()) == [3]
     assert cluster.ready_workers("worker") == 3
 
@@ -143,10 +143,10 @@ def test_removed_parts_leave_nothing() -> None:
     cached = {"model": {"source": "/m", "cache": {"size": "1Gi"}}}
     two = pipeline({"components": [{"engine": "mocker"}, {"name": "b", "engine": "mocker", "engineArgs": {"a": 1}}],
                     **cached})  # fmt: skip
-    one = pipeline({"components": [{"engine": "mocker"}], "model": {"source": "/m"}})
+    example = pipeline({"components": [{"engine": "mocker"}], "model": {"source": "/m"}})
     cluster = Cluster()
     cluster.settle(two)
-    cluster.settle(one)
+    cluster.settle(example)
     left = [name for kind, name in cluster.objects if "llama-b" in name]
     assert left == []
     assert list(cluster.names("PersistentVolumeClaim")) == ["llama-model-cache"]
@@ -154,53 +154,53 @@ def test_removed_parts_leave_nothing() -> None:
 
 def test_what_is_edited_or_deleted_by_hand_comes_back() -> None:
     """An edited image, a removed label's annotation, a deleted Service."""
-    cluster, found = Cluster(), mocker(replicas=2)
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker(replicas=2)
+    cluster.settle(example)
     before = cluster.fingerprint()
     deployment = cluster.objects["Deployment", "llama-frontend"]
     deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "mine"
     deployment["metadata"]["annotations"].clear()
     del cluster.objects["Service", "llama-frontend"]
-    cluster.settle(found)
+    cluster.settle(example)
     assert cluster.fingerprint() == before
 
 
 def test_foreign_objects_are_never_touched() -> None:
     """A Service of that name which somebody else made is a conflict, with or without our labels."""
-    cluster, found = Cluster(), mocker()
+    cluster, example = Cluster(), mocker()
     owner = {"kind": "Shop", "name": "llama", "uid": "shop", "controller": True}
     labels = naming.pipeline_labels("llama")
     metadata = {"name": "llama-frontend", "uid": "theirs", "labels": labels, "ownerReferences": [owner]}
     cluster.objects["Service", "llama-frontend"] = {"kind": "Service", "apiVersion": "v1", "metadata": metadata}
-    conflicts = [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+    conflicts = [c for c in cluster.wanted_changes(example) if isinstance(c, Conflict)]
     assert conflicts == [Conflict("Service", "llama-frontend")]
-    assert not [c for c in cluster.wanted_changes(found) if isinstance(c, Delete)]
+    assert not [c for c in cluster.wanted_changes(example) if isinstance(c, Delete)]
     metadata |= {"labels": {}, "ownerReferences": []}
-    assert conflicts == [c for c in cluster.wanted_changes(found) if isinstance(c, Conflict)]
+    assert conflicts == [c for c in cluster.wanted_changes(example) if isinstance(c, Conflict)]
 
 
 def test_orphans_of_ours_are_taken_in() -> None:
     """Deleted with --cascade=orphan and made again: the same StatefulSet, with its owner, and no pod was touched."""
-    cluster, found = Cluster(), mocker(replicas=2)
-    cluster.settle(found)
+    cluster, example = Cluster(), mocker(replicas=2)
+    cluster.settle(example)
     before = cluster.fingerprint()
-    for one in cluster.objects.values():
-        one["metadata"].pop("ownerReferences", None)
-    assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(found))
-    cluster.settle(found)
+    for entry in cluster.objects.values():
+        entry["metadata"].pop("ownerReferences", None)
+    assert all(isinstance(c, Apply) and c.uid for c in cluster.wanted_changes(example))
+    cluster.settle(example)
     assert cluster.fingerprint() == before
 
 
 def test_a_predecessors_children_are_waited_for() -> None:
     """Deleted and made again at once: what is about to be collected is no conflict, and isn't written to."""
-    cluster, found = Cluster(), mocker()
-    cluster.settle(found)
-    for one in cluster.objects.values():
-        for owner in one["metadata"].get("ownerReferences", []):
+    cluster, example = Cluster(), mocker()
+    cluster.settle(example)
+    for entry in cluster.objects.values():
+        for owner in entry["metadata"].get("ownerReferences", []):
             owner["uid"] = "former"
-    assert cluster.wanted_changes(found) == []
+    assert cluster.wanted_changes(example) == []
     cluster.objects.clear()
-    cluster.settle(found)
+    cluster.settle(example)
     assert cluster.ready_workers("worker") == 1
 
 
@@ -240,8 +240,8 @@ def test_killed_anywhere_the_end_is_the_same(
 ) -> None:
     """After any edits, and passes that stop after any number of writes, the end is as if all had been made afresh."""
     cluster = Cluster()
-    for found, writes, controllers in history:
-        cluster.reconcile(found, stop_after=writes)
+    for entry, writes, controllers in history:
+        cluster.reconcile(entry, stop_after=writes)
         if controllers:
             cluster.step()
     cluster.settle(last)
@@ -251,11 +251,11 @@ def test_killed_anywhere_the_end_is_the_same(
     assert left == {k: v for k, v in fresh.fingerprint().items() if k[0] != "PersistentVolumeClaim"}
 
 
-@pytest.mark.parametrize("found", SPECS)
-def test_few_writes_per_pipeline(found: DynamoPipeline) -> None:
+@pytest.mark.parametrize("pipeline", SPECS)
+def test_few_writes_per_pipeline(pipeline: DynamoPipeline) -> None:
     """Each object is created once; nothing is written twice on the way."""
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     objects = [kind for kind, _ in cluster.objects if kind != "Pod"]
     assert cluster.writes == len(objects)
 
@@ -272,8 +272,8 @@ def test_old_groups_go_from_the_end() -> None:
     """One group may be missing: the last one goes, StatefulSet and Service, and the others serve on."""
     cluster = Cluster()
     cluster.settle(groups(replicas=3))
-    found = cluster.wanted_changes(groups(replicas=3, kvCacheBlockSize=32))
-    deleted = [c.target for c in found if isinstance(c, Delete)]
+    changes = cluster.wanted_changes(groups(replicas=3, kvCacheBlockSize=32))
+    deleted = [c.target for c in changes if isinstance(c, Delete)]
     assert {t.kind for t in deleted} == {"StatefulSet", "Service"}
     assert {t.name.rpartition("-")[2] for t in deleted} == {"2"}
 

@@ -22,8 +22,8 @@ CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_name
 CLUSTER_SETTINGS = ClusterSettings("dynamo/frontend:1", {"default": "dynamo/worker:1"})
 
 
-def render(found: DynamoPipeline) -> list[Manifest]:
-    return manifests(found, with_images(plan(found, CLUSTER), found, CLUSTER_SETTINGS), CLUSTER_SETTINGS)
+def render(pipeline: DynamoPipeline) -> list[Manifest]:
+    return manifests(pipeline, with_images(plan(pipeline, CLUSTER), pipeline, CLUSTER_SETTINGS), CLUSTER_SETTINGS)
 
 
 def stored(value: Any, name: str = "") -> Any:
@@ -43,9 +43,9 @@ def stored(value: Any, name: str = "") -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(valid_pipelines)
-def test_at_rest_nothing_is_written(found: DynamoPipeline) -> None:
+def test_at_rest_nothing_is_written(pipeline: DynamoPipeline) -> None:
     """What the API server adds or shortens is no difference."""
-    for manifest in render(found):
+    for manifest in render(pipeline):
         live = stored(manifest) | {"status": {"replicas": 1}}
         live["metadata"] |= {"uid": "u", "resourceVersion": "7", "managedFields": []}
         assert differences(manifest, live) == []
@@ -53,11 +53,11 @@ def test_at_rest_nothing_is_written(found: DynamoPipeline) -> None:
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from leaves(each, (*path, name))
+        for name, child in value.items():
+            yield from leaves(child, (*path, name))
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from leaves(each, (*path, index))
+        for index, child in enumerate(value):
+            yield from leaves(child, (*path, index))
     else:
         yield path
 

@@ -139,8 +139,8 @@ def test_what_others_do_is_news() -> None:
             assert (await bench.reconcile())[0].writes >= 1
         await bench.seen()
         bench.marked.clear()
-        found = bench.server.one("StatefulSet", bench.server.names("StatefulSet")[0])
-        bench.server.put({**found, "spec": {**found["spec"], "replicas": 7}})
+        live = bench.server.one("StatefulSet", bench.server.names("StatefulSet")[0])
+        bench.server.put({**live, "spec": {**live["spec"], "replicas": 7}})
         await until(lambda: KEY in bench.marked)
         outcome, asked = await bench.reconcile()
         assert outcome.writes >= 1
@@ -184,8 +184,8 @@ def test_a_kind_that_may_not_be_read_is_asked_for_and_told() -> None:
         outcome, asked = await bench.reconcile()
         assert outcome.failed
         assert ("GET", services.path("serving")) in asked
-        found = bench.server.one("DynamoPipeline", "llama")["status"]["conditions"]
-        assert {c["reason"] for c in found if c["type"] == "Ready"} == {"Forbidden"}
+        conditions = bench.server.one("DynamoPipeline", "llama")["status"]["conditions"]
+        assert {c["reason"] for c in conditions if c["type"] == "Ready"} == {"Forbidden"}
         bench.server.fault = lambda m, path: None
         await until(bench.live)
         assert not (await bench.reconcile())[0].failed
@@ -296,8 +296,8 @@ def test_a_watch_that_stands_still_is_begun_anew(monkeypatch: pytest.MonkeyPatch
         bench.server.mute.clear()
         await until(lambda: any(kind == "Pod" for kind, _ in bench.server.watchers))
         monkeypatch.setattr(informer, "BEHIND_SECONDS", 2.0)  # a busy machine brings an event late, too
-        found = bench.server.put({**other, "metadata": {"name": name, "labels": other["metadata"]["labels"]}})
-        bench.informer.expect_version(PODS, "serving", int(found["metadata"]["resourceVersion"]))
+        record = bench.server.put({**other, "metadata": {"name": name, "labels": other["metadata"]["labels"]}})
+        bench.informer.expect_version(PODS, "serving", int(record["metadata"]["resourceVersion"]))
         await asyncio.sleep(2.5)
         assert bench.server.requests.count(("GET", PODS.path())) == begun
 

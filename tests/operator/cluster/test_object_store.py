@@ -101,9 +101,9 @@ def test_a_pod_is_kept_without_its_spec() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "now"}
     container = {"name": "main", "ready": False, "imageID": "x", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     status = {"phase": "Pending", "podIP": "1", "conditions": [condition], "containerStatuses": [container]}
-    found = trimmed(PODS, child(spec={"containers": []}, status=status))
-    assert "spec" not in found
-    assert found["status"] == {
+    kept = trimmed(PODS, child(spec={"containers": []}, status=status))
+    assert "spec" not in kept
+    assert kept["status"] == {
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
         "containerStatuses": [{k: v for k, v in container.items() if k != "imageID"}],
     }  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_pod_on_its_way_is_no_news() -> None:
         {"phase": "Running", "conditions": [running], "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
         {"phase": "Running", "conditions": [running, {"type": "Ready", "status": "True"}]},
     ]
-    news = [store.take(PODS, child(version=n, status=one)) for n, one in enumerate(on_its_way)]
+    news = [store.take(PODS, child(version=n, status=entry)) for n, entry in enumerate(on_its_way)]
     assert news == [{KEY}, set(), set(), set(), {KEY}]
 
 
@@ -183,7 +183,7 @@ def test_a_model_that_is_loaded_is_news() -> None:
         return {"phase": "Pending", "initContainerStatuses": [{"name": name, "state": state}]}
 
     states = [pod("theirs", {"running": {}}), pod("model", {"running": {}}), pod("model", {"terminated": {}})]
-    assert [store.take(PODS, child(version=n, status=one)) for n, one in enumerate(states)] == [{KEY}, {KEY}, {KEY}]
+    assert [store.take(PODS, child(version=n, status=state)) for n, state in enumerate(states)] == [{KEY}, {KEY}, {KEY}]
     assert store.take(PODS, child("b", version=1, status={})) == {KEY}
     assert store.take(PODS, child("b", version=2, status=states[0])) == set()
 
@@ -192,18 +192,18 @@ def test_any_order_of_events_ends_with_the_truth() -> None:
     """Late events, own writes taken in before them, a list at the end: the newest of each object stands."""
     for seed in range(200):
         chance = random.Random(seed)
-        store, truth, told = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
+        store, truth, calls = opened(), dict[str, dict[str, Any]](), list[tuple[str, dict[str, Any]]]()
         for version in range(1, 40):
             name = chance.choice("abc")
             if name in truth and chance.random() < 0.3:
-                told.append(("drop", {**truth.pop(name), **child(name, version)}))
+                calls.append(("drop", {**truth.pop(name), **child(name, version)}))
             else:
                 truth[name] = child(name, version, data={"v": version})
-                told.append(("take", truth[name]))
+                calls.append(("take", truth[name]))
                 if chance.random() < 0.4:
                     store.take(CONFIGS, truth[name])
-        for kind, found in told:
-            (store.take if kind == "take" else store.drop)(CONFIGS, found)
+        for kind, condition in calls:
+            (store.take if kind == "take" else store.drop)(CONFIGS, condition)
         store.listed(CONFIGS, None, [("serving", n) for n in truth], "40")
-        found = {o["metadata"]["name"]: o["data"] for o in store.of(CONFIGS, KEY) or []}
-        assert found == {n: o["data"] for n, o in truth.items()}, json.dumps(told)
+        condition = {o["metadata"]["name"]: o["data"] for o in store.of(CONFIGS, KEY) or []}
+        assert condition == {n: o["data"] for n, o in truth.items()}, json.dumps(calls)

@@ -22,7 +22,7 @@ ASKED = ("GET", PIPELINES.path("serving", "llama"))
 
 def of_serving(asked: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Without the watches, which are of all namespaces."""
-    return [one for one in asked if "/namespaces/" in one[1]]
+    return [request for request in asked if "/namespaces/" in request[1]]
 
 
 def told(version: int, uid: str = "u", **more: Any) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def told(version: int, uid: str = "u", **more: Any) -> dict[str, Any]:
 
 
 def version(cache: PipelineCache) -> int | None:
-    found = cache.of(KEY)
-    return None if found is None else int(found["metadata"]["resourceVersion"])
+    result = cache.of(KEY)
+    return None if result is None else int(result["metadata"]["resourceVersion"])
 
 
 def test_the_newest_stands_without_managed_fields() -> None:
@@ -43,10 +43,10 @@ def test_the_newest_stands_without_managed_fields() -> None:
     cache.wrote(told(8, status={"x": 1}))
     cache.put(told(6))
     cache.wrote(told(7))
-    found = cache.of(KEY)
-    assert found is not None
-    assert (found["metadata"]["resourceVersion"], found["status"]) == ("8", {"x": 1})
-    assert "managedFields" not in json.dumps(found)
+    result = cache.of(KEY)
+    assert result is not None
+    assert (result["metadata"]["resourceVersion"], result["status"]) == ("8", {"x": 1})
+    assert "managedFields" not in json.dumps(result)
 
 
 def test_an_answer_brings_nothing_back() -> None:
@@ -115,8 +115,8 @@ def test_what_changes_something_is_asked_for() -> None:
         async with informed() as (bench, _cache):
             await bench.settle()
             name = bench.server.names("Deployment")[0]
-            found = bench.server.one("Deployment", name)
-            bench.server.put({**found, "spec": {**found["spec"], "replicas": 7}})
+            live = bench.server.one("Deployment", name)
+            bench.server.put({**live, "spec": {**live["spec"], "replicas": 7}})
             new = body({**SMALLEST, "frontend": {"replicas": 3}})
             new["metadata"]["generation"] = 2
             bench.server.put({**new, "status": bench.server.one(PIPELINES.kind, "llama")["status"]})
@@ -178,10 +178,10 @@ def test_what_is_found_out_of_an_old_pipeline_is_not_told_of_the_new_one() -> No
     async def case(_: ApiServer) -> None:
         async with informed() as (bench, cache):
             await bench.settle()
-            found = bench.server.one(PIPELINES.kind, "llama")
-            metadata = {**found["metadata"], "generation": 2}
+            live = bench.server.one(PIPELINES.kind, "llama")
+            metadata = {**live["metadata"], "generation": 2}
             new = bench.server.put(
-                {**found, "metadata": metadata, "status": {**found["status"], "observedGeneration": 2}}
+                {**live, "metadata": metadata, "status": {**live["status"], "observedGeneration": 2}}
             )
             bench.server.remove("Pod", bench.server.names("Pod")[0])
             await bench.seen()

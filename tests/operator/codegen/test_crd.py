@@ -179,18 +179,18 @@ BAD: list[tuple[Spec, str, str]] = [
 @pytest.mark.parametrize(("spec", "path", "remedy"), BAD)
 def test_each_mistake_is_refused_with_field_and_remedy(spec: Spec, path: str, remedy: str) -> None:
     """One sentence each, at the field, and `api/rules.py` agrees that it is wrong."""
-    (found,) = admit(body(spec))
-    assert path in found
-    assert remedy in found
+    (admitted_body,) = admit(body(spec))
+    assert path in admitted_body
+    assert remedy in admitted_body
     assert rules.check(DynamoPipeline.model_validate(body(spec), strict=False))
 
 
 @pytest.mark.parametrize("name", ["Llama", "1st", "a.b", "a-", "a" * 38])
 def test_names_that_no_child_could_bear(name: str) -> None:
     """Services need a letter in front, and there is room for 37 characters."""
-    found = admit(body(SMALLEST, name))
-    assert found
-    assert all("metadata.name" in line for line in found)
+    admitted = admit(body(SMALLEST, name))
+    assert admitted
+    assert all("metadata.name" in line for line in admitted)
 
 
 def test_the_dynamo_namespace_is_for_life() -> None:
@@ -258,6 +258,6 @@ _WILD = st.fixed_dictionaries(
 )
 def test_mistakes_are_seen_by_both(components: list[Spec], model: Spec, replicas: int) -> None:
     """A pipeline that `dynamo validate` refuses is refused by the API server, and the other way round."""
-    found = body({"components": components, "model": model, "replicas": replicas})
-    parsed = DynamoPipeline.model_validate(found, strict=False)
-    assert bool(admit(found)) == bool(rules.check(parsed)), (admit(found), rules.check(parsed))
+    manifest = body({"components": components, "model": model, "replicas": replicas})
+    parsed = DynamoPipeline.model_validate(manifest, strict=False)
+    assert bool(admit(manifest)) == bool(rules.check(parsed)), (admit(manifest), rules.check(parsed))

@@ -140,10 +140,10 @@ def _nested(operation: Callable[[Stage], Body], depth: int = 1, branch: str = "s
 
     def body(stage: Stage) -> Body:
         never = {"key": b64(stage.own()), "target": "VERSION", "version": "77"}
-        found: Body = {branch: [operation(stage)], "compare": [] if branch == "success" else [never]}
+        table: Body = {branch: [operation(stage)], "compare": [] if branch == "success" else [never]}
         for _ in range(depth):
-            found = {"success": [{"request_txn": found}]}
-        return found
+            table = {"success": [{"request_txn": table}]}
+        return table
 
     return body
 

@@ -69,13 +69,13 @@ class Bench:
         self._opened.append(self.access)
 
     async def close(self) -> None:
-        for one in self._opened:
-            await one.close()
+        for entry in self._opened:
+            await entry.close()
 
     async def reconcile(self, name: str = "llama", namespace: str = "serving") -> Outcome:
-        found = await self.reconciler.reconcile(Key(namespace, name))
+        outcome = await self.reconciler.reconcile(Key(namespace, name))
         self.server.play()
-        return found
+        return outcome
 
     async def round(self) -> float:
         return await self.access._round(self.marked.append)
@@ -98,8 +98,8 @@ class Bench:
         return folder
 
     def condition(self, kind: str) -> tuple[str, str, str]:
-        found = self.server.one("DynamoPipeline", "llama")["status"]["conditions"]
-        return next((c["status"], c["reason"], c["message"]) for c in found if c["type"] == kind)
+        conditions = self.server.one("DynamoPipeline", "llama")["status"]["conditions"]
+        return next((c["status"], c["reason"], c["message"]) for c in conditions if c["type"] == kind)
 
 
 @contextlib.asynccontextmanager

@@ -44,14 +44,14 @@ class Bench:
         self.reconciler = Reconciler(self.api, settings, lambda: NOW, Access(self.api, settings))
 
     def ask(self, name: str = "llama", namespace: str = "serving", spec: Spec = SMALLEST) -> None:
-        found = body(spec, name)
-        found["metadata"] |= {"namespace": namespace, "uid": f"uid of {namespace}/{name}"}
-        self.server.put(found, namespace)
+        manifest = body(spec, name)
+        manifest["metadata"] |= {"namespace": namespace, "uid": f"uid of {namespace}/{name}"}
+        self.server.put(manifest, namespace)
 
     async def reconcile(self, name: str = "llama", namespace: str = "serving") -> Outcome:
-        found = await self.reconciler.reconcile(Key(namespace, name))
+        outcome = await self.reconciler.reconcile(Key(namespace, name))
         self.server.play()
-        return found
+        return outcome
 
     def one(self, kind: str, namespace: str = "serving") -> dict[str, Any]:
         return self.server.one(kind, nats.NAME, namespace)
@@ -65,11 +65,11 @@ class Bench:
         return nats_keys.is_user_of(self.data(f"{name}-credentials", namespace)["nats.user.creds"], issuer, subjects)
 
     def owners(self, kind: str) -> set[str]:
-        return {one["name"] for one in self.one(kind)["metadata"]["ownerReferences"]}
+        return {entry["name"] for entry in self.one(kind)["metadata"]["ownerReferences"]}
 
     def condition(self, kind: str, name: str = "llama") -> tuple[str, str, str]:
-        found = self.server.one("DynamoPipeline", name)["status"]["conditions"]
-        return next((c["status"], c["reason"], c["message"]) for c in found if c["type"] == kind)
+        conditions = self.server.one("DynamoPipeline", name)["status"]["conditions"]
+        return next((c["status"], c["reason"], c["message"]) for c in conditions if c["type"] == kind)
 
     def fingerprint(self) -> dict[str, Any]:
         """Their heads, without what differs from run to run or with the keys."""

@@ -182,9 +182,9 @@ def test_the_ranges_are_the_prefixes() -> None:
     """What is sent to etcd covers keys that start with the prefix."""
     from dynamo.operator.credentials.etcd_auth import _permission
 
-    found: list[Any] = [_permission(one) for one in permissions.keys("ns")]
-    assert [f["permType"] for f in found] == ["READWRITE", "READWRITE", "READ", "READ"]
-    assert base64.b64decode(found[0]["range_end"]) == b"dynamo/instances/ns0"
+    values: list[Any] = [_permission(permission) for permission in permissions.keys("ns")]
+    assert [f["permType"] for f in values] == ["READWRITE", "READWRITE", "READ", "READ"]
+    assert base64.b64decode(values[0]["range_end"]) == b"dynamo/instances/ns0"
 
 
 PLATFORM = "dynamo.op"
@@ -207,14 +207,14 @@ def test_whose_a_user_is() -> None:
 def test_what_nobody_needs_any_more() -> None:
     """Users of deleted pipelines, and of live ones those that were replaced long enough ago."""
     old, new, gone = (named(o, p) for o, p in ((LLAMA, "1"), (LLAMA, "2"), (GONE, "3")))
-    found = ["root", "dynamo/other.op/serving/gone/1", old, new, gone]
+    results = ["root", "dynamo/other.op/serving/gone/1", old, new, gone]
     left = Leftovers()
-    assert left.orphans(PLATFORM, found, [LLAMA]) == {gone: GONE}
-    assert left.replaced(PLATFORM, found, {}, 0.0) == []
-    assert left.replaced(PLATFORM, found, {LLAMA: new}, 10.0) == []
-    assert left.replaced(PLATFORM, found, {LLAMA: new}, 9.0 + REPLACED_SECONDS) == []
-    assert left.replaced(PLATFORM, found, {LLAMA: new}, 10.0 + REPLACED_SECONDS) == [old]
-    assert left.replaced(PLATFORM, found, {LLAMA: old}, 10.0 + REPLACED_SECONDS) == []
+    assert left.orphans(PLATFORM, results, [LLAMA]) == {gone: GONE}
+    assert left.replaced(PLATFORM, results, {}, 0.0) == []
+    assert left.replaced(PLATFORM, results, {LLAMA: new}, 10.0) == []
+    assert left.replaced(PLATFORM, results, {LLAMA: new}, 9.0 + REPLACED_SECONDS) == []
+    assert left.replaced(PLATFORM, results, {LLAMA: new}, 10.0 + REPLACED_SECONDS) == [old]
+    assert left.replaced(PLATFORM, results, {LLAMA: old}, 10.0 + REPLACED_SECONDS) == []
 
 
 def test_an_address_is_shown_without_its_password() -> None:

@@ -51,9 +51,9 @@ class Tenant:
 @pytest.fixture
 def tenants(tmp_path: Path) -> Iterator[tuple[Tenant, Tenant]]:
     """The hostile one first."""
-    found = Tenant("hostile", tmp_path / "hostile"), Tenant("serving", tmp_path / "serving")
-    yield found
-    for tenant in found:
+    pair = Tenant("hostile", tmp_path / "hostile"), Tenant("serving", tmp_path / "serving")
+    yield pair
+    for tenant in pair:
         tenant.server.kill()
 
 
@@ -61,27 +61,27 @@ def signed_in(server: NatsServer, user: bytes) -> socket.socket:
     """A connection without a client library, which would read; raises where the server doesn't let it in."""
     lines = user.decode().splitlines()
     token, seed = (next(line for line in lines if line.startswith(start)) for start in ("ey", "SU"))
-    found = socket.create_connection(("127.0.0.1", server.port), 20)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    nonce = json.loads(until(found, b"\r\n").removeprefix(b"INFO "))["nonce"]
+    connection = socket.create_connection(("127.0.0.1", server.port), 20)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    nonce = json.loads(until(connection, b"\r\n").removeprefix(b"INFO "))["nonce"]
     signature = base64.urlsafe_b64encode(nkeys.from_seed(seed.encode()).sign(nonce.encode())).decode().rstrip("=")
     about = {"verbose": False, "pedantic": False, "jwt": token, "sig": signature, "echo": True, "headers": True}
-    found.sendall(f"CONNECT {json.dumps(about)}\r\nPING\r\n".encode())
-    if (answer := until(found, b"\r\n")) != b"PONG\r\n":
-        found.close()
+    connection.sendall(f"CONNECT {json.dumps(about)}\r\nPING\r\n".encode())
+    if (answer := until(connection, b"\r\n")) != b"PONG\r\n":
+        connection.close()
         raise PermissionError(answer.decode())
-    return found
+    return connection
 
 
 def until(connection: socket.socket, end: bytes) -> bytes:
     """What it says, up to there."""
-    found = b""
-    while not found.endswith(end):
+    data = b""
+    while not data.endswith(end):
         more = connection.recv(1)
         if not more:
-            raise PermissionError(found.decode() or "closed")
-        found += more
-    return found
+            raise PermissionError(data.decode() or "closed")
+        data += more
+    return data
 
 
 def flood(tenant: Tenant, ended: threading.Event) -> None:
@@ -98,8 +98,8 @@ def flood(tenant: Tenant, ended: threading.Event) -> None:
             publisher.sendall(message)
             sent += 1
         time.sleep(0.01)
-    for one in (*readers, publisher):
-        one.close()
+    for entry in (*readers, publisher):
+        entry.close()
 
 
 def echoed(tenant: Tenant) -> float:
@@ -117,8 +117,8 @@ def echoed(tenant: Tenant) -> float:
 
 def test_users_of_one_are_nobody_to_the_other(tenants: tuple[Tenant, Tenant]) -> None:
     """Nor are those whom nobody vouches for."""
-    one, other = tenants
-    for tenant, stranger in ((one, other), (other, one)):
+    first, other = tenants
+    for tenant, stranger in ((first, other), (other, first)):
         signed_in(tenant.server, tenant.user).close()
         with pytest.raises(PermissionError, match="Authorization Violation"):
             signed_in(tenant.server, stranger.user)
@@ -141,9 +141,9 @@ def test_a_flood_fills_one_and_not_the_other(
             time.sleep(0.05)
         flooded = echoed(victim)
         grown = victim.server.memory - before[1]
-        mib = [one >> 20 for one in (before[0], hostile.server.memory, before[1], victim.server.memory)]
+        mib = [entry >> 20 for entry in (before[0], hostile.server.memory, before[1], victim.server.memory)]
         record_property("MiB of the hostile one's NATS, and of the other's, before and in the flood", mib)
-        record_property("milliseconds of an echo at the other's", [round(1000 * one, 2) for one in (quiet, flooded)])
+        record_property("milliseconds of an echo at the other's", [round(1000 * part, 2) for part in (quiet, flooded)])
     finally:
         ended.set()
         thread.join(30)

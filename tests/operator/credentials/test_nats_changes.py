@@ -39,19 +39,19 @@ def written(live: list[Manifest] | None = None, *owners: Any, wanted: list[Manif
 
 def there(*owners: Any) -> list[Manifest]:
     """As the API server has it once all is written."""
-    found = []
+    results = []
     for change in written([], *owners):
-        one = copy.deepcopy(change.manifest)
-        one["metadata"] |= {"uid": f"uid-{one['kind']}", "resourceVersion": "7"}
-        found.append(one)
-    return found
+        copy_of_it = copy.deepcopy(change.manifest)
+        copy_of_it["metadata"] |= {"uid": f"uid-{copy_of_it['kind']}", "resourceVersion": "7"}
+        results.append(copy_of_it)
+    return results
 
 
 def test_what_is_missing_is_made_the_secret_first() -> None:
     """Each belongs to the pipeline, which controls none of them."""
-    found = written()
-    assert [change.manifest["kind"] for change in found] == KINDS
-    for change in found:
+    files = written()
+    assert [change.manifest["kind"] for change in files] == KINDS
+    for change in files:
         assert change.uid is None
         assert change.manifest["metadata"]["ownerReferences"] == [ONE]
         assert "controller" not in ONE
@@ -64,9 +64,9 @@ def test_at_rest_nothing_is_written() -> None:
 
 def test_another_pipeline_becomes_an_owner_and_none_is_taken_out() -> None:
     """By server-side apply, which would drop what isn't named; each write is for the very object that was read."""
-    found = written(there(ONE), OTHER)
-    assert [change.manifest["kind"] for change in found] == KINDS
-    for change in found:
+    files = written(there(ONE), OTHER)
+    assert [change.manifest["kind"] for change in files] == KINDS
+    for change in files:
         assert change.manifest["metadata"]["ownerReferences"] == [ONE, OTHER]
         assert (change.uid, change.version) == (f"uid-{change.manifest['kind']}", "7")
         assert change.because == ("metadata.ownerReferences[uid-2]",)
@@ -78,19 +78,19 @@ def test_pipelines_that_are_being_deleted_are_no_owners() -> None:
         {"metadata": {"name": "a", "uid": "1"}},
         {"metadata": {"name": "b", "uid": "2", "deletionTimestamp": "2026-11-21T00:00:00Z"}},
     ]
-    assert [one["name"] for one in owners_in(heads)] == ["a"]
+    assert [owner["name"] for owner in owners_in(heads)] == ["a"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_somebody_changed_is_put_right(kind: str) -> None:
     """Labels, contents, or all of it."""
     live = there(ONE)
-    one = next(o for o in live if o["kind"] == kind)
-    one["metadata"]["labels"] = {"mine": "now"}
+    live_object = next(o for o in live if o["kind"] == kind)
+    live_object["metadata"]["labels"] = {"mine": "now"}
     assert [change.manifest["kind"] for change in written(live)] == [kind]
-    assert [change.manifest["kind"] for change in written([o for o in live if o is not one])] == [kind]
-    one["metadata"]["labels"] = nats.labels()
-    one["metadata"]["ownerReferences"] = []
+    assert [change.manifest["kind"] for change in written([o for o in live if o is not live_object])] == [kind]
+    live_object["metadata"]["labels"] = nats.labels()
+    live_object["metadata"]["ownerReferences"] = []
     (change,) = written(live)
     assert change.manifest["metadata"]["ownerReferences"] == [ONE]
 
@@ -119,8 +119,8 @@ def test_a_field_that_was_dropped_is_noticed() -> None:
 
 def pod_digest(server: NatsServer, data: dict[str, bytes], certificate: bytes = b"") -> str:
     deployment = manifests(server, "serving", data, certificate)[-1]
-    found: str = deployment["spec"]["template"]["metadata"]["annotations"][nats.CONFIG_DIGEST]
-    return found
+    text: str = deployment["spec"]["template"]["metadata"]["annotations"][nats.CONFIG_DIGEST]
+    return text
 
 
 def test_the_pod_is_another_one_only_for_what_it_reads() -> None:
@@ -154,12 +154,12 @@ def test_two_pods_never_serve_at_once() -> None:
 
 def test_only_pipelines_of_the_namespace_reach_it() -> None:
     """Other than the shared one's, whose policy asks for a label alone; the monitor answers the namespace."""
-    policy = next(one for one in WANTED if one["kind"] == "NetworkPolicy")["spec"]
+    policy = next(manifest for manifest in WANTED if manifest["kind"] == "NetworkPolicy")["spec"]
     assert policy["podSelector"]["matchLabels"] == nats.selector()
     assert all("namespaceSelector" not in peer for rule in policy["ingress"] for peer in rule["from"])
     assert [rule["ports"][0]["port"] for rule in policy["ingress"]] == [4222, 8222]
     without = manifests(NatsServer("", {}, network_policy=False), "serving", DATA)
-    assert [one["kind"] for one in without] == ["Secret", "Service", "Deployment"]
+    assert [manifest["kind"] for manifest in without] == ["Secret", "Service", "Deployment"]
 
 
 def test_keys_are_made_once() -> None:
@@ -182,10 +182,10 @@ def test_keys_are_made_once() -> None:
 )
 def test_keys_that_nobody_can_use_are_made_anew(broken: dict[str, bytes]) -> None:
     """All of them: half of one trust and half of another would let nobody in."""
-    found = trust_of({**DATA, **broken}, SERVER.config, draw, 1)
-    kept = {key for key, value in found.data.items() if DATA[key] == value}
+    trust = trust_of({**DATA, **broken}, SERVER.config, draw, 1)
+    kept = {key for key, value in trust.data.items() if DATA[key] == value}
     assert kept == {nats.CONFIG}
-    assert found.issuer == NatsIssuer.of(found.data)
+    assert trust.issuer == NatsIssuer.of(trust.data)
 
 
 def test_the_file_of_each_is_its_own() -> None:

@@ -70,9 +70,9 @@ async def connected(server: NatsServer, folder: Path, credentials: bytes) -> Nat
     return bus
 
 
-def listening(bus: NatsBus, subject: str, found: list[bytes]) -> Any:
+def listening(bus: NatsBus, subject: str, messages: list[bytes]) -> Any:
     def note(message: Message) -> None:
-        found.append(bytes(message.data))
+        messages.append(bytes(message.data))
 
     return bus.subscribe(subject, note, lambda: None)
 
@@ -153,8 +153,8 @@ def test_a_new_signing_key_cuts_nobody_off(start: Start, tmp_path: Path) -> None
 
 def test_the_same_draw_and_time_make_the_same_keys() -> None:
     """So a Secret can be made twice, and what differs is seen."""
-    one, two = (nats_keys.new_platform(lambda: b"k" * 32, 7) for _ in range(2))
-    assert one == two
+    first, second = (nats_keys.new_platform(lambda: b"k" * 32, 7) for _ in range(2))
+    assert first == second
     assert platform() != platform()
 
 

@@ -33,7 +33,7 @@ def test_a_namespace_gets_one_before_its_first_pipeline() -> None:
         assert (kinds[0], kinds[3]) == ("secrets", "deployments")
         assert set(kinds[1:3]) == {"services", "networkpolicies"}
         frontend = bench.server.one("Deployment", "llama-frontend")["spec"]["template"]["spec"]["containers"][0]
-        env = {one["name"]: one.get("value") for one in frontend["env"]}
+        env = {variable["name"]: variable.get("value") for variable in frontend["env"]}
         assert env["NATS_SERVER"] == "nats://dynamo-nats.serving.svc:4222"
         assert bench.is_let_in()
         assert bench.data()[nats.CONFIG] == SERVER.config.encode()
@@ -121,8 +121,8 @@ def test_two_looks_at_once_make_one() -> None:
 
     async def case(bench: Bench) -> None:
         bench.ask("other")
-        found = await asyncio.gather(bench.reconcile(), bench.reconcile("other"))
-        assert [outcome.failed for outcome in found] == [False, False]
+        results = await asyncio.gather(bench.reconcile(), bench.reconcile("other"))
+        assert [outcome.failed for outcome in results] == [False, False]
         made = [path for _, path in bench.server.writes if path.endswith(f"secrets/{nats.NAME}")]
         assert len(made) == 1
         assert [bench.owners(kind) for kind in KINDS] == [{"llama", "other"}] * 4
@@ -142,8 +142,8 @@ def test_what_a_tenant_deletes_or_edits_is_put_right(kind: str) -> None:
         bench.server.remove(kind, nats.NAME)
         await bench.reconcile()
         assert bench.fingerprint() == before
-        found = bench.one(kind)
-        bench.server.put({**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}, "spec": {}})
+        live = bench.one(kind)
+        bench.server.put({**live, "metadata": {**live["metadata"], "labels": {"a": "b"}}, "spec": {}})
         await bench.reconcile()
         assert bench.fingerprint() == before
         assert bench.one(kind)["spec"] != {}
@@ -270,7 +270,7 @@ def test_certificates_lie_in_the_namespace() -> None:
         assert bench.data("llama-credentials")["nats.ca.crt"] == b"ca"
         assert "nats.tls.key" not in bench.data("llama-credentials")
         frontend = bench.server.one("Deployment", "llama-frontend")["spec"]["template"]["spec"]["containers"][0]
-        assert "tls://dynamo-nats.serving.svc:4222" in [one.get("value") for one in frontend["env"]]
+        assert "tls://dynamo-nats.serving.svc:4222" in [variable.get("value") for variable in frontend["env"]]
         before = bench.one("Deployment")["spec"]["template"]
         certificate(bench, "another")
         await bench.reconcile()

@@ -135,8 +135,8 @@ def test_new_keys_of_the_platform_reach_every_pipeline(own_etcd: EtcdServer) -> 
         await bench.round()
         before = bench.secret()
         keys = nats_keys.renewed_platform(bench.secret("p-nats", "dynamo"), lambda: b"n" * 32, 1)
-        one = bench.server.one("Secret", "p-nats", "dynamo")
-        bench.server.put({**one, "data": {k: base64.b64encode(v).decode() for k, v in keys.items()}}, "dynamo")
+        live = bench.server.one("Secret", "p-nats", "dynamo")
+        bench.server.put({**live, "data": {k: base64.b64encode(v).decode() for k, v in keys.items()}}, "dynamo")
         await bench.round()
         assert bench.marked == []
         bench.time += FRESH_SECONDS

@@ -16,16 +16,16 @@ from dynamo.operator.credentials.secret import data_in
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     main([*argv, "--name", "keys"])
-    found: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
-    assert (found["kind"], found["metadata"]["name"]) == ("Secret", "keys")
-    return found
+    document: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    assert (document["kind"], document["metadata"]["name"]) == ("Secret", "keys")
+    return document
 
 
 def test_a_secret_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
     """Different every time, since nobody else may have the same."""
-    one, two = (data_in(printed(capsys, "etcd")) for _ in range(2))
-    assert (one["username"], len(one["password"]) > 40) == (b"root", True)
-    assert one != two
+    first, second = (data_in(printed(capsys, "etcd")) for _ in range(2))
+    assert (first["username"], len(first["password"]) > 40) == (b"root", True)
+    assert first != second
     assert NatsIssuer.of(data_in(printed(capsys, "nats"))).account.startswith("A")
 
 
@@ -33,7 +33,7 @@ def test_renewed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     """The account stays, its signing key is another one; the server will take users of both."""
     old = printed(capsys, "nats")
     monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(old)))
-    before, after = (NatsIssuer.of(data_in(found)) for found in (old, printed(capsys, "renew")))
+    before, after = (NatsIssuer.of(data_in(entry)) for entry in (old, printed(capsys, "renew")))
     assert before.account == after.account
     assert before.public != after.public
     user = nats_keys.new_user(before, "x", permissions.subjects("ns"), lambda: b"u" * 32, 1)

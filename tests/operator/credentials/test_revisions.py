@@ -15,8 +15,8 @@ CLUSTER = Environment(("http://etcd:2379",), "nats://nats:4222", kubernetes_name
 
 
 def revision(cluster: ClusterSettings, runtime: Spec | None = None) -> str:
-    found = pipeline({**SMALLEST, "runtime": runtime or {}})
-    return with_images(plan(found, CLUSTER), found, cluster).workers[0].revision
+    example = pipeline({**SMALLEST, "runtime": runtime or {}})
+    return with_images(plan(example, CLUSTER), example, cluster).workers[0].revision
 
 
 def test_each_server_is_part_of_the_revision() -> None:

@@ -18,9 +18,9 @@ def test_workers_whose_labels_somebody_took_away_go_on(gone: list[str] | None) -
         await bench.settle()
         before = bench.fingerprint()
         (name,) = bench.server.names("StatefulSet")
-        found = bench.server.one("StatefulSet", name)
-        labels = {} if gone is None else {k: v for k, v in found["metadata"]["labels"].items() if k not in gone}
-        bench.server.put({**found, "metadata": {**found["metadata"], "labels": labels}})
+        live = bench.server.one("StatefulSet", name)
+        labels = {} if gone is None else {k: v for k, v in live["metadata"]["labels"].items() if k not in gone}
+        bench.server.put({**live, "metadata": {**live["metadata"], "labels": labels}})
         for _ in range(3):
             await bench.reconcile()
             assert bench.server.one("StatefulSet", name)["spec"]["replicas"] == 3

@@ -201,8 +201,10 @@ def test_keys_come_as_a_file_that_can_be_replaced() -> None:
 
 def test_metrics_are_for_whom_the_platform_names() -> None:
     """Its monitoring's namespaces and the operator's own; requests come from anywhere all the same."""
-    found = render(pipeline(SMALLEST), replace(CLUSTER_SETTINGS, metrics_from=("monitoring", "dynamo")))
-    frontend, workers = (of_kind(found, "NetworkPolicy", f"llama-{part}")["spec"] for part in ("frontend", "workers"))
+    manifests = render(pipeline(SMALLEST), replace(CLUSTER_SETTINGS, metrics_from=("monitoring", "dynamo")))
+    frontend, workers = (
+        of_kind(manifests, "NetworkPolicy", f"llama-{part}")["spec"] for part in ("frontend", "workers")
+    )
     names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["dynamo", "monitoring"]}
     readers = {"from": [{"namespaceSelector": {"matchExpressions": [names]}}]}
     system = [{"port": 9090, "protocol": "TCP"}]
@@ -214,13 +216,13 @@ def test_ways_out_are_the_few_that_a_pipeline_needs() -> None:
     """DNS, its own pods, etcd, NATS (also those that it names itself) and the hub; a node's metadata never."""
     cluster = replace(CLUSTER_SETTINGS, egress_ports=(443,), connections=("http://etcd:2379", "nats://nats"))
     spec = {**SMALLEST, "runtime": {"etcd": {"endpoints": ["https://other:12379"]}}}
-    found = of_kind(render(pipeline(spec), cluster), "NetworkPolicy", "llama-egress")["spec"]
-    assert found["policyTypes"] == ["Egress"]
-    *_, out = found["egress"]
+    value = of_kind(render(pipeline(spec), cluster), "NetworkPolicy", "llama-egress")["spec"]
+    assert value["policyTypes"] == ["Egress"]
+    *_, out = value["egress"]
     assert [port["port"] for port in out["ports"]] == [443, 2379, 4222, 12379]
     blocks = [peer["ipBlock"] for peer in out["to"] if "ipBlock" in peer]
     assert {block["cidr"]: block["except"] for block in blocks} == {
         "0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10", "fd00:ec2::254/128"],
     }  # fmt: skip
-    assert all(rule.get("to") or rule["ports"][0]["port"] == 53 for rule in found["egress"])
+    assert all(rule.get("to") or rule["ports"][0]["port"] == 53 for rule in value["egress"])
     assert not [m for m in render(pipeline(SMALLEST)) if m["metadata"]["name"] == "llama-egress"]

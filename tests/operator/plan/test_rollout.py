@@ -46,10 +46,10 @@ class Cluster:
 
     def settle(self, revision: str, share: int = 100) -> None:
         """The first `share` percent of a revision's replicas (one at least) become ready."""
-        one = self.sets.get(revision)
-        if one is not None and one.replicas:
-            count = max(1, one.replicas * share // 100)
-            self.sets[revision] = replace(one, ready=one.ready | frozenset(range(count)))
+        value = self.sets.get(revision)
+        if value is not None and value.replicas:
+            count = max(1, value.replicas * share // 100)
+            self.sets[revision] = replace(value, ready=value.ready | frozenset(range(count)))
 
     def available(self) -> int:
         return sum(len(s.ready) for s in self.sets.values())
@@ -122,11 +122,11 @@ READY = st.sets(st.integers(0, 5), max_size=6)
 
 @st.composite
 def old_sets(draw: st.DrawFn) -> list[RevisionSet]:
-    found = []
+    results = []
     for revision in draw(st.lists(st.sampled_from(["a", "b", "c", "new"]), unique=True, max_size=3)):
         replicas = draw(st.integers(0, 6))
-        found.append(a_set(revision, replicas, {o for o in draw(READY) if o < replicas}))
-    return found
+        results.append(a_set(revision, replicas, {o for o in draw(READY) if o < replicas}))
+    return results
 
 
 @settings(deadline=None)
@@ -161,10 +161,10 @@ def test_no_more_serve_and_start_than_the_surge_allows(sets: list[RevisionSet], 
 @given(st.integers(0, 6), st.sets(st.integers(0, 8)), st.integers(0, 8))
 def test_what_is_lost_is_counted_out_and_in_again(replicas: int, lost: set[int], wanted: int) -> None:
     """Of the number that a set is told to have, so many aren't lost as are wanted, and no smaller one does it."""
-    one = replace(a_set("new", replicas, set()), lost=frozenset(lost))
-    told = one.with_lost(wanted)
-    assert replace(one, replicas=told).living == wanted
-    assert all(replace(one, replicas=fewer).living < wanted for fewer in range(told))
+    change = replace(a_set("new", replicas, set()), lost=frozenset(lost))
+    with_losses = change.with_lost(wanted)
+    assert replace(change, replicas=with_losses).living == wanted
+    assert all(replace(change, replicas=fewer).living < wanted for fewer in range(with_losses))
 
 
 def test_a_lost_replica_is_replaced_by_another_number() -> None:

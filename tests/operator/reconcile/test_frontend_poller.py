@@ -30,8 +30,8 @@ def pod(name: str, component: str, version: int = 1, ready: bool = True) -> dict
 def mirrored(*pods: dict[str, Any]) -> ObjectStore:
     store = ObjectStore()
     store.live(PODS, None, True)
-    for one in pods:
-        store.take(PODS, one)
+    for pod in pods:
+        store.take(PODS, pod)
     return store
 
 

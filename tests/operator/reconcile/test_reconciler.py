@@ -63,22 +63,22 @@ class Bench:
 
     @property
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.server.one("DynamoPipeline", "llama").get("status", {})
-        return found
+        fields: dict[str, Any] = self.server.one("DynamoPipeline", "llama").get("status", {})
+        return fields
 
     def condition(self, kind: str) -> dict[str, Any] | None:
         return next((c for c in self.status.get("conditions", []) if c["type"] == kind), None)
 
     def fingerprint(self) -> dict[Any, Any]:
         """What there is, without what differs from run to run."""
-        return {key: _stable(one) for key, one in self.server.objects.items()}
+        return {key: _stable(entry) for key, entry in self.server.objects.items()}
 
 
-def _stable(one: Any) -> Any:
-    if isinstance(one, dict):
-        return {k: _stable(v) for k, v in one.items() if k not in ("uid", "resourceVersion", "generation")
+def _stable(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {k: _stable(v) for k, v in document.items() if k not in ("uid", "resourceVersion", "generation")
                 and k != "observedGeneration"}  # fmt: skip
-    return [_stable(item) for item in one] if isinstance(one, list) else one
+    return [_stable(item) for item in document] if isinstance(document, list) else document
 
 
 @asynccontextmanager
@@ -229,10 +229,10 @@ def test_a_refusal_is_told_and_the_rest_is_written(code: int, message: str, kind
     async def case(bench: Bench) -> None:
         bench.server.fault = on("PATCH", "/statefulsets/", lambda: refusal(code, message))
         assert (await bench.reconcile()).failed
-        found = bench.condition(kind)
-        assert found is not None
-        assert found["reason"] == reason
-        assert message in found["message"]
+        condition = bench.condition(kind)
+        assert condition is not None
+        assert condition["reason"] == reason
+        assert message in condition["message"]
         assert bench.server.names("Deployment") == ["llama-frontend"]
         bench.server.play()
         await bench.reconcile()

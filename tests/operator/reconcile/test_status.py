@@ -23,74 +23,79 @@ URL = "http://llama-frontend.serving.svc:8000"
 Status = dict[str, Any]
 
 
-def of(found: DynamoPipeline, observed: Observed, previous: Status | None = None, now: str = EARLY) -> Status:
-    return status(found, planned(found), observed, previous or {}, now, url=URL)
+def of(pipeline: DynamoPipeline, observed: Observed, previous: Status | None = None, now: str = EARLY) -> Status:
+    return status(pipeline, planned(pipeline), observed, previous or {}, now, url=URL)
 
 
-def condition(found: Status, kind: Type) -> Status:
-    return next((c for c in found["conditions"] if c["type"] == kind), {})
+def condition(state: Status, kind: Type) -> Status:
+    return next((c for c in state["conditions"] if c["type"] == kind), {})
 
 
 def mocker(**component: Any) -> DynamoPipeline:
     return pipeline({"components": [{"engine": "mocker", **component}]})
 
 
-def settled(found: DynamoPipeline) -> Cluster:
+def settled(pipeline: DynamoPipeline) -> Cluster:
     cluster = Cluster()
-    cluster.settle(found)
+    cluster.settle(pipeline)
     return cluster
 
 
-def with_pod(found: DynamoPipeline, pod_status: Status) -> Status:
+def with_pod(pipeline: DynamoPipeline, pod_status: Status) -> Status:
     """The status when the second worker is in trouble."""
-    cluster = settled(found)
+    cluster = settled(pipeline)
     name = sorted(cluster.names("Pod"))[-1]
     cluster.objects["Pod", name]["status"] = pod_status
-    return of(found, cluster.observed())
+    return of(pipeline, cluster.observed())
 
 
 @settings(max_examples=40, deadline=None)
 @given(valid_pipelines)
-def test_a_settled_pipeline_is_ready(found: DynamoPipeline) -> None:
+def test_a_settled_pipeline_is_ready(pipeline: DynamoPipeline) -> None:
     """Ready, nothing in progress, and the types take the status."""
-    told = of(found, settled(found).observed())
-    ready = condition(told, Type.READY)
+    status = of(pipeline, settled(pipeline).observed())
+    ready = condition(status, Type.READY)
     assert (ready["status"], ready["observedGeneration"]) == ("True", 1)
-    assert not condition(told, Type.RECONCILING)
-    assert not condition(told, Type.STALLED)
-    PipelineStatus.model_validate(told, strict=False)
+    assert not condition(status, Type.RECONCILING)
+    assert not condition(status, Type.STALLED)
+    PipelineStatus.model_validate(status, strict=False)
 
 
 @settings(max_examples=20, deadline=None)
 @given(valid_pipelines)
-def test_at_rest_the_status_is_the_same_bytes(found: DynamoPipeline) -> None:
+def test_at_rest_the_status_is_the_same_bytes(pipeline: DynamoPipeline) -> None:
     """A later look at the same cluster changes nothing, times included."""
-    observed = settled(found).observed()
-    first = of(found, observed)
-    assert of(found, observed, first, LATE) == first
+    observed = settled(pipeline).observed()
+    first = of(pipeline, observed)
+    assert of(pipeline, observed, first, LATE) == first
 
 
 def test_columns() -> None:
     """What `kubectl get` prints."""
     two = pipeline({"components": [{"engine": "mocker", "replicas": 2}, {"name": "e", "engine": "echo_core"}],
                     "replicas": 3})  # fmt: skip
-    told = of(two, settled(two).observed())
-    assert (told["workers"], told["engines"], told["model"], told["url"]) == ("5/5", "mocker,echo_core", "llama", URL)
-    assert (told["namespace"], told["observedGeneration"]) == ("serving_llama", 1)
+    status = of(two, settled(two).observed())
+    assert (status["workers"], status["engines"], status["model"], status["url"]) == (
+        "5/5",
+        "mocker,echo_core",
+        "llama",
+        URL,
+    )
+    assert (status["namespace"], status["observedGeneration"]) == ("serving_llama", 1)
 
 
 def test_scale_speaks_of_what_follows_spec_replicas() -> None:
     """An autoscaler counts the pods of the selector: one component's, one per worker."""
     two = pipeline({"components": [{"engine": "mocker", "replicas": 2}, {"name": "e", "engine": "echo_core"}],
                     "replicas": 3})  # fmt: skip
-    told = of(two, settled(two).observed())
-    assert told["replicas"] == 3
-    assert told["selector"] == f"{naming.PIPELINE}=llama,{naming.COMPONENT}=e"
+    status = of(two, settled(two).observed())
+    assert status["replicas"] == 3
+    assert status["selector"] == f"{naming.PIPELINE}=llama,{naming.COMPONENT}=e"
     assert "selector" not in of(mocker(replicas=1), settled(mocker(replicas=1)).observed())
     vllm = {"engine": "vllm", "nodes": 2, "tensorParallelSize": 2}
     groups = pipeline({"components": [vllm], "replicas": 2, "model": {"source": "/m"}})
-    told = of(groups, settled(groups).observed())
-    assert (told["replicas"], told["selector"].rpartition(",")[2]) == (2, "apps.kubernetes.io/pod-index=0")
+    status = of(groups, settled(groups).observed())
+    assert (status["replicas"], status["selector"].rpartition(",")[2]) == (2, "apps.kubernetes.io/pod-index=0")
 
 
 @pytest.mark.parametrize(
@@ -145,18 +150,18 @@ def test_scale_speaks_of_what_follows_spec_replicas() -> None:
 )  # fmt: skip
 def test_messages_name_the_pod_and_why_it_waits(pod: Status, reason: Reason, said: str) -> None:
     """In every condition that it concerns, and in the REASON column."""
-    found = mocker(replicas=2)
-    told = with_pod(found, pod)
-    name = f"llama-worker-{planned(found).workers[0].revision}-1"
+    pipeline = mocker(replicas=2)
+    state = with_pod(pipeline, pod)
+    name = f"llama-worker-{planned(pipeline).workers[0].revision}-1"
     for kind in (Type.READY, Type.WORKERS_READY):
-        assert condition(told, kind)["status"] == "False"
-        assert condition(told, kind)["reason"] == reason
-        assert condition(told, kind)["message"] == f"worker: 1 of 2 ready; pod {name} {said}" or (
-            said in condition(told, kind)["message"] and name in condition(told, kind)["message"]
+        assert condition(state, kind)["status"] == "False"
+        assert condition(state, kind)["reason"] == reason
+        assert condition(state, kind)["message"] == f"worker: 1 of 2 ready; pod {name} {said}" or (
+            said in condition(state, kind)["message"] and name in condition(state, kind)["message"]
         )
-    assert condition(told, Type.RECONCILING)["status"] == "True"
-    assert condition(told, Type.AVAILABLE)["status"] == "True", "the other worker serves"
-    assert told["workers"] == "1/2"
+    assert condition(state, Type.RECONCILING)["status"] == "True"
+    assert condition(state, Type.AVAILABLE)["status"] == "True", "the other worker serves"
+    assert state["workers"] == "1/2"
 
 
 def test_a_long_last_line_is_cut() -> None:
@@ -170,10 +175,10 @@ def test_a_long_last_line_is_cut() -> None:
 
 def test_the_model_is_loaded_once_a_worker_of_this_revision_serves() -> None:
     """One that is lost doesn't unload it; a new revision has to load it first; nobody has it without workers."""
-    found, edited = mocker(replicas=2), mocker(replicas=2, kvCacheBlockSize=32)
-    cluster = settled(found)
-    assert condition(of(found, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Loaded"
-    assert condition(with_pod(found, {}), Type.MODEL_LOADED)["status"] == "True"
+    example, edited = mocker(replicas=2), mocker(replicas=2, kvCacheBlockSize=32)
+    cluster = settled(example)
+    assert condition(of(example, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Loaded"
+    assert condition(with_pod(example, {}), Type.MODEL_LOADED)["status"] == "True"
     rolling = condition(of(edited, cluster.observed()), Type.MODEL_LOADED)
     assert (rolling["status"], rolling["reason"]) == ("False", "Starting")
     none = mocker(replicas=0)
@@ -182,11 +187,11 @@ def test_the_model_is_loaded_once_a_worker_of_this_revision_serves() -> None:
 
 def test_what_keeps_the_model_from_being_loaded_is_told() -> None:
     """The only worker's trouble is ModelLoaded's; an old revision's isn't."""
-    found, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
+    example, edited = mocker(replicas=1), mocker(replicas=1, kvCacheBlockSize=32)
     failed = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "none"}}}]}
-    assert condition(with_pod(found, failed), Type.MODEL_LOADED)["reason"] == "ImagePullBackOff"
-    assert condition(with_pod(found, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
-    cluster = settled(found)
+    assert condition(with_pod(example, failed), Type.MODEL_LOADED)["reason"] == "ImagePullBackOff"
+    assert condition(with_pod(example, failed), Type.AVAILABLE)["reason"] == "NoWorkers"
+    cluster = settled(example)
     cluster.objects["Pod", min(cluster.names("Pod"))]["status"] = failed
     assert condition(of(edited, cluster.observed()), Type.MODEL_LOADED)["reason"] == "Starting"
 
@@ -198,61 +203,61 @@ def test_loading_is_no_news_while_something_rolls() -> None:
     cluster.step()
     (name,) = [name for name in cluster.names("Pod") if planned(new).workers[0].revision in name]
     cluster.objects["Pod", name]["status"] = {"initContainerStatuses": [{"name": "model", "state": {"running": {}}}]}
-    told = of(new, cluster.observed())
-    assert condition(told, Type.READY)["reason"] == "RollingOut"
-    assert condition(told, Type.READY)["message"].endswith(f"pod {name} is loading its model")
-    assert condition(told, Type.MODEL_LOADED)["reason"] == "LoadingModel"
+    status = of(new, cluster.observed())
+    assert condition(status, Type.READY)["reason"] == "RollingOut"
+    assert condition(status, Type.READY)["message"].endswith(f"pod {name} is loading its model")
+    assert condition(status, Type.MODEL_LOADED)["reason"] == "LoadingModel"
 
 
 def test_pods_that_nobody_makes() -> None:
     """A quota: the Deployment's controller says so; of a StatefulSet's pod, at least that it lacks."""
-    found = mocker(replicas=2)
-    cluster = settled(found)
+    pipeline = mocker(replicas=2)
+    cluster = settled(pipeline)
     lacking = sorted(cluster.names("Pod"))[-1]
     del cluster.objects["Pod", lacking]
-    told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
-    assert told["reason"] == "Starting"
-    assert f"pod {lacking} is not created yet" in told["message"]
+    ready = condition(of(pipeline, cluster.observed()), Type.WORKERS_READY)
+    assert ready["reason"] == "Starting"
+    assert f"pod {lacking} is not created yet" in ready["message"]
     deployment = cluster.objects["Deployment", "llama-frontend"]
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: small"}
     deployment["status"] = {"conditions": [refused]}
-    told = condition(of(found, cluster.observed()), Type.FRONTEND_READY)
-    assert (told["reason"], "exceeded quota: small" in told["message"]) == ("QuotaExceeded", True)
+    ready = condition(of(pipeline, cluster.observed()), Type.FRONTEND_READY)
+    assert (ready["reason"], "exceeded quota: small" in ready["message"]) == ("QuotaExceeded", True)
     deployment["status"] = {"conditions": [{**refused, "message": "violates PodSecurity"}]}
-    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "AdmissionRejected"
+    assert condition(of(pipeline, cluster.observed()), Type.FRONTEND_READY)["reason"] == "AdmissionRejected"
 
 
 def test_a_pod_that_hangs_is_named() -> None:
     """Its node doesn't answer, and Kubernetes doesn't make another of its name meanwhile."""
-    found = mocker(replicas=2)
-    cluster = settled(found)
+    pipeline = mocker(replicas=2)
+    cluster = settled(pipeline)
     name = sorted(cluster.names("Pod"))[-1]
     cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
-    told = condition(of(found, cluster.observed()), Type.WORKERS_READY)
-    assert told["reason"] == Reason.NODE_LOST
-    assert f"pod {name} NodeLost: is stuck terminating: node" in told["message"]
+    ready = condition(of(pipeline, cluster.observed()), Type.WORKERS_READY)
+    assert ready["reason"] == Reason.NODE_LOST
+    assert f"pod {name} NodeLost: is stuck terminating: node" in ready["message"]
 
 
 def test_a_pod_that_hangs_is_replaced() -> None:
     """One more in its place, and all is well, with nothing written at rest; once it is gone, one less again."""
-    found = pipeline({"components": [{"engine": "mocker"}], "replicas": 2})
-    cluster = settled(found)
+    example = pipeline({"components": [{"engine": "mocker"}], "replicas": 2})
+    cluster = settled(example)
     name = min(cluster.names("Pod"))
     cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
-    cluster.settle(found)
-    revision = planned(found).workers[0].revision
+    cluster.settle(example)
+    revision = planned(example).workers[0].revision
     assert cluster.revisions("worker") == {revision: 3}
     assert budget(cluster) == 2, "one that serves may still be drained"
-    told = of(found, cluster.observed())
-    assert (condition(told, Type.READY)["status"], told["workers"], told["replicas"]) == ("True", "2/2", 2)
-    assert not condition(told, Type.RECONCILING)
+    status = of(example, cluster.observed())
+    assert (condition(status, Type.READY)["status"], status["workers"], status["replicas"]) == ("True", "2/2", 2)
+    assert not condition(status, Type.RECONCILING)
     del cluster.objects["Pod", name]
     cluster.step()
-    told = of(found, cluster.observed())
-    assert (condition(told, Type.READY)["status"], condition(told, Type.READY)["reason"]) == ("False", "Scaling")
-    cluster.settle(found)
+    status = of(example, cluster.observed())
+    assert (condition(status, Type.READY)["status"], condition(status, Type.READY)["reason"]) == ("False", "Scaling")
+    cluster.settle(example)
     assert (cluster.revisions("worker"), budget(cluster)) == ({revision: 2}, 1)
-    assert condition(of(found, cluster.observed()), Type.READY)["status"] == "True"
+    assert condition(of(example, cluster.observed()), Type.READY)["status"] == "True"
 
 
 def budget(cluster: Cluster) -> int:
@@ -263,41 +268,41 @@ def budget(cluster: Cluster) -> int:
 def test_a_group_with_a_pod_that_hangs_is_replaced() -> None:
     """As a whole, by a group of another number: its own can't be whole again."""
     vllm = {"engine": "vllm", "nodes": 2, "tensorParallelSize": 2}
-    found = pipeline({"components": [vllm], "replicas": 2, "model": {"source": "/m"}})
-    cluster = settled(found)
+    example = pipeline({"components": [vllm], "replicas": 2, "model": {"source": "/m"}})
+    cluster = settled(example)
     name = min(cluster.names("Pod"))
     cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
-    cluster.settle(found)
-    groups = [one["metadata"]["name"][-1] for one in cluster.live() if one["kind"] == "StatefulSet"]
+    cluster.settle(example)
+    groups = [entry["metadata"]["name"][-1] for entry in cluster.live() if entry["kind"] == "StatefulSet"]
     assert groups == ["0", "1", "2"]
-    told = of(found, cluster.observed())
-    assert (condition(told, Type.READY)["status"], told["workers"], told["replicas"]) == ("True", "2/2", 2)
+    status = of(example, cluster.observed())
+    assert (condition(status, Type.READY)["status"], status["workers"], status["replicas"]) == ("True", "2/2", 2)
 
 
 def test_a_rollout_is_not_ready_before_the_old_is_gone() -> None:
     """Enough pods serve all the time, and still this generation isn't done."""
     cluster, new = settled(mocker(replicas=3)), mocker(replicas=3, kvCacheBlockSize=32)
-    told = of(new, cluster.observed())
-    ready = condition(told, Type.READY)
+    status = of(new, cluster.observed())
+    ready = condition(status, Type.READY)
     assert (ready["status"], ready["reason"]) == ("False", "RollingOut")
     assert "0 of 3 of revision" in ready["message"]
-    assert told["components"][0]["updatedReplicas"] == 0
-    assert told["components"][0]["readyReplicas"] == 3
-    assert condition(told, Type.AVAILABLE)["status"] == "True"
+    assert status["components"][0]["updatedReplicas"] == 0
+    assert status["components"][0]["readyReplicas"] == 3
+    assert condition(status, Type.AVAILABLE)["status"] == "True"
     cluster.settle(new)
     assert condition(of(new, cluster.observed()), Type.READY)["status"] == "True"
 
 
 def test_a_frontend_that_rolls_is_not_ready() -> None:
     """Its old pods don't count, nor does what the Deployment's controller hasn't seen."""
-    found = mocker()
-    cluster = settled(found)
+    pipeline = mocker()
+    cluster = settled(pipeline)
     deployment = cluster.objects["Deployment", "llama-frontend"]
     deployment["status"] |= {"replicas": 2}
-    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["reason"] == "RollingOut"
+    assert condition(of(pipeline, cluster.observed()), Type.FRONTEND_READY)["reason"] == "RollingOut"
     deployment["status"] |= {"replicas": 1, "observedGeneration": 1}
     deployment["metadata"]["generation"] = 2
-    assert condition(of(found, cluster.observed()), Type.FRONTEND_READY)["status"] == "False"
+    assert condition(of(pipeline, cluster.observed()), Type.FRONTEND_READY)["status"] == "False"
 
 
 def test_too_many_is_not_ready_either() -> None:
@@ -310,61 +315,61 @@ def test_too_many_is_not_ready_either() -> None:
 
 def test_zero_is_a_wish() -> None:
     """Ready, but not available."""
-    told = of(mocker(replicas=0), settled(mocker(replicas=0)).observed())
-    assert condition(told, Type.READY)["reason"] == "ScaledToZero"
-    assert condition(told, Type.AVAILABLE)["reason"] == "NoWorkers"
+    status = of(mocker(replicas=0), settled(mocker(replicas=0)).observed())
+    assert condition(status, Type.READY)["reason"] == "ScaledToZero"
+    assert condition(status, Type.AVAILABLE)["reason"] == "NoWorkers"
 
 
 def test_nothing_there_yet() -> None:
     """The first moments: not ready, not available, in progress."""
-    told = of(mocker(), Observed())
-    assert [c["status"] for c in told["conditions"]] == ["False", "False", "False", "False", "False", "True"]
-    assert condition(told, Type.AVAILABLE)["reason"] == "NoFrontend"
+    status = of(mocker(), Observed())
+    assert [c["status"] for c in status["conditions"]] == ["False", "False", "False", "False", "False", "True"]
+    assert condition(status, Type.AVAILABLE)["reason"] == "NoFrontend"
 
 
 def test_first_sight_is_never_taken_for_done() -> None:
     """kstatus takes an object without conditions for current."""
-    found = pipeline(SMALLEST)
-    told = first_status(found, {}, EARLY)
-    assert condition(told, Type.READY)["status"] == "Unknown"
-    assert condition(told, Type.RECONCILING)["status"] == "True"
+    example = pipeline(SMALLEST)
+    state = first_status(example, {}, EARLY)
+    assert condition(state, Type.READY)["status"] == "Unknown"
+    assert condition(state, Type.RECONCILING)["status"] == "True"
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, Type.STALLED), (False, Type.RECONCILING)])
 def test_trouble_is_told_and_the_rest_is_kept(final: bool, kind: Type) -> None:
     """Children are untouched, and so are their counts; only what can't end by itself is stalled."""
-    found = mocker()
-    before = of(found, settled(found).observed())
-    told = failed_status(found, Trouble(Reason.NAME_CONFLICT, "a Service is in the way", final), before, LATE)
-    assert condition(told, Type.READY)["reason"] == "NameConflict"
-    assert condition(told, kind)["status"] == "True"
-    assert told["components"] == before["components"]
+    pipeline = mocker()
+    before = of(pipeline, settled(pipeline).observed())
+    state = failed_status(pipeline, Trouble(Reason.NAME_CONFLICT, "a Service is in the way", final), before, LATE)
+    assert condition(state, Type.READY)["reason"] == "NameConflict"
+    assert condition(state, kind)["status"] == "True"
+    assert state["components"] == before["components"]
 
 
 def test_times_move_with_the_status_alone() -> None:
     """Another message keeps the time, another status doesn't."""
-    found = mocker(replicas=2)
-    first = with_pod(found, {})
-    cluster = settled(found)
-    second = of(found, cluster.observed(), first, LATE)
+    pipeline = mocker(replicas=2)
+    first = with_pod(pipeline, {})
+    cluster = settled(pipeline)
+    second = of(pipeline, cluster.observed(), first, LATE)
     assert condition(second, Type.READY)["lastTransitionTime"] == LATE
     assert condition(second, Type.FRONTEND_READY)["lastTransitionTime"] == EARLY
 
 
 def test_routable_can_be_less_than_ready() -> None:
     """What frontends can't reach serves nobody, whatever its pod says; the message names it."""
-    found = mocker(replicas=2)
-    cluster = settled(found)
+    pipeline = mocker(replicas=2)
+    cluster = settled(pipeline)
     name = min(cluster.names("Pod"))
-    told = of(found, observe(cluster.live(), NOW, lost={name}))
-    assert told["workers"] == "1/2"
-    assert [(c["readyReplicas"], c["availableReplicas"], c["updatedReplicas"]) for c in told["components"]] == [
+    status = of(pipeline, observe(cluster.live(), NOW, lost={name}))
+    assert status["workers"] == "1/2"
+    assert [(c["readyReplicas"], c["availableReplicas"], c["updatedReplicas"]) for c in status["components"]] == [
         (2, 1, 1)
     ]
-    said = condition(told, Type.READY)
+    said = condition(status, Type.READY)
     assert (said["status"], said["reason"]) == ("False", Reason.UNREACHABLE)
     assert f"pod {name} Unreachable: is ready, but the frontends can't reach it" in said["message"]
-    assert of(found, observe(cluster.live(), NOW, lost={"a-pod-of-before"})) == of(found, cluster.observed())
+    assert of(pipeline, observe(cluster.live(), NOW, lost={"a-pod-of-before"})) == of(pipeline, cluster.observed())
 
 
 def test_a_group_whose_leader_cant_be_reached_serves_nobody() -> None:
@@ -372,16 +377,16 @@ def test_a_group_whose_leader_cant_be_reached_serves_nobody() -> None:
     labels = {naming.COMPONENT: "a", naming.REVISION: "r", naming.GROUP: "0"}
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     pods = [{"kind": "Pod", "metadata": {"name": f"a-0-{n}", "labels": labels}, "status": ready} for n in range(2)]
-    one = {"kind": "StatefulSet", "spec": {"replicas": 2}, "metadata": {"name": "a-0", "labels": labels}}
-    assert observe([one, *pods], NOW).sets[0].ready == {0}
-    assert observe([one, *pods], NOW, lost={"a-0-0"}).sets[0].ready == frozenset()
+    table = {"kind": "StatefulSet", "spec": {"replicas": 2}, "metadata": {"name": "a-0", "labels": labels}}
+    assert observe([table, *pods], NOW).sets[0].ready == {0}
+    assert observe([table, *pods], NOW, lost={"a-0-0"}).sets[0].ready == frozenset()
 
 
 def test_a_pod_on_a_dead_node_counts_as_gone() -> None:
     """It ends for ever; after its grace nobody waits for it."""
     labels = {naming.COMPONENT: "a", naming.REVISION: "r"}
     pod: Status = {"kind": "Pod", "metadata": {"name": "a-0", "labels": labels}}
-    one = {
+    table = {
         "kind": "StatefulSet",
         "spec": {"replicas": 1},
         "metadata": {"name": "a", "labels": pod["metadata"]["labels"]},
@@ -389,8 +394,8 @@ def test_a_pod_on_a_dead_node_counts_as_gone() -> None:
     ending, dead = copy.deepcopy(pod), copy.deepcopy(pod)
     ending["metadata"]["deletionTimestamp"] = "2026-11-20T23:59:30Z"
     dead["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
-    assert observe([one, ending], NOW).sets[0].present == 1
-    assert observe([one, dead], NOW).sets[0].present == 0
+    assert observe([table, ending], NOW).sets[0].present == 1
+    assert observe([table, dead], NOW).sets[0].present == 0
     assert why(ending) is None
 
 
@@ -398,23 +403,23 @@ def test_the_body_of_a_pipeline_carries_its_generation() -> None:
     """What the status speaks of is what the API server counted."""
     raw = body(SMALLEST)
     raw["metadata"]["generation"] = 7
-    found = DynamoPipeline.model_validate(raw, strict=False)
-    assert of(found, Observed())["observedGeneration"] == 7
+    result = DynamoPipeline.model_validate(raw, strict=False)
+    assert of(result, Observed())["observedGeneration"] == 7
 
 
 @settings(max_examples=15, deadline=None)
 @given(specs())
 def test_the_api_server_takes_every_status(spec: Spec) -> None:
     """At first sight, on the way, at rest and in trouble: the CRD's schema has a place for all of it."""
-    found, cluster, told = pipeline(spec), Cluster(), []
-    told.append(first_status(found, {}, EARLY))
-    cluster.reconcile(found)
-    told.append(of(found, cluster.observed(), told[-1]))
-    cluster.settle(found)
-    told.append(of(found, cluster.observed(), told[-1], LATE))
-    told.append(failed_status(found, Trouble(Reason.ADMISSION_REJECTED, "no", True), told[-1], LATE))
-    for each in told:
-        assert admit({**body(spec), "status": each}) == []
+    example, cluster, statuses = pipeline(spec), Cluster(), []
+    statuses.append(first_status(example, {}, EARLY))
+    cluster.reconcile(example)
+    statuses.append(of(example, cluster.observed(), statuses[-1]))
+    cluster.settle(example)
+    statuses.append(of(example, cluster.observed(), statuses[-1], LATE))
+    statuses.append(failed_status(example, Trouble(Reason.ADMISSION_REJECTED, "no", True), statuses[-1], LATE))
+    for condition in statuses:
+        assert admit({**body(spec), "status": condition}) == []
 
 
 @pytest.mark.parametrize(

@@ -79,15 +79,15 @@ def test_what_was_said_is_remembered_within_bounds() -> None:
 
 def test_an_event_is_about_the_pipeline_and_short_enough() -> None:
     """`kubectl describe` finds it by the uid; sent twice it has the same name."""
-    found = event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
-    assert found["involvedObject"] == {
+    event = event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
+    assert event["involvedObject"] == {
         "apiVersion": "dynamo.dev/v1alpha1", "kind": "DynamoPipeline", "namespace": "serving", "name": "llama",
         "uid": "u", "resourceVersion": "7",
     }  # fmt: skip
-    assert (found["type"], found["reason"], len(found["message"])) == ("Warning", "CrashLoopBackOff", MESSAGE_LIMIT)
-    assert found == event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
+    assert (event["type"], event["reason"], len(event["message"])) == ("Warning", "CrashLoopBackOff", MESSAGE_LIMIT)
+    assert event == event_of(EventContent("CrashLoopBackOff", "x" * 2000, False), PIPELINE, NOW, "pod-1")
     other = event_of(EventContent("CrashLoopBackOff", "y", False), PIPELINE, NOW, "pod-1")
-    assert other["metadata"]["name"] != found["metadata"]["name"]
+    assert other["metadata"]["name"] != event["metadata"]["name"]
 
 
 def test_one_event_from_apply_to_serving_and_none_after() -> None:
@@ -109,9 +109,9 @@ def test_an_event_that_is_refused_stops_nothing() -> None:
     async def case(bench: Bench) -> None:
         bench.server.fault = on("POST", "/events", lambda: refusal(403, "no events for you"))
         await bench.settle()
-        found = bench.condition("Ready")
-        assert found is not None
-        assert found["status"] == "True"
+        condition = bench.condition("Ready")
+        assert condition is not None
+        assert condition["status"] == "True"
         assert bench.server.events == []
 
     run(case, SMALLEST)

@@ -248,7 +248,7 @@ def _apply(known: Membership, step: tuple[object, ...], records: dict[int, Insta
 def test_listeners_see_what_routing_sees(steps: list[tuple[tuple[object, ...], float]]) -> None:
     """Whatever happens: the effects add up to `instances`, registered ones are always in it, and
     an instance that never said goodbye is only dropped for a reason (no answer, or a minute)."""
-    known, records, told, now = Membership(), {}, {}, 0.0  # type: ignore[var-annotated]
+    known, records, verdicts, now = Membership(), {}, {}, 0.0  # type: ignore[var-annotated]
     known.snapshot("e", 1, [], 0.0)
     for step, passed in steps:
         now += passed
@@ -257,14 +257,14 @@ def test_listeners_see_what_routing_sees(steps: list[tuple[tuple[object, ...], f
         for effect in _apply(known, step, records, now):
             match effect:
                 case Joined(instance):
-                    assert instance.key not in told
-                    told[instance.key] = instance
+                    assert instance.key not in verdicts
+                    verdicts[instance.key] = instance
                 case Changed(instance):
-                    assert instance.key in told
-                    told[instance.key] = instance
+                    assert instance.key in verdicts
+                    verdicts[instance.key] = instance
                 case Left(gone):
-                    del told[gone]
-        assert told == dict(known.instances)
+                    del verdicts[gone]
+        assert verdicts == dict(known.instances)
         assert {r.key for r in records.values() if not r.draining} <= set(known.instances)
         assert set(known.routable(PATH)) <= set(known.instances)
         if step[0] in ("remove", "list"):

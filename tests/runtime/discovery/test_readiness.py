@@ -51,10 +51,10 @@ def test_nobody_to_wait_for() -> None:
 )  # fmt: skip
 def test_every_live_frontend_counts(known: list[Entry], ready: bool, reason: str) -> None:
     """Ready means covered by every frontend of the namespace or of all, neither pending nor failed there."""
-    found = clients(*known).judge(ME, WRITTEN, 1.0)
-    assert found.ready is ready
-    assert reason in " ".join(found.reasons)
-    assert bool(found.reasons) is not ready
+    readiness = clients(*known).judge(ME, WRITTEN, 1.0)
+    assert readiness.ready is ready
+    assert reason in " ".join(readiness.reasons)
+    assert bool(readiness.reasons) is not ready
 
 
 def test_a_frontend_that_lags_is_left_out_and_named() -> None:

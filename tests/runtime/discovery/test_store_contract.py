@@ -98,8 +98,8 @@ def test_put_if_absent(subject: Subject) -> None:
     """Creating a key succeeds once; the second caller learns what is there."""
 
     async def case(store: Store, p: str) -> None:
-        written, revision, found = await store.put_if(p + "k", b"first", None)
-        assert (written, found) == (True, None)
+        written, revision, value = await store.put_if(p + "k", b"first", None)
+        assert (written, value) == (True, None)
         assert await store.put_if(p + "k", b"second", None) == (False, revision, b"first")
         assert (await store.read(p)).entries == [Entry(p + "k", b"first", revision)]
 
@@ -149,14 +149,14 @@ def test_watch_from_a_list(subject: Subject) -> None:
     async def case(store: Store, p: str) -> None:
         await store.put(p + "before", b"0")
         revision, _ = await store.read(p)
-        one = await store.put(p + "k", b"1")
+        record = await store.put(p + "k", b"1")
         async with contextlib.aclosing(store.watch(p, revision + 1)) as batches:  # type: ignore[type-var]
             seen = await first(batches)
             two = await store.put(p + "k", b"2")
             await store.delete(p + "k")
             while len(seen) < 3:
                 seen += await first(batches)
-        assert seen == [Change(p + "k", b"1", one), Change(p + "k", b"2", two), Change(p + "k", None, two + 1)]
+        assert seen == [Change(p + "k", b"1", record), Change(p + "k", b"2", two), Change(p + "k", None, two + 1)]
 
     subject.run(case)
 

@@ -138,7 +138,7 @@ def test_calls_are_bounded() -> None:
 
 
 def test_names() -> None:
-    """A runtime takes the original's call; names that can't stand in a path are refused."""
+    """A runtime takes NVIDIA Dynamo's call; names that can't stand in a path are refused."""
 
     async def main() -> None:
         async with await DistributedRuntime.in_memory() as runtime:

@@ -58,11 +58,11 @@ class Site:
         return status
 
     async def close(self) -> None:
-        for one in self._clients:
-            one.writer.close()
-        for one in self._clients:
+        for client in self._clients:
+            client.writer.close()
+        for client in self._clients:
             with contextlib.suppress(OSError):
-                await one.writer.wait_closed()
+                await client.writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +78,7 @@ async def serving(limits: ProbeLimits, **given: Any) -> AsyncIterator[Site]:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[[Awaitable[None]], None]:
-    """Programs of one's own run on the standard library's loop, ours on uvloop's."""
+    """Programs of your own run on the standard library's loop, ours on uvloop's."""
 
     def on_loop(case: Any) -> None:
         if request.param == "uvloop":
@@ -109,7 +109,7 @@ def test_a_thousand_idle_connections_stop_no_probe(run: Any) -> None:
                 if number % 100 == 99:
                     idle[-1].writer.write(b"GET /health HTTP/1.1\r\nx-slow: ")
                     assert await site.probe() == 200
-            await until("the oldest are closed", lambda: sum(not one.closed for one in idle) <= 64)
+            await until("the oldest are closed", lambda: sum(not client.closed for client in idle) <= 64)
             assert not idle[-1].closed
 
     run(case())

@@ -22,7 +22,7 @@ FORMERS = (
 
 
 @pytest.mark.parametrize(
-    ("words", "now", "told"),
+    ("words", "now", "texts"),
     [
         ("--port 1 x", "--port 1 x", []),
         ("--store-kv mem", "--discovery-backend mem", ["--store-kv is now --discovery-backend mem"]),
@@ -36,9 +36,9 @@ FORMERS = (
         ("--port 1 -- --grpc", "--port 1 -- --grpc", []),
     ],
 )
-def test_older_words_become_todays(words: str, now: str, told: list[str]) -> None:
+def test_older_words_become_todays(words: str, now: str, texts: list[str]) -> None:
     """The rest of the line stays as it is; what stands behind -- is nobody's."""
-    assert modern(words.split(), FORMERS) == (now.split(), told)
+    assert modern(words.split(), FORMERS) == (now.split(), texts)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,11 @@ def test_a_command_tells_and_goes_on() -> None:
     assert done.exit_code == 0, done.output
     assert done.stderr == "note: --store-kv is now --discovery-backend mem\n"
     assert seen == [Example(1, "mem")]
-    told = CliRunner().invoke(made, ["--help"]).output
-    assert told.index("Listening:") < told.index("--http-port") < told.index("Options:") < told.index("--discovery")
+    output = CliRunner().invoke(made, ["--help"]).output
+    assert (
+        output.index("Listening:")
+        < output.index("--http-port")
+        < output.index("Options:")
+        < output.index("--discovery")
+    )
     assert CliRunner().invoke(made, ["--grpc"]).exit_code == 2

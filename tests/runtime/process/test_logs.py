@@ -59,7 +59,7 @@ def written(env: dict[str, str] | None = None, stream: io.StringIO | None = None
     ],
 )
 def test_filters(text: str, expected: dict[str, int]) -> None:
-    """The original's filter syntax."""
+    """NVIDIA Dynamo's filter syntax."""
     assert parse_filter(text) == expected
 
 

@@ -14,10 +14,13 @@ from dynamo.runtime.process.settings import (
     changed,
     command,
     group,
+    like,
     options,
+    options_among,
     out_of_range,
     parse,
     setting,
+    values_for,
     values_in,
 )
 
@@ -144,8 +147,8 @@ def test_a_groups_flags_stand_in_its_place() -> None:
 def test_a_group_is_read_from_flags_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if its fields were the program's."""
     monkeypatch.setenv("EXAMPLE_DEPTH", "7")
-    found = parse(Grouped, ["--queue-timeout-secs", "2.5", "--last"])
-    assert found == Grouped(queue=Queue(7, 2.5), last=True)
+    settings = parse(Grouped, ["--queue-timeout-secs", "2.5", "--last"])
+    assert settings == Grouped(queue=Queue(7, 2.5), last=True)
 
 
 def test_changes_find_their_group() -> None:
@@ -172,3 +175,42 @@ def test_changes_find_their_group() -> None:
 def test_ranges_name_the_flag(settings: Queue, rule: dict[str, Any], sentence: str | None) -> None:
     """A field without a value is fine."""
     assert out_of_range(settings, "depth", "seconds", **rule) == sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class Borrowing:
+    """A program with options of the other two, under names and defaults of its own."""
+
+    port: int = like(Grouped, "depth", default=8, help="Port.", env="EXAMPLE_PORT", name="example_port")
+    seconds: float | None = like(Grouped, "queue_timeout_secs")
+    origins: list[str] = like(Example, "origins")  # noqa: RUF009 - `like` makes a factory of it
+
+
+def test_a_borrowed_option_is_spelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What isn't said anew is as it is there: variable, default, help."""
+    monkeypatch.setenv("EXAMPLE_SECONDS", "1.5")
+    monkeypatch.setenv("EXAMPLE_DEPTH", "7")
+    assert parse(Borrowing, ["--origins", "a"]) == Borrowing(8, 1.5, ["a"])
+    port, seconds, _ = options(Borrowing)
+    assert (port.opts, port.default) == (["--example-port"], 8)
+    assert "EXAMPLE_PORT" in (port.envvar or ())
+    assert "EXAMPLE_SECONDS" in (seconds.envvar or ())
+
+
+def test_borrowed_options_are_handed_on() -> None:
+    """By their names there, each to its own class; None says nothing, so that the default there holds."""
+    borrowed = Borrowing(port=1, origins=["b"])
+    assert values_for(Grouped, borrowed) == {"depth": 1}
+    assert build(Grouped, **values_for(Grouped, borrowed)) == Grouped(queue=Queue(depth=1))
+    assert values_for(Example, borrowed) == {"origins": ["b"]}
+
+
+def test_nobody_borrows_what_is_not_there() -> None:
+    """A slip in a name is an error when the class is made."""
+    with pytest.raises(TypeError, match="Queue has no option deep"):
+        like(Queue, "deep")
+
+
+def test_options_are_picked_by_name() -> None:
+    """Among values for several programs; None says nothing."""
+    assert options_among(Grouped, {"depth": 2, "queue_timeout_secs": None, "plain": 1, "model": "m"}) == {"depth": 2}

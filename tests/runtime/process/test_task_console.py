@@ -30,8 +30,8 @@ async def following(task: asyncio.Task[None]) -> None:
     await task
 
 
-def row(found: dict[str, Any], name: str) -> dict[str, Any]:
-    return dict(next(task for task in found["tasks"] if task["name"] == name))
+def row(rows: dict[str, Any], name: str) -> dict[str, Any]:
+    return dict(next(task for task in rows["tasks"] if task["name"] == name))
 
 
 def test_a_task_is_found_where_it_waits() -> None:
@@ -81,7 +81,7 @@ def test_since_when_counts_until_it_moves() -> None:
         second.set()
         await task
         seen.look(106.0)
-        assert [one["name"] for one in seen.snapshot(106.0)["tasks"] if one["name"] == "mover"] == []
+        assert [task["name"] for task in seen.snapshot(106.0)["tasks"] if task["name"] == "mover"] == []
 
     asyncio.run(look())
 
@@ -97,9 +97,9 @@ def test_it_tells_over_a_socket_of_this_user(tmp_path: Path) -> None:
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             reader, writer = await asyncio.open_unix_connection(path)
-            found = json.loads(await asyncio.wait_for(reader.readline(), 10))
-            assert found["pid"] == os.getpid()
-            assert found["tasks"]
+            document = json.loads(await asyncio.wait_for(reader.readline(), 10))
+            assert document["pid"] == os.getpid()
+            assert document["tasks"]
             writer.close()
             await writer.wait_closed()
             return path

@@ -15,8 +15,8 @@ from dynamo.runtime.request_plane.wire import Chunk, decode_call
 
 
 def pieces(data: bytes, limit: int, stream: int = 1) -> list[Chunk]:
-    found = [decode_call(part) for part in split(2**53 - 1, stream, data, limit)]
-    return [chunk for chunk in found if isinstance(chunk, Chunk)]
+    results = [decode_call(part) for part in split(2**53 - 1, stream, data, limit)]
+    return [chunk for chunk in results if isinstance(chunk, Chunk)]
 
 
 @given(st.binary(min_size=1, max_size=2000), st.integers(_chunks.OVERHEAD + 1, 300), st.randoms())

@@ -55,20 +55,20 @@ def test_a_bus_that_fails_in_the_middle_leaves_nothing(world: Any) -> None:
         async def failing(subject: str, *rest: Any) -> Any:
             if left:
                 raise CannotConnect("the bus is away")
-            found = await subscribe(subject, *rest)
-            unsubscribe = found.unsubscribe
+            subscription = await subscribe(subject, *rest)
+            unsubscribe = subscription.unsubscribe
 
             async def noting() -> None:
                 left.append(subject)
                 await unsubscribe()
 
-            found.unsubscribe = noting
+            subscription.unsubscribe = noting
             left.append("")
-            return found
+            return subscription
 
         bus.subscribe = failing
-        found = await asyncio.gather(*(caller.listen(world.namespace) for _ in range(3)), return_exceptions=True)
-        assert [type(error) for error in found] == [CannotConnect] * 3
+        results = await asyncio.gather(*(caller.listen(world.namespace) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in results] == [CannotConnect] * 3
         assert len(left) == 2
         bus.subscribe = subscribe
         assert await caller.ping(instance) is Verdict.ALIVE

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.runtime.request_plane.streams import Holding, count, spy, start
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import (
@@ -20,42 +21,6 @@ from dynamo.runtime.errors import (
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
 from dynamo.runtime.request_plane.caller import Verdict
 from dynamo.runtime.request_plane.server import Incoming, from_generator
-
-
-def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
-    """Open a stream into a new reader; `(reader, call)`."""
-    sink = reader()
-    context = context or Context()
-    return sink, caller.open(instance, payload, context=context, on_item=sink.on_item, on_end=sink.on_end)
-
-
-async def count(request: int) -> AsyncIterator[int]:
-    for number in range(request):
-        yield number
-        await asyncio.sleep(0)
-
-
-def spy(bus: Any, published: list[str]) -> None:
-    """Note the subjects of what `bus` publishes from now on."""
-    publish = bus.publish
-
-    def noting(subject: str, data: bytes, reply: str = "") -> None:
-        published.append(subject)
-        publish(subject, data, reply)
-
-    bus.publish = noting
-
-
-class Holding:
-    """A handler whose streams the test drives."""
-
-    def __init__(self) -> None:
-        self.streams: list[Incoming] = []
-        self.cancelled: list[int] = []
-
-    def __call__(self, incoming: Incoming) -> None:
-        self.streams.append(incoming)
-        incoming.on_cancel(lambda: self.cancelled.append(incoming.stream))
 
 
 def test_a_stream_is_exact(world: Any, reader: Any) -> None:

@@ -8,35 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.runtime.request_plane.streams import Holding, count, start
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.names import InstanceKey, new_id
 from dynamo.runtime.request_plane import caller as calling
 from dynamo.runtime.request_plane import inbox
 from dynamo.runtime.request_plane.caller import Verdict
-from dynamo.runtime.request_plane.server import Incoming, from_generator
-
-
-def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
-    sink = reader()
-    context = context or Context()
-    return sink, caller.open(instance, payload, context=context, on_item=sink.on_item, on_end=sink.on_end)
-
-
-async def count(request: int) -> AsyncIterator[int]:
-    for number in range(request):
-        yield number
-        await asyncio.sleep(0)
-
-
-class Holding:
-    """A handler whose streams the test drives."""
-
-    def __init__(self) -> None:
-        self.streams: list[Incoming] = []
-
-    def __call__(self, incoming: Incoming) -> None:
-        self.streams.append(incoming)
+from dynamo.runtime.request_plane.server import from_generator
 
 
 class Loss:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
+from tests.runtime.request_plane.streams import Holding, count, start
 
-from dynamo.runtime.context import Context
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import (
-    InstanceKey,
     control_subject,
     frame_subject,
     gone_subject,
@@ -23,28 +21,6 @@ from dynamo.runtime.request_plane import chunks, peer
 from dynamo.runtime.request_plane.server import Incoming, Typed, from_generator
 from dynamo.runtime.request_plane.wire import FAILED, Chunk, Request, StepFrame, encoder
 from dynamo.runtime.transport.bus import Message
-
-
-def start(caller: Any, instance: InstanceKey, payload: Any, reader: Any, context: Context | None = None) -> Any:
-    sink = reader()
-    context = context or Context()
-    return sink, caller.open(instance, payload, context=context, on_item=sink.on_item, on_end=sink.on_end)
-
-
-async def count(request: int) -> AsyncIterator[int]:
-    for number in range(request):
-        yield number
-        await asyncio.sleep(0)
-
-
-class Holding:
-    """A handler whose streams the test drives."""
-
-    def __init__(self) -> None:
-        self.streams: list[Incoming] = []
-
-    def __call__(self, incoming: Incoming) -> None:
-        self.streams.append(incoming)
 
 
 def test_the_same_request_twice_runs_once(memory: Any, reader: Any) -> None:

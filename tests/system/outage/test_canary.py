@@ -28,7 +28,7 @@ def test_nothing_is_sent_to_an_engine_that_hangs(stack: Any, within: Any) -> Non
     assert "did not answer a health check within 2 s" in httpx.get(health, timeout=5).json()["reasons"][0]
 
     def routed() -> list[int]:
-        return [one["instance_id"] for one in httpx.get(f"{frontend.url}/health", timeout=5).json()["instances"]]
+        return [model["instance_id"] for model in httpx.get(f"{frontend.url}/health", timeout=5).json()["instances"]]
 
     within("only the other one is routed to", lambda: routed() == [well["instance"]])
     for _ in range(4):

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.system.outage.traffic import Answer, traffic
 from tests.waiting import until
 
 from dynamo.runtime import EtcdConfig
@@ -53,11 +54,11 @@ def test_500_streams_are_exact(stack: Any) -> None:
     frontend.wait_for()
 
     async def run() -> None:
-        api = client(frontend.url)
-        prompts = [f"stream {i} " + PROMPT[: 60 + i % 40] for i in range(500)]
-        texts = await asyncio.gather(*(stream(api, p) for p in prompts))
-        await api.close()
-        assert texts == prompts
+        answers = [Answer(f"stream {i} " + PROMPT[: 60 + i % 40]) for i in range(500)]
+        async with traffic(frontend.url) as clients:
+            await asyncio.gather(*map(clients.ask, answers))
+        assert [answer.text for answer in answers] == [answer.prompt for answer in answers]
+        assert all(answer.exact for answer in answers)
 
     asyncio.run(run())
 
@@ -112,7 +113,7 @@ def test_etcd_restarted_empty_fails_no_request(stack: Any) -> None:
         stop = asyncio.Event()
         results: list[str] = []
 
-        async def traffic() -> None:
+        async def one_after_the_other() -> None:
             while not stop.is_set():
                 results.append((await outcome(api, PROMPT))[0])
 
@@ -120,7 +121,7 @@ def test_etcd_restarted_empty_fails_no_request(stack: Any) -> None:
             wanted = len(results) + count
             await until("requests are answered", lambda: len(results) >= wanted, 60)
 
-        running = [asyncio.create_task(traffic()) for _ in range(4)]
+        running = [asyncio.create_task(one_after_the_other()) for _ in range(4)]
         await more(4)
         stack.etcd.kill()
         await more(24)

@@ -123,8 +123,8 @@ def test_a_group_leaves_without_breaking_a_stream(stack: Any) -> None:
         async with traffic(frontend.url) as clients:
             begun = clients.begin(4, 40)
             await clients.begun(begun)
-            for one in (follower, leader):
-                one.signal(signal.SIGTERM)
+            for part in (follower, leader):
+                part.signal(signal.SIGTERM)
             await clients.ended(SOON)
             assert [(answer.usage.get("completion_tokens"), answer.error) for answer in begun] == [(TOKENS, {})] * 4
 
@@ -156,7 +156,7 @@ def test_a_follower_that_is_told_to_end_waits_for_streams(stack: Any, within: An
 def test_etcd_that_comes_back_empty_breaks_no_group(stack: Any, within: Any) -> None:
     """Records are written again; the group was whole all the time, and its streams go on."""
     leader, follower = node(stack, 0), node(stack, 1)
-    ports = [one.ready_line(SOON)["system_port"] for one in (leader, follower)]
+    ports = [part.ready_line(SOON)["system_port"] for part in (leader, follower)]
     frontend = stack.frontend()
     frontend.wait_for(instances=1)
 

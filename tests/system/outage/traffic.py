@@ -37,8 +37,8 @@ class Answer:
     @property
     def clearly_failed(self) -> bool:
         """One error with words and a code, and what came before is the beginning of the answer."""
-        told = bool(self.error.get("message")) and bool(self.error.get("code"))
-        return told and not self.over and self.prompt.startswith(self.text)
+        explained = bool(self.error.get("message")) and bool(self.error.get("code"))
+        return explained and not self.over and self.prompt.startswith(self.text)
 
 
 class Traffic:

@@ -24,9 +24,9 @@ USER = [{"role": "user", "content": "hi"}]
 def frontend(shared_stack: Any) -> Any:
     """With an echo worker of 512 tokens of context."""
     shared_stack.worker("worker", "echo_core", "--context-length", "512", DYN_TOKEN_ECHO_DELAY_MS="1")
-    found = shared_stack.frontend("--body-limit-mb", "1")
-    found.wait_for()
-    return found
+    frontend = shared_stack.frontend("--body-limit-mb", "1")
+    frontend.wait_for()
+    return frontend
 
 
 @pytest.fixture

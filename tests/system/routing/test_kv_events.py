@@ -71,8 +71,8 @@ def test_ranks_are_followed_and_chosen_one_by_one(play: Play) -> None:
         await until("the late one knows all ranks", lambda: deployment.agree(late))
         prompts = [[1000 + number] * 6 * BLOCK for number in range(6)]
         for front in (fronts[0], fronts[1], late):
-            found = await asyncio.gather(*(front.ask(prompt) for prompt in prompts))
-            assert found == [0 if front is fronts[0] else 6 * BLOCK - 1] * 6
+            results = await asyncio.gather(*(front.ask(prompt) for prompt in prompts))
+            assert results == [0 if front is fronts[0] else 6 * BLOCK - 1] * 6
             await deployment.settle()
 
     play(case)
@@ -196,18 +196,18 @@ def test_shared_beginnings_go_where_they_are_cached(play: Play) -> None:
         shared = 8 * BLOCK
 
         async def cached(mode: str, first: int) -> list[int]:
-            front, found = await deployment.frontend(mode), []
+            front, answers = await deployment.frontend(mode), []
             if mode == "kv":
                 await until("what is cached is known", lambda: deployment.agree(front))
             for number in range(30):
                 group = first + number % 5
                 prompt = [group * 100 + n for n in range(shared)]
-                found.append(await front.ask([*prompt, number], 1))
+                answers.append(await front.ask([*prompt, number], 1))
                 if mode == "kv":
                     await until("it is known", lambda: deployment.agree(front))
             if mode != "kv":
                 deployment.fronts.remove(front)
-            return found
+            return answers
 
         assert await cached("kv", 0) == [0] * 5 + [shared] * 25
         round_robin = await cached("round-robin", 100)

@@ -46,15 +46,15 @@ def test_prompts_are_computed_in_one_pool_and_decoded_in_the_other(
         prompts = [[100 * number] * 6 * BLOCK for number in range(1, 7)]
         for _ in range(2):
             hits = await asyncio.gather(*(front.ask(prompt, 5) for prompt in prompts))
-            await until("all is taken", lambda: not any(one.engine.ranks[0].scheduler.held for one in prefills))
+            await until("all is taken", lambda: not any(prefill.engine.ranks[0].scheduler.held for prefill in prefills))
             await until("the index follows", lambda: mode != "kv" or _follows(front, prefills))
         assert mode != "kv" or hits == [6 * BLOCK - 1] * 6
-        computed = [len(one.engine.kv_names()) for one in prefills]
+        computed = [len(prefill.engine.kv_names()) for prefill in prefills]
         assert min(computed) > 0
         assert (front.count("model_prefill_fallbacks_total"), front.count("model_remote_prefills_total")) == (0, 12)
-        assert all(one.engine.load().used_kv_blocks == 0 for one in (*prefills, *decodes))
-        for one in prefills:
-            await one.runtime.shutdown(0)
+        assert all(entry.engine.load().used_kv_blocks == 0 for entry in (*prefills, *decodes))
+        for item in prefills:
+            await item.runtime.shutdown(0)
         await until("they are gone", lambda: front.services.pool.prefills.of(front.models) is None)
         assert await front.ask([7] * BLOCK, 3) == 0
 
@@ -124,12 +124,14 @@ def test_the_next_turn_stays_where_its_beginning_is(etcd_server: EtcdServer, nat
 
 
 def _seats(front: Any) -> int:
-    found = front.services.pool.prefills.of(front.models)
-    return 0 if found is None else len(found.workers)
+    result = front.services.pool.prefills.of(front.models)
+    return 0 if result is None else len(result.workers)
 
 
 def _follows(front: Any, prefills: list[Any]) -> bool:
     from dynamo.llm.kv.index import Rank
 
     routing = front.services.pool.prefills.of(front.models).kv
-    return all(set(routing.router.index.blocks_of(Rank(one.id))) == one.engine.kv_names() for one in prefills)
+    return all(
+        set(routing.router.index.blocks_of(Rank(prefill.id))) == prefill.engine.kv_names() for prefill in prefills
+    )

@@ -32,7 +32,7 @@ class Deployment:
         self.ids = {worker.ready_line()["instance"]: worker for worker in self.workers}
         argv = [sys.executable, "-m", "dynamo.router", "--endpoint", "test.backend.generate"]
         argv += ["--router-block-size", str(BLOCK), "--system-port", "0"]
-        self.router = stack._start("router", argv, stack.env)
+        self.router = stack.start("router", argv, stack.env)
         self.ready = self.router.ready_line()
         self.config = RuntimeConfig(
             etcd=EtcdConfig(endpoints=(stack.env["ETCD_ENDPOINTS"],)),
@@ -65,7 +65,7 @@ class Deployment:
     async def held(self, tokens: list[int]) -> dict[int, int]:
         """Blocks of a prompt by worker."""
         (scores,) = await self.ask("get_overlap_scores", {"token_ids": tokens})
-        return {one["worker_id"]: one["device_blocks"] for one in scores["workers"]}
+        return {score["worker_id"]: score["device_blocks"] for score in scores["workers"]}
 
     async def until_held(self, tokens: list[int], blocks: int) -> int:
         """The one worker that holds that much of the prompt."""
@@ -93,13 +93,13 @@ def test_prompts_go_where_they_are_cached(stack: Any) -> None:
         while set(homes) != set(site.ids):  # idle workers are equal: chance decides
             prompt = [random.randrange(10**6) for _ in range(8 * BLOCK)]
             answer = await site.generate(prompt)
-            assert [len(one["token_ids"]) for one in answer if one["token_ids"]] == [1, 1]
+            assert [len(item["token_ids"]) for item in answer if item["token_ids"]] == [1, 1]
             assert answer[-1]["finish_reason"] == "length"
             homes[await site.until_held(prompt, 8)] = prompt
         for home, prompt in homes.items():
             assert await site.ask("best_worker_id", [*prompt, 1, 2]) == [home]
             again = await site.generate([*prompt, 1, 2])
-            assert max(one.get("cached_tokens", 0) for one in again) == 8 * BLOCK
+            assert max(answer.get("cached_tokens", 0) for answer in again) == 8 * BLOCK
         assert site.metric("dynamo_router_kv_snapshots_total") == 2
         assert site.metric("dynamo_router_kv_gaps_total") == 0
         lost, prompt = homes.popitem()

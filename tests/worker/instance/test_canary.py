@@ -231,7 +231,7 @@ def test_traffic_is_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_setting_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Off by default, as the original's."""
+    """Off by default, as NVIDIA Dynamo's."""
 
     async def body(world: World) -> None:
         assert world.serving.watch is None

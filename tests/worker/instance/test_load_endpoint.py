@@ -44,7 +44,7 @@ async def served(endpoint: str, load_metrics: bool) -> tuple[list[str], Any]:
 
 
 def test_it_answers_in_the_shape_of_its_age() -> None:
-    """Slots and blocks of all ranks together, under the original's names."""
+    """Slots and blocks of all ranks together, under NVIDIA Dynamo's names."""
     names, answers = asyncio.run(served("ns.backend.generate", load_metrics=True))
     assert names == ["generate", "load_metrics"]
     assert answers == [
@@ -86,5 +86,5 @@ def test_an_endpoint_of_that_name_stays_the_users() -> None:
 def test_engines_without_figures_say_nought(engine: str) -> None:
     """What an engine doesn't know is 0, not left out."""
     made = create_engine(WorkerSettings(engine=engine), open_model(None, name="m"))
-    found = figures(made, EngineFacts())
-    assert (found.worker_stats.request_total_slots, found.kv_stats.kv_total_blocks) == (0, 0)
+    load = figures(made, EngineFacts())
+    assert (load.worker_stats.request_total_slots, load.kv_stats.kv_total_blocks) == (0, 0)

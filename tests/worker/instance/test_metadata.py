@@ -53,13 +53,13 @@ def serve(folder: Path, case: Callable[[httpx.AsyncClient, DistributedRuntime], 
 
 
 def test_what_is_served(tmp_path: Path) -> None:
-    """Instance, endpoint, card, routes, and files under the original's paths, as they are."""
+    """Instance, endpoint, card, routes, and files under NVIDIA Dynamo's paths, as they are."""
 
     async def case(client: httpx.AsyncClient, runtime: DistributedRuntime) -> None:
-        told = (await client.get("/v1/metadata")).json()
-        assert (told["instance_id"], told["endpoint"], told["model"]) == (runtime.id, str(PATH), "Org/Model 1")
-        assert (told["card"]["name"], told["engine_routes"]) == ("Org/Model 1", ["sleep"])
-        path = told["files"]["chat_template"]
+        answer = (await client.get("/v1/metadata")).json()
+        assert (answer["instance_id"], answer["endpoint"], answer["model"]) == (runtime.id, str(PATH), "Org/Model 1")
+        assert (answer["card"]["name"], answer["engine_routes"]) == ("Org/Model 1", ["sleep"])
+        path = answer["files"]["chat_template"]
         assert path == "/v1/metadata/tests/backend/generate/org-model-1/_base/plain.jinja"
         assert (await client.get(path)).text == (tmp_path / "plain.jinja").read_text()
         for wrong, status in (("other", 404), ("..%2F..%2Fetc%2Fpasswd", 404)):

@@ -57,8 +57,8 @@ def test_the_loss_of_one_node_is_the_end_of_the_others(lost: int) -> None:
     async def main() -> None:
         members = await pair(MemoryWorld())
         async with asyncio.timeout(SOON):
-            await asyncio.gather(*(one.start() for one in members))
-            assert [one.told is not None and one.told.leader for one in members] == [("127.0.0.1", 29500)] * 2
+            await asyncio.gather(*(member.start() for member in members))
+            assert [member.told is not None and member.told.leader for member in members] == [("127.0.0.1", 29500)] * 2
             await members[lost].go()
             error = await members[1 - lost].group.failed()
         assert "this node starts anew with them" in str(error)

@@ -28,8 +28,8 @@ def record(rank: int, *, nodes: int = 3, group: str = HERE, **more: object) -> N
 def leader(**nodes: NodeRecord) -> Leader:
     """A leader that sees these nodes answer, by id (`n101`)."""
     made = Leader(record(0), LEADER)
-    for name, one in nodes.items():
-        made.seen(int(name[1:]), one)
+    for name, node in nodes.items():
+        made.seen(int(name[1:]), node)
         made.answered(int(name[1:]), Verdict.ALIVE, 0.0)
     return made
 

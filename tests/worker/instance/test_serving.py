@@ -146,8 +146,8 @@ def test_the_files_of_the_card_can_be_had(tmp_path: Path) -> None:
         async def control(op: str, asked: Any) -> Any:
             return await world.runtime.caller.control(instance.key, op, asked, timeout=5.0)
 
-        found = await fetch_files(control, refs, cache=FileCache(tmp_path / "cache"))
-        assert template.read_text() in {path.read_text() for path in found.values()}
+        files = await fetch_files(control, refs, cache=FileCache(tmp_path / "cache"))
+        assert template.read_text() in {path.read_text() for path in files.values()}
 
     serve(body, template=template)
 
@@ -232,7 +232,7 @@ def test_leaving_gives_streams_the_grace(grace: float, tokens: int, ends: type) 
 
 
 def test_probes_and_dashboards() -> None:
-    """`/live` and `/health` answer, `/metrics` has the original's and vLLM's names."""
+    """`/live` and `/health` answer, `/metrics` has NVIDIA Dynamo's and vLLM's names."""
 
     async def body(world: World) -> None:
         assert await world.open().end() is None

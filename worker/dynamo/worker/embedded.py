@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dynamo.llm.serving.upper_layers import EngineHost, EngineOn, Failed
+from dynamo.runtime.process.settings import build, options_among
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import create_engine
 from dynamo.worker.instance.serving import serve_engine
@@ -17,7 +18,7 @@ from dynamo.worker.settings import WorkerSettings
 
 async def prepare(options: Mapping[str, Any]) -> EngineOn:
     """See `EngineHost`."""
-    settings = WorkerSettings(**options)
+    settings = build(WorkerSettings, **options_among(WorkerSettings, options))
     model = await loaded_model(settings)
     create_engine(settings, model)  # unstarted: what is wrong with its arguments is said now
 

@@ -39,7 +39,7 @@ GUIDED: Final = ("json", "regex", "choice", "grammar")
 
 
 class Sink(Protocol):
-    """Where one request's output goes."""
+    """Sink of one request's output."""
 
     def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
         """Add tokens or text."""
@@ -52,41 +52,43 @@ class Sink(Protocol):
 
 
 class VectorSink(Protocol):
-    """Where the vectors of one request go; the same promises as a `Sink`'s."""
+    """Sink of one request's vectors; the same promises as a `Sink`'s."""
 
     def push(self, index: int, vector: bytes) -> None:
-        """The vector of the input of that number, as float32 (`dynamo.llm.processing.embeddings`); each once, in any
-        order."""
+        """Take the vector of the input of that number, as float32 (`dynamo.llm.processing.embeddings`).
+
+        Each once, in any order.
+        """
 
     def finish(self) -> None:
-        """All of them are there."""
+        """Note that all of them are there."""
 
     def fail(self, error: Exception) -> None:
-        """As a `Sink`'s."""
+        """End badly, as a `Sink` does."""
 
 
 @runtime_checkable
 class OfRequest(Protocol):
-    """What a sink has beside the rest that belongs to a request of a client."""
+    """Sink that belongs to a request of a client, beside the rest."""
 
     @property
     def context(self) -> Context:
-        """Its id, its time limit, what travels with it."""
+        """Return its id, its time limit, what travels with it."""
 
 
 def context_of(sink: Sink | VectorSink) -> Context:
-    """The context of the request that a sink belongs to; of nobody's request a new one."""
+    """Return the context of the request that a sink belongs to; of nobody's request a new one."""
     return sink.context if isinstance(sink, OfRequest) else Context()
 
 
 def nothing_wanted(sink: Sink) -> Abort:
-    """The answer to `max_tokens: 0`: an end without output; return it from `submit`."""
+    """Return the answer to `max_tokens: 0`: an end without output; return it from `submit`."""
     sink.finish(LENGTH)
     return lambda: None
 
 
 class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What an engine knows of itself once it is ready; goes into the instance's record."""
+    """Facts that an engine knows of itself once it is ready; they go into the instance's record."""
 
     context_length: int | None = None
     kv_cache_block_size: int | None = None
@@ -111,7 +113,7 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class EngineLoad(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What an engine is doing now; for `/metrics` and least-loaded routing."""
+    """Load of an engine now; for `/metrics` and least-loaded routing."""
 
     running: int = 0
     waiting: int = 0
@@ -139,23 +141,26 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Embedding(Protocol):
-    """What an engine has beside the rest that can be told to make vectors; then it gets such requests only."""
+    """Part of an engine that can be told to make vectors; then it gets such requests only."""
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
-        """As `submit`: returns at once, and refuses with `InvalidArgument` what it can't serve."""
+        """Take a request as `submit` does: return at once, and refuse with `InvalidArgument` what can't be served."""
 
 
 @runtime_checkable
 class Measuring(Protocol):
-    """What an engine has beside the rest that keeps metrics of its own."""
+    """Part of an engine that keeps metrics of its own."""
 
     def metrics(self) -> Iterable[Metric]:
-        """All of them as they are now, by the engine's own names; those of ours that are called alike give way."""
+        """Return all of them as they are now, by the engine's own names.
+
+        Those of ours that are called alike give way.
+        """
 
 
 @runtime_checkable
 class Stepping(Protocol):
-    """What an engine has beside the rest that knows when its sinks have all that there is just now."""
+    """Part of an engine that knows when its sinks have all that there is just now."""
 
     def on_step(self, flush: Callable[[], None]) -> None:
         """Call `flush` then, on the loop: else the output leaves with the loop's next turn. Called once, after
@@ -167,7 +172,7 @@ KvListener = Callable[[KvStep], None]
 
 @runtime_checkable
 class KvCaching(Protocol):
-    """What an engine has beside the rest whose facts say `kv_events`."""
+    """Part of an engine whose facts say `kv_events`."""
 
     def on_kv(self, listener: KvListener) -> None:
         """Tell `listener`, on the loop, at the end of each engine step that changed the cache: from the first one on.
@@ -178,23 +183,23 @@ class KvCaching(Protocol):
 
 @runtime_checkable
 class Routed(Protocol):
-    """What an engine has beside the rest that can be told things over HTTP."""
+    """Part of an engine that can be told things over HTTP."""
 
     def routes(self) -> Mapping[str, Callback]:
-        """What answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
+        """Return what answers `POST /engine/<name>` of the system server; asked for once, after `start`."""
 
 
 class Fetched(Protocol):
-    """Who waits for a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
+    """Receiver of a prompt of another engine; exactly one of `arrived` and `lost`, nothing after it."""
 
     def begins(self, about: Any) -> None:
-        """It is on its way; what the other engine says of it."""
+        """Note that it is on its way, and what the other engine says of it."""
 
     def arrived(self) -> None:
-        """It is here."""
+        """Note that it is here."""
 
     def lost(self, error: DynamoException) -> None:
-        """It will not come."""
+        """Note that it will not come."""
 
 
 Fetch = Callable[[str, str, Fetched], Abort]
@@ -205,25 +210,30 @@ class Taker(Protocol):
     """The stream to an engine that came for a prompt."""
 
     def send(self, data: Any) -> None:
-        """It is on its way; what to say of it."""
+        """Say that it is on its way, and what to say of it."""
 
     def finish(self) -> None:
-        """All of it is there."""
+        """Say that all of it is there."""
 
     def fail(self, error: BaseException) -> None:
-        """It will not come."""
+        """Say that it will not come."""
 
 
 @runtime_checkable
 class KvHanding(Protocol):
-    """What an engine has beside the rest that computes prompts for others, or goes on with what others computed."""
+    """Part of an engine that computes prompts for others, or goes on with what others computed."""
 
     def hand_over(self, address: Callable[[], str], fetch: Fetch) -> None:
-        """Called once, before the first request: where it is, for what it hands out, and how to come for what is
-        elsewhere."""
+        """Learn where it is, for what it hands out, and how to come for what is elsewhere.
+
+        Called once, before the first request.
+        """
 
     def give(self, name: str, taker: Taker) -> Abort:
-        """Somebody comes for a prompt; the result is called where he goes away. `StreamIncomplete`: it isn't here."""
+        """Give a prompt to somebody who comes for it; the result is called where he goes away.
+
+        `StreamIncomplete`: it isn't here.
+        """
 
     async def all_taken(self) -> None:
         """Wait until no prompt is kept for anybody."""
@@ -240,13 +250,13 @@ class Nodes(NamedTuple):
 
 @runtime_checkable
 class OverNodes(Protocol):
-    """What an engine has beside the rest that survives the loss of a node of its group; others end with it."""
+    """Part of an engine that survives the loss of a node of its group; others end with it."""
 
     def broken(self, why: str) -> None:
-        """A node was lost: what runs fails with `EngineShutdown`, what is submitted too, and nothing is cached."""
+        """Fail what runs and what is submitted with `EngineShutdown`: a node was lost, and nothing is cached."""
 
     def whole(self) -> None:
-        """The group is whole again; may be called when it always was."""
+        """Go on: the group is whole again; may be called when it always was."""
 
 
 class Node(Protocol):
@@ -259,7 +269,7 @@ class Node(Protocol):
         """Free everything."""
 
     async def failed(self) -> BaseException:
-        """As an `Engine`'s."""
+        """Wait as an `Engine` does."""
 
 
 class TokenEngine(Engine, Protocol):

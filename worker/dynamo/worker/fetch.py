@@ -22,7 +22,7 @@ from dynamo.worker.engines import weights_of
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """What to load."""
+    """Settings of a download."""
 
     model_path: str = setting(
         "", "hf://ORG/REPO, with @REVISION, :QUANTISATION or /FILE.gguf; required.", env="DYN_MODEL_PATH"
@@ -43,7 +43,7 @@ def run(settings: FetchSettings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of `python -m dynamo.worker.fetch`."""
+    """Run `python -m dynamo.worker.fetch`."""
     end_on_sigterm()  # what has come stays, whenever the process ends
     made = command(FetchSettings, run, name="dynamo-fetch", help="Load a model of the hub into the cache.")
     made.main(None if argv is None else list(argv))

@@ -66,14 +66,14 @@ _READY_LIMIT: Final = 120.0
 
 
 def make_command() -> click.Command:
-    """The click command; `-v` is added here since it is counted."""
+    """Make the click command; `-v` is added here since it is counted."""
     made = command(WorkerSettings, run, name="dynamo-worker", help=_HELP, epilog=_EPILOG, former=PLANES, groups=_GROUPS)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the console script and of `python -m dynamo.worker`."""
+    """Run the console script, or `python -m dynamo.worker`."""
     make_command().main(None if argv is None else list(argv))
 
 
@@ -101,7 +101,7 @@ def run(settings: WorkerSettings) -> None:
 
 
 async def loaded_model(settings: WorkerSettings) -> LocalModel:
-    """`load_model` in a thread; whoever stops waiting (Ctrl-C) ends a download too, and what has come stays."""
+    """Call `load_model` in a thread; whoever stops waiting (Ctrl-C) ends a download too, and what has come stays."""
     stop = threading.Event()
     try:
         return await asyncio.to_thread(load_model, settings, stop)
@@ -110,7 +110,7 @@ async def loaded_model(settings: WorkerSettings) -> LocalModel:
 
 
 def load_model(settings: WorkerSettings, stop: threading.Event | None = None) -> LocalModel:
-    """The model that the settings name; `InvalidArgument` says what is wrong with it."""
+    """Load the model that the settings name; `InvalidArgument` says what is wrong with it."""
     check_engine(settings.engine)
     check_nodes(settings)
     check_source(settings)
@@ -190,7 +190,7 @@ async def _start(
 
 
 def _server_of(settings: WorkerSettings, model: LocalModel) -> Callable[[DistributedRuntime], Awaitable[Serving]]:
-    """Serves an engine, or the part of one that a node has; made before anything is connected."""
+    """Return what serves an engine, or the part of one that a node has; made before anything is connected."""
     if settings.node_rank:
         node = create_node(settings, model)
         return lambda runtime: serve_node(runtime, node, model, settings)
@@ -206,15 +206,15 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, le
             name: stack.enter_context(_task(work))
             for name, work in {
                 "told": leaving.asked.wait(), "now": leaving.now.wait(), "dead": _first_dead(started),
-                "ready": _each(_say_ready(*one) for one in started),
+                "ready": _each(_say_ready(*instance) for instance in started),
             }.items()
         }  # fmt: skip
         await asyncio.wait([tasks["told"], tasks["dead"]], return_when=asyncio.FIRST_COMPLETED)
         dead = tasks["dead"].done()
         grace = 0.0 if dead else settings.graceful_shutdown_timeout_secs
-        streams = sum(one.runtime.server.active for one in started)
+        streams = sum(instance.runtime.server.active for instance in started)
         log.info("leaving: %d streams have up to %g s", streams, grace)
-        stopping = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))
+        stopping = stack.enter_context(_task(_each(instance.serving.stop(grace) for instance in started)))
         await asyncio.wait([stopping, tasks["now"]], return_when=asyncio.FIRST_COMPLETED)
         if dead:
             raise EngineError(f"the engine died: {_said(tasks['dead'].result())}")
@@ -227,7 +227,7 @@ def _said(error: BaseException) -> str:
 async def _first_dead(started: Sequence[_Instance]) -> BaseException:
     """Wait until one of the engines dies; why it did."""
     async with contextlib.AsyncExitStack() as stack:
-        tasks = [stack.enter_context(_task(one.serving.failed())) for one in started]
+        tasks = [stack.enter_context(_task(instance.serving.failed())) for instance in started]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         reason: BaseException = done.pop().result()
         return reason

@@ -15,7 +15,8 @@ from typing import Any, Final
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.http.local_callers import OPEN_VARIABLE
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.process.settings import setting
+from dynamo.runtime.process.program_options import ProgramOptions
+from dynamo.runtime.process.settings import like, setting
 
 ROLES: Final = ("aggregated", "prefill", "decode")
 MODES: Final = ("tokens", "text")
@@ -36,7 +37,7 @@ _RANGES: Final = {
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker process can be told."""
+    """Settings of a worker process."""
 
     engine: str = setting("", "Engine to run; required.", env="DYN_ENGINE")
     model_path: str = setting(
@@ -84,19 +85,17 @@ class WorkerSettings:
     python_arg: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
         [], "One word of the file's sys.argv; may be repeated (engine python)."
     )
-    system_host: str = setting(
-        "127.0.0.1", "Address of /health, /live, /metrics, /v1/metadata and /engine.", env="DYN_SYSTEM_HOST"
+    system_host: str = like(
+        ProgramOptions, "system_host", help="Address of /health, /live, /metrics, /v1/metadata and /engine."
     )
-    system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
+    system_port: int = like(ProgramOptions, "system_port")
     open_engine_routes: bool = setting(
         False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
     )
     system_enabled: bool | None = setting(
         None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
     )
-    graceful_shutdown_timeout_secs: float = setting(
-        30.0, "Seconds that running streams may go on after SIGTERM.", env="DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
-    )
+    graceful_shutdown_timeout_secs: float = like(ProgramOptions, "graceful_shutdown_timeout_secs")
     migration_limit: int | None = setting(
         None, "Times a request for this model may move to another worker; default: the frontend's limit."
     )
@@ -117,9 +116,7 @@ class WorkerSettings:
     health_check_payload: str = setting(
         "", "What it is asked, as a JSON object, or @FILE; default: one token.", env="DYN_HEALTH_CHECK_PAYLOAD"
     )
-    discovery_backend: str = setting(
-        "etcd", "Where instances are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
+    discovery_backend: str = like(ProgramOptions, "discovery_backend", help="Where instances are registered.")
     verbose: int = 0
 
     def check(self) -> None:
@@ -159,26 +156,26 @@ class WorkerSettings:
 
     @property
     def wanted_system_port(self) -> int:
-        """Of the system server; 0: any, negative: none."""
+        """Return the port of the system server; 0: any, negative: none."""
         if self.system_enabled is False:
             return -1
         return 0 if self.system_enabled and self.system_port < 0 else self.system_port
 
     def path(self) -> EndpointPath:
-        """The endpoint to serve; `InvalidArgument` where it is none."""
+        """Return the endpoint to serve; `InvalidArgument` where it is none."""
         return EndpointPath.parse(self.endpoint)
 
     def arguments(self) -> dict[str, Any]:
-        """`engine_args` as an object; `InvalidArgument` says what is wrong with it."""
+        """Return `engine_args` as an object; `InvalidArgument` says what is wrong with it."""
         return _object(self.engine_args, "--engine-args")
 
     def payload(self) -> dict[str, Any]:
-        """`health_check_payload` likewise; empty where there is none."""
+        """Return `health_check_payload` likewise; empty where there is none."""
         return _object(self.health_check_payload, "--health-check-payload")
 
 
 def _object(text: str, source: str) -> dict[str, Any]:
-    """A JSON object, or that of a file; empty for no text."""
+    """Read a JSON object, or that of a file; empty for no text."""
     if not text:
         return {}
     file = text[1:] if text.startswith("@") else text if not text.lstrip().startswith("{") else ""
@@ -201,7 +198,7 @@ def _json(text: str, source: str) -> Any:
 
 
 def _yaml(text: str, source: str) -> Any:
-    """As TensorRT-LLM's users keep its arguments; what JSON can say of it, since they go on as that."""
+    """Read YAML, as TensorRT-LLM's users keep its arguments; what JSON can say of it, since they go on as that."""
     try:
         import yaml
     except ModuleNotFoundError as error:
@@ -231,7 +228,9 @@ def _read(path: Path, source: str) -> str:
 def checked_arguments(
     engine: str, given: dict[str, Any], defaults: dict[str, Any], lowest: dict[str, int]
 ) -> dict[str, Any]:
-    """An engine's own arguments over its defaults, whose types they must have; numbers are at least `lowest`, or 0.
+    """Return an engine's own arguments over its defaults, whose types they must have.
+
+    Numbers are at least `lowest`, or 0.
 
     `InvalidArgument` names the first that is unknown (with the nearest known one) or of another kind.
     """
@@ -252,7 +251,7 @@ def checked_arguments(
 
 
 def leader_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[v6]:PORT`; raises `InvalidArgument` where that is none."""
+    """Return host and port of `HOST:PORT` or `[v6]:PORT`; raises `InvalidArgument` where that is none."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not port.isdecimal() or not 0 < int(port) < 65536 or (":" in bare and host == bare):
@@ -261,7 +260,7 @@ def leader_address(text: str) -> tuple[str, int]:
 
 
 def unknown_name(what: str, name: str, known: list[str]) -> InvalidArgument:
-    """The error for a name that is not among `known`, with the nearest of them."""
+    """Return the error for a name that is not among `known`, with the nearest of them."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
     return InvalidArgument(f"unknown {what} {name!r}{hint}")

@@ -49,7 +49,7 @@ Entry = Prompt | Asked | Bad
 
 
 def read_entry(number: int, line: bytes) -> Entry:
-    """What line `number` (from 1) asks."""
+    """Return what line `number` (from 1) asks."""
     if len(line) > LONGEST:
         return Bad(number, f"the line is longer than {LONGEST >> 20} MiB")
     try:
@@ -101,7 +101,10 @@ class Reader:
 
 
 def lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers; of one that is too long, a little more than is allowed."""
+    """Yield the lines that are not blank, with their numbers.
+
+    Of one that is too long, a little more than is allowed.
+    """
     number = 0
     while line := file.readline(LONGEST + 2):
         number += 1

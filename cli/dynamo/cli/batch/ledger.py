@@ -31,7 +31,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What a batch is: a run goes on with another one's output only where these are alike."""
+    """Identity of a batch: a run goes on with another one's output only where these are alike."""
 
     input: str
     """SHA-256 of the file."""
@@ -80,7 +80,7 @@ class Ledger:
         self.done.add(outcome.number)
 
     def finish(self) -> None:
-        """All is there: nothing is left to resume."""
+        """Delete the progress file: all is there, nothing is left to resume."""
         os.fsync(self._output)
         progress_of(self.path).unlink(missing_ok=True)
 
@@ -111,12 +111,15 @@ def _opened(stack: contextlib.ExitStack, path: Path, task: Task, restart: bool) 
 
 
 def progress_of(path: Path) -> Path:
-    """The file beside the output."""
+    """Return the file beside the output."""
     return path.with_name(path.name + SUFFIX)
 
 
 def _locked(stack: contextlib.ExitStack, path: Path) -> int:
-    """The progress file, open and locked by us; a run that ends at this moment may have deleted what we opened."""
+    """Return the progress file, open and locked by us.
+
+    A run that ends at this moment may have deleted what we opened.
+    """
     name = progress_of(path)
     while True:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -131,7 +134,7 @@ def _locked(stack: contextlib.ExitStack, path: Path) -> int:
 
 
 def _header(progress: int, task: Task, path: Path) -> bytes | None:
-    """The progress file where it belongs to this batch; None where there is none yet."""
+    """Return the progress file where it belongs to this batch; None where there is none yet."""
     with os.fdopen(os.dup(progress), "rb") as file:
         file.seek(0)
         kept = file.read()
@@ -160,7 +163,7 @@ def _difference(header: dict[str, object], task: Task) -> str:
 
 
 def _set_aside(path: Path) -> None:
-    """An output that is complete is not overwritten at once: it stays as `.bak`."""
+    """Move an output that is complete to `.bak`: it is not overwritten at once."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size:
             os.replace(path, path.with_name(path.name + ".bak"))
@@ -200,7 +203,7 @@ def _fields(record: bytes) -> tuple[int, int, int, int, int] | None:
 
 
 def _is_line(output: int, start: int, end: int) -> bool:
-    """A crash of the whole machine may keep a file's length and lose its content."""
+    """Tell whether it is a whole line: a crash of the machine may keep a file's length and lose its content."""
     return os.pread(output, 1, start) == b"{" and os.pread(output, 2, end - 2) == b"}\n"
 
 

@@ -11,7 +11,7 @@ from dynamo.cli.batch.input_lines import Asked, Bad, Entry
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one entry came to: a line of the output, and what it adds to the statistics."""
+    """Outcome of one entry: a line of the output, and what it adds to the statistics."""
 
     number: int
     line: dict[str, Any]
@@ -38,7 +38,7 @@ class Totals:
 
 
 def of_prompt(number: int, text: str, answer: dict[str, Any], tokens_in: int, elapsed_ms: int) -> Outcome:
-    """The original's line: `answer` is a chat completion; `tokens_in` are those of the bare text."""
+    """Return NVIDIA Dynamo's line: `answer` is a chat completion; `tokens_in` are those of the bare text."""
     choice = answer["choices"][0]
     tokens_out = (answer.get("usage") or {}).get("completion_tokens", 0)
     line = {
@@ -49,7 +49,7 @@ def of_prompt(number: int, text: str, answer: dict[str, Any], tokens_in: int, el
 
 
 def of_request(entry: Asked, answer: dict[str, Any]) -> Outcome:
-    """OpenAI's line: the response's body under the `custom_id`."""
+    """Return OpenAI's line: the response's body under the `custom_id`."""
     usage = answer.get("usage") or {}
     response = {"status_code": 200, "request_id": answer.get("id", ""), "body": answer}
     return Outcome(
@@ -58,7 +58,7 @@ def of_request(entry: Asked, answer: dict[str, Any]) -> Outcome:
 
 
 def of_failure(entry: Entry, error: RequestError) -> Outcome:
-    """The line of an entry that the frontend refused or an engine failed."""
+    """Return the line of an entry that the frontend refused or an engine failed."""
     if isinstance(entry, Asked):
         body = {"error": {"message": str(error), "code": error.code or None}}
         response = {"status_code": error.status, "request_id": "", "body": body}
@@ -68,7 +68,7 @@ def of_failure(entry: Entry, error: RequestError) -> Outcome:
 
 
 def of_bad(entry: Bad) -> Outcome:
-    """The line of a line that asks nothing."""
+    """Return the output line of an input line that asks nothing."""
     if entry.custom_id is None:
         return Outcome(entry.number, {"line": entry.number, "error": entry.reason}, failed=entry.reason)
     error = {"code": "invalid_line", "message": f"line {entry.number}: {entry.reason}"}
@@ -85,7 +85,7 @@ def _id(number: int) -> str:
 
 
 def statistics(totals: Totals, seconds: float) -> str:
-    """The original's line; its rates are over whole seconds, one at least."""
+    """Return NVIDIA Dynamo's line; its rates are over whole seconds, one at least."""
     over = max(1, int(seconds))
     ins, outs = totals.tokens_in, totals.tokens_out
     return (
@@ -95,7 +95,7 @@ def statistics(totals: Totals, seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`1h 2m 3s 40ms`, without the parts that are nought."""
+    """Return `1h 2m 3s 40ms`, without the parts that are nought."""
     millis = round(seconds * 1000)
     parts = []
     for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):

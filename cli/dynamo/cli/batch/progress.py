@@ -11,8 +11,8 @@ from typing import Final
 EVERY: Final = 5.0
 
 
-def told(done: int, entries: int, since: int, seconds: float) -> str:
-    """`done` of `entries`, `since` of them in the last `seconds`."""
+def bar_text(done: int, entries: int, since: int, seconds: float) -> str:
+    """Return `done` of `entries`, `since` of them in the last `seconds`."""
     rate = since / seconds if seconds > 0 else 0.0
     left = f", about {(entries - done) / rate:.0f} s left" if rate else ""
     return f"batch: {done} of {entries} lines ({rate:.1f}/s{left})"
@@ -20,7 +20,7 @@ def told(done: int, entries: int, since: int, seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress(done: int, entries: int) -> Iterator[Callable[[], None]]:
-    """What to call at each line that is done."""
+    """Show how far it is; yields what to call at each line that is done."""
     if sys.stderr.isatty():
         with _bar(done, entries) as advance:
             yield advance
@@ -34,7 +34,7 @@ def progress(done: int, entries: int) -> Iterator[Callable[[], None]]:
         now = time.monotonic()
         if now - said >= EVERY:
             said = now
-            print(told(done + count, entries, count, now - began), file=sys.stderr, flush=True)
+            print(bar_text(done + count, entries, count, now - began), file=sys.stderr, flush=True)
 
     yield step
 

@@ -60,7 +60,7 @@ class Asker:
         )
 
     async def _count(self, model: str, text: str) -> int:
-        """The tokens of the bare text, as NVIDIA Dynamo counts them; 0 where the model has no tokenizer."""
+        """Return the tokens of the bare text, as NVIDIA Dynamo counts them; 0 where the model has no tokenizer."""
         if not self._counts:
             return 0
         try:
@@ -83,7 +83,7 @@ class Asker:
 
 
 class Sequence:
-    """What may be written now: everything, or only what follows what was written. Pure."""
+    """Order of the output: everything may be written now, or only what follows what was written. Pure."""
 
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered
@@ -91,7 +91,7 @@ class Sequence:
         self._held: dict[int, Outcome] = {}
 
     def add(self, place: int, outcome: Outcome) -> list[Outcome]:
-        """`place` counts from 0 in the order in which entries were taken."""
+        """Add the outcome of the entry at `place`, which counts from 0 in the order in which entries were taken."""
         if not self._ordered:
             return [outcome]
         self._held[place] = outcome

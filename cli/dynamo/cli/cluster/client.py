@@ -39,7 +39,7 @@ _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True)
 class Target:
-    """What the user said about where to go."""
+    """Place that the user named: cluster, context, namespace."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -58,11 +58,11 @@ class Cluster:
         """We run in a pod of it."""
 
     def get(self, path: str, **query: str) -> Live:
-        """One object, or whatever lies at the path."""
+        """Return one object, or whatever lies at the path."""
         return self.request("GET", path, query)
 
     def find(self, path: str) -> Live | None:
-        """One object; None where there is none."""
+        """Return one object; None where there is none."""
         try:
             return self.get(path)
         except RefusedError as refusal:
@@ -71,7 +71,7 @@ class Cluster:
             raise
 
     def items(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
-        """All of a kind in a namespace (None: everywhere), with their kind filled in."""
+        """Return all of a kind in a namespace (None: everywhere), with their kind filled in."""
         objects: list[Live] = []
         more = ""
         while True:
@@ -84,7 +84,7 @@ class Cluster:
                 return objects
 
     def visible(self, resource: Resource, namespace: str | None, **query: str) -> list[Live]:
-        """The same; nothing where the user may not see them, or the server doesn't know the kind."""
+        """Return the same as `items`; nothing where the user may not see them, or the server doesn't know the kind."""
         try:
             return self.items(resource, namespace, **query)
         except RefusedError as refusal:
@@ -93,22 +93,22 @@ class Cluster:
             raise
 
     def apply(self, path: str, body: Mapping[str, Any], *, force: bool = False, dry_run: bool = False) -> Live:
-        """Server-side apply in our name; unknown fields are refused."""
+        """Apply server-side, in our name; unknown fields are refused."""
         query = {"fieldManager": MANAGER, "force": str(force).lower(), "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         return self.request("PATCH", path, query, body, "application/apply-patch+yaml")
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Live:
-        """A merge patch."""
+        """Send a merge patch."""
         return self.request("PATCH", path, {"fieldManager": MANAGER}, body, "application/merge-patch+json")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Live:
-        """A POST."""
+        """Send a POST."""
         return self.request("POST", path, {}, body, "application/json")
 
     def delete(self, path: str, *, propagation: str = "Background", uid: str | None = None) -> Live:
-        """Of one object; with a uid, of that one only."""
+        """Delete one object; with a uid, that one only."""
         body: Live = {"propagationPolicy": propagation}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -124,7 +124,7 @@ class Cluster:
         *,
         read_seconds: float = ANSWER_SECONDS,
     ) -> Live:
-        """One exchange, as JSON."""
+        """Make one exchange; returns its JSON."""
         answer = self.raw(method, path, query, body, content_type, read_seconds=read_seconds)
         try:
             decoded = json.loads(answer)
@@ -142,7 +142,7 @@ class Cluster:
         *,
         read_seconds: float = ANSWER_SECONDS,
     ) -> bytes:
-        """One exchange, as bytes."""
+        """Make one exchange; returns its bytes."""
         with self.open(method, path, query, body, content_type, read_seconds=read_seconds) as response:
             return bytes(response.data)
 
@@ -157,7 +157,7 @@ class Cluster:
         *,
         read_seconds: float | None = ANSWER_SECONDS,
     ) -> Any:
-        """The answer before its body was read; raises where it isn't one of success."""
+        """Return the answer before its body was read; raises where it isn't one of success."""
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -190,12 +190,12 @@ class Cluster:
 
     @property
     def server(self) -> str:
-        """Its URL."""
+        """Return the server's URL."""
         return str(self.api.configuration.host)
 
 
 def connect(target: Target, environment: Mapping[str, str] = os.environ) -> Cluster:
-    """With the kubeconfig that the user means, or as a pod of the cluster."""
+    """Connect with the kubeconfig that the user means, or as a pod of the cluster."""
     paths = kubeconfigs.files(target.kubeconfig, environment)
     if not any(path.is_file() for path in paths):
         if not target.kubeconfig and "KUBERNETES_SERVICE_HOST" in environment and os.path.isdir(_SERVICE_ACCOUNT):

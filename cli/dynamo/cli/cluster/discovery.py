@@ -24,13 +24,13 @@ class Discovery:
         self._found: dict[str, dict[str, Known]] = {}
 
     def find(self, api_version: str, kind: str) -> Known | None:
-        """None where the server doesn't know it."""
+        """Return what the server knows of a kind; None where it doesn't know it."""
         if api_version not in self._found:
             self._found[api_version] = self._ask(api_version)
         return self._found[api_version].get(kind)
 
     def path(self, live: Live, namespace: str) -> str:
-        """Of one object; raises `ClusterError` for a kind that the server doesn't know."""
+        """Return the path of one object; raises `ClusterError` for a kind that the server doesn't know."""
         api_version, kind = str(live.get("apiVersion", "")), str(live.get("kind", ""))
         known = self.find(api_version, kind)
         if known is None:

@@ -50,12 +50,12 @@ class RefusedError(ClusterError):
 
     @property
     def crd_missing(self) -> bool:
-        """The server doesn't know our kind at all."""
+        """Tell whether the server doesn't know our kind at all."""
         return self.status == 404 and not self.name and f"/{PIPELINES.plural}" in self.path
 
 
 def parse_answer(body: bytes) -> dict[str, Any]:
-    """A Status object out of what came, whatever it was."""
+    """Make a Status object out of what came, whatever it was."""
     try:
         decoded = json.loads(body)
     except ValueError:
@@ -64,7 +64,7 @@ def parse_answer(body: bytes) -> dict[str, Any]:
 
 
 def sentence(refusal: RefusedError, context: str) -> str:
-    """What an answer means for the user."""
+    """Return what an answer means for the user."""
     said = refusal.said or refusal.reason or f"status {refusal.status}"
     if refusal.crd_missing:
         return f"{context} doesn't know {PIPELINES.kind}: {INSTALL_HINT}"
@@ -88,12 +88,12 @@ def sentence(refusal: RefusedError, context: str) -> str:
 
 
 def problem_lines(causes: Iterable[Cause]) -> list[str]:
-    """`field: message` of a refused object; what the server says twice stands once."""
+    """Return `field: message` of a refused object; what the server says twice stands once."""
     return list(dict.fromkeys(f"{c.field}: {c.message}" if c.field else c.message for c in causes))
 
 
 def conflicts(causes: Iterable[Cause]) -> dict[str, list[str]]:
-    """Who holds which fields that we wanted to set."""
+    """Return who holds which fields that we wanted to set."""
     by_manager: dict[str, list[str]] = {}
     for cause in causes:
         match = _MANAGER.search(cause.message)
@@ -103,7 +103,7 @@ def conflicts(causes: Iterable[Cause]) -> dict[str, list[str]]:
 
 
 def conflict_sentence(causes: Iterable[Cause]) -> str:
-    """Names the other manager and its fields, and both ways out."""
+    """Name the other manager and its fields, and both ways out."""
     held = "; ".join(f"{manager} owns {', '.join(fields)}" for manager, fields in conflicts(causes).items())
     return (
         f"others own fields that the file sets otherwise: {held}. "
@@ -112,7 +112,7 @@ def conflict_sentence(causes: Iterable[Cause]) -> str:
 
 
 def no_kubeconfig(looked: Sequence[object]) -> str:
-    """Nowhere a cluster."""
+    """Say that there is nowhere a cluster."""
     places = ", ".join(map(str, looked))
     return (
         f"there is no kubeconfig ({places}): make a cluster (for example `kind create cluster`), or name its file "
@@ -121,7 +121,7 @@ def no_kubeconfig(looked: Sequence[object]) -> str:
 
 
 def no_context(wanted: str | None, known: Sequence[str]) -> str:
-    """A context that isn't there, or none in use."""
+    """Say that a context isn't there, or that none is in use."""
     listed = ", ".join(known) or "it has none at all"
     if not wanted:
         return f"the kubeconfig has no context in use: choose one with --context ({listed})"
@@ -131,12 +131,12 @@ def no_context(wanted: str | None, known: Sequence[str]) -> str:
 
 
 def unreachable(context: str, server: str, cause: str) -> str:
-    """Nobody answers, or the wrong one does."""
+    """Say that nobody answers, or the wrong one does."""
     return f"{context} can't be reached at {server}: {cause}. Is the cluster up, and is this the right context?"
 
 
 def no_pipeline(name: str, namespace: str, known: Iterable[str], elsewhere: Iterable[str]) -> str:
-    """A name that means nothing in a namespace."""
+    """Say that a name means nothing in a namespace."""
     others, near = sorted(elsewhere), difflib.get_close_matches(name, sorted(known), n=1)
     if others:
         listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
@@ -149,12 +149,12 @@ def no_pipeline(name: str, namespace: str, known: Iterable[str], elsewhere: Iter
 
 
 def no_namespace(name: str) -> str:
-    """A namespace that isn't there."""
+    """Say that a namespace isn't there."""
     return f"there is no namespace {name}: kubectl create namespace {name}"
 
 
 def plain_cause(error: BaseException) -> str:
-    """The innermost reason of a failed connection, in words."""
+    """Return the innermost reason of a failed connection, in words."""
     seen = str(getattr(error, "reason", None) or error)
     for pattern, words in _CAUSES:
         if re.search(pattern, seen, re.IGNORECASE):

@@ -28,13 +28,13 @@ class Kubeconfig(NamedTuple):
     current: str
 
     def context(self, name: str | None) -> Context | None:
-        """The one of this name, or the one in use."""
+        """Return the context of this name, or the one in use."""
         wanted = name or self.current
         return next((c for c in self.contexts if c.name == wanted), None)
 
 
 def files(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]:
-    """Where a kubeconfig is looked for: the flag, else KUBECONFIG (several, joined by `:`), else the home's."""
+    """Return where a kubeconfig is looked for: the flag, else KUBECONFIG (several, joined by `:`), else the home's."""
     if kubeconfig:
         return [Path(kubeconfig)]
     listed = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
@@ -42,7 +42,7 @@ def files(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]:
 
 
 def merge(documents: Iterable[Any]) -> Kubeconfig:
-    """As kubectl does: the first file that says something wins. What has another form is passed over."""
+    """Merge as kubectl does: the first file that says something wins. What has another form is passed over."""
     contexts: dict[str, Context] = {}
     current = ""
     for document in documents:
@@ -64,7 +64,7 @@ def _context(entry: Any) -> Context | None:
 
 
 def read(paths: Iterable[Path]) -> Kubeconfig:
-    """Of the files that are there; raises `OSError` or `yaml.YAMLError` for one that can't be read."""
+    """Read the files that are there; raises `OSError` or `yaml.YAMLError` for one that can't be read."""
     import yaml
 
     return merge([yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.is_file()])

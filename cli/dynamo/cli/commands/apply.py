@@ -43,11 +43,11 @@ def apply(file: Path, target: Target, wait: bool, timeout: float, force_conflict
     from dynamo.operator.api.load import PipelineFileError
 
     try:
-        found = manifests(*read_text(file))
+        documents = manifests(*read_text(file))
     except PipelineFileError as error:
         raise report(error, file, "nothing was applied") from None
     cluster = connect(target)
-    objects = placed(found, target.namespace, cluster.namespace)
+    objects = placed(documents, target.namespace, cluster.namespace)
     wanted = send(cluster, objects, force=force_conflicts, dry_run=dry_run)
     if wait and not dry_run:
         from dynamo.cli.cluster.pipelines.wait import wait_and_greet

@@ -25,7 +25,7 @@ EXIT_CODES = "Exit codes: 0 well, 1 failed, 2 usage, 130 interrupted."
 
 
 def cluster_options(namespace_help: str = "Namespace. Default: the context's.") -> Callable[[Command], Command]:
-    """Gives a command `target`, made from --kubeconfig, --context and --namespace."""
+    """Give a command `target`, made from --kubeconfig, --context and --namespace."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -36,10 +36,10 @@ def cluster_options(namespace_help: str = "Namespace. Default: the context's.") 
 
             return command(*args, target=Target(kubeconfig, context, namespace), **kwargs)
 
-        found: Any = with_target
+        decorated: Any = with_target
         for option in reversed(_options(namespace_help)):
-            found = option(found)
-        return found  # type: ignore[no-any-return]
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
 
     return decorate
 
@@ -58,29 +58,29 @@ def _options(namespace_help: str) -> list[Callable[[Any], Any]]:
 
 
 def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Contexts of the kubeconfig."""
+    """Offer contexts of the kubeconfig."""
     return _starting(incomplete, lambda: iter(_contexts(ctx)))
 
 
 def complete_namespace(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Namespaces of the cluster."""
+    """Offer namespaces of the cluster."""
     return _starting(incomplete, lambda: _names(_connected(ctx), "/api/v1/namespaces"))
 
 
 def complete_pipeline(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Pipelines of the namespace that the words so far mean."""
+    """Offer pipelines of the namespace that the words so far mean."""
 
-    def found() -> Iterator[str]:
+    def names() -> Iterator[str]:
         from dynamo.operator.kube.resources import PIPELINES
 
         cluster = _connected(ctx)
         return _names(cluster, PIPELINES.path(cluster.namespace))
 
-    return _starting(incomplete, found)
+    return _starting(incomplete, names)
 
 
 def _starting(incomplete: str, names: Callable[[], Iterator[str]]) -> list[str]:
-    """Tab never speaks of errors: where something is wrong, it has nothing to offer."""
+    """Return what begins so; Tab never speaks of errors: where something is wrong, it has nothing to offer."""
     try:
         return sorted(name for name in names() if name.startswith(incomplete))
     except Exception:
@@ -112,7 +112,7 @@ _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 def seconds_of(text: str) -> float | None:
-    """None for what is no length of time."""
+    """Read a length of time; None for what is none."""
     if not _WHOLE.fullmatch(text):
         return None
     parts = _PART.findall(text)

@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 def since_time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
-    """`30s`, `5m`, `2h`, `1d` ago, or a time like 2026-11-21T10:00:00."""
+    """Read `30s`, `5m`, `2h`, `1d` ago, or a time like 2026-11-21T10:00:00."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d{1,5})([smhd])", value)
@@ -129,20 +129,20 @@ def _local_logs(name: str | None, follow: bool, since: datetime | None, tail: in
 
 
 def available(home: Path) -> Iterator[Source]:
-    """Every log there is, of running pipelines and of the last run of others."""
+    """Yield every log there is, of running pipelines and of the last run of others."""
     for path in sorted(home.glob("*/logs/*.log")):
         yield Source(path.parent.parent.name, path.stem, path)
 
 
 def complete_name(begun: str) -> list[str]:
-    """Names that Tab offers."""
+    """Offer names to Tab."""
     sources = list(available(state_home(os.environ)))
     names = {s.pipeline for s in sources} | {s.part for s in sources} | {_component(s) for s in sources}
     return sorted(name for name in names if name.startswith(begun))
 
 
 def select(sources: list[Source], name: str | None) -> list[Source]:
-    """Those that `name` means; ends the command where it means none, or parts of several pipelines."""
+    """Return those that `name` means; ends the command where it means none, or parts of several pipelines."""
     if not sources:
         raise click.ClickException(f"there are no logs: start a pipeline with `dynamo up FILE`{_IN_A_CLUSTER}")
     if name is None:
@@ -172,7 +172,7 @@ def _label(source: Source, sources: list[Source]) -> str:
 
 
 def merge(sources: list[Source], since: datetime | None) -> Iterator[LogLine]:
-    """The lines of all sources by time."""
+    """Merge the lines of all sources by time."""
     lines: Iterable[LogLine] = heapq.merge(*(read_lines(s.path, _label(s, sources)) for s in sources))
     return (line for line in lines if since is None or line.at >= since)
 
@@ -183,7 +183,7 @@ def _print(line: LogLine, prefixed: bool, timestamps: bool) -> None:
 
 
 def _follow(followers: list[Follower], alive: Callable[[], bool], prefixed: bool, timestamps: bool) -> None:
-    """Until the pipeline ends, or Ctrl-C."""
+    """Print what comes until the pipeline ends, or Ctrl-C."""
     going = bool(followers)
     while going:
         going = alive()

@@ -11,7 +11,7 @@ from dynamo.operator.api.v1alpha1 import DynamoPipeline
 
 
 def read_pipelines(file: Path) -> list[DynamoPipeline]:
-    """The pipelines of a file; raises `PipelineFileError`, also where it can't be read."""
+    """Read the pipelines of a file; raises `PipelineFileError`, also where it can't be read."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -22,7 +22,7 @@ def read_pipelines(file: Path) -> list[DynamoPipeline]:
 
 
 def load_file(file: Path) -> list[DynamoPipeline]:
-    """The pipelines of a file, or the end of the command."""
+    """Read the pipelines of a file, or end the command."""
     try:
         return read_pipelines(file)
     except PipelineFileError as error:

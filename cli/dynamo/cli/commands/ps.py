@@ -51,14 +51,14 @@ def _structured(runs: Iterable[tuple[RunState, bool]], output: str) -> str:
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
 
 
-def rows(found: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> list[Row]:
-    """The table's cells, its head first."""
-    found = list(found)
+def rows(runs: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> list[Row]:
+    """Return the table's cells, its head first."""
+    runs = list(runs)
     more = ("COMPONENT", "REVISION", "PORTS", "LOG") if wide else ()
-    tells = wide or any(_reason(part) for state, _ in found for part in state.parts)
+    tells = wide or any(_reason(part) for state, _ in runs for part in state.parts)
     more = (*more, "REASON") if tells else more
     result: list[Row] = [("PIPELINE", "PART", "STATE", "SINCE", "RESTARTS", "PID", "MODEL", "URL", *more)]
-    for state, alive in found:
+    for state, alive in runs:
         for part in state.parts:
             first = part is state.parts[0]
             ports = ",".join(f"{name}:{number}" for name, number in part.ports.items())
@@ -74,7 +74,7 @@ def rows(found: Iterable[tuple[RunState, bool]], now: float, *, wide: bool) -> l
 
 
 def _reason(part: PartState) -> str:
-    """Why it doesn't serve, or why it had to start again."""
+    """Return why it doesn't serve, or why it had to start again."""
     return part.reason or (f"started again: {part.ended}" if part.ended else "")
 
 

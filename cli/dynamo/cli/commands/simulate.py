@@ -166,21 +166,21 @@ def _simulate(asked: _Asked) -> None:
             first[mode] = sorted(cluster.seen.first)
     if asked.plot is not None:
         save_plot(asked.plot, first)
-    click.echo(json.dumps([one.to_dict() for one in results], indent=1) if asked.as_json else table(results))
+    click.echo(json.dumps([result.to_dict() for result in results], indent=1) if asked.as_json else table(results))
 
 
-def _one(setup: Setup, mode: str, prompts: Prompts, found: list[Call]) -> Cluster:
+def _one(setup: Setup, mode: str, prompts: Prompts, calls: list[Call]) -> Cluster:
     cluster = Cluster(setup, mode, prompts)
     gc.disable()  # a simulation makes no cycles, and looking for them takes a quarter of its time
     try:
-        cluster.run(found, _speaker(mode, len(found)))
+        cluster.run(calls, _speaker(mode, len(calls)))
     finally:
         gc.enable()
     return cluster
 
 
 def _speaker(mode: str, total: int) -> Callable[[int, int], None]:
-    """Says on standard error how far it is, every two seconds."""
+    """Return what says on standard error how far it is, every two seconds."""
     said = time.monotonic()
 
     def speak(done: int, now: int) -> None:

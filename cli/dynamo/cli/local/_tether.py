@@ -22,7 +22,7 @@ def tether(parent: int) -> None:
 
 
 def main() -> None:
-    """Tether, restore signals that Python changes, and exec."""
+    """Tether this process, restore signals that Python changes, and exec."""
     tether(int(sys.argv[1]))
     command = sys.argv[2:]
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

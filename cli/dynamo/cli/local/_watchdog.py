@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 
 def groups_left(lines: Iterable[str]) -> set[int]:
-    """The process groups that were started and not reported gone."""
+    """Return the process groups that were started and not reported gone."""
     groups: set[int] = set()
     for line in lines:
         change, number = line[:1], line[1:].strip()

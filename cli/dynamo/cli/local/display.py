@@ -25,7 +25,7 @@ _COLOURS = ("cyan", "green", "magenta", "blue", "yellow")
 
 
 class Row(Protocol):
-    """What a display needs to know of a part."""
+    """Part of a run, as a display needs to know it."""
 
     label: str
 
@@ -40,26 +40,26 @@ class Row(Protocol):
 
 
 class Display(Protocol):
-    """Where a run speaks to its user."""
+    """Display in which a run speaks to its user."""
 
     def parts(self, rows: Sequence[Row]) -> None:
-        """The parts' states, again and again; nothing is shown once all have settled."""
+        """Show the parts' states, again and again; nothing is shown once all have settled."""
 
     def changed(self, row: Row) -> None:
-        """A part came into a new state."""
+        """Show that a part came into a new state."""
 
     def log(self, label: str, text: str, severity: Severity) -> None:
-        """A line that a part wrote."""
+        """Show a line that a part wrote."""
 
     def say(self, text: str) -> None:
-        """A line of our own."""
+        """Show a line of our own."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
 
 
 def sentence(row: Row) -> str:
-    """One part's state in words."""
+    """Say one part's state in words."""
     after = f" after {row.seconds:.1f} s" if row.state is State.READY else ""
     note = f": {visible(row.note)}" if row.note else ""
     return f"{_WORDS.get(row.state, row.state.value)}{after}{note}"
@@ -99,7 +99,7 @@ class PlainDisplay:
             self._out.flush()
 
     def close(self) -> None:
-        """Nothing to restore."""
+        """Do nothing: there is nothing to restore."""
 
 
 class LiveDisplay:
@@ -156,6 +156,6 @@ class LiveDisplay:
 
 
 def make_display(out: TextIO) -> Display:
-    """The live one on a terminal that can."""
+    """Return the live display on a terminal that can, else the plain one."""
     console = Console(file=out, highlight=False)
     return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(out)

@@ -52,7 +52,7 @@ _STOP_ORDER = ((FRONTEND,), (WORKER, NODE), (INFRA,))
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line said."""
+    """Command line of `dynamo up`, understood."""
 
     file: Path
     home: Path
@@ -91,7 +91,7 @@ class FileRun:
         self._footing: Footing
 
     async def run(self) -> int:
-        """Everything, until a signal or until nothing is left to serve; returns the exit code."""
+        """Run everything until a signal, or until nothing is left to serve; returns the exit code."""
         with self._signals_handled(), contextlib.ExitStack() as held:
             try:
                 return await self._run(held)
@@ -138,7 +138,7 @@ class FileRun:
         return [tuple(port or self._pick_port() for port in group) for group in ports]
 
     def _who_listens(self, port: int) -> str | None:
-        """A pipeline of ours, else whoever the system knows."""
+        """Name a pipeline of ours that listens there, else whoever the system knows."""
         for state, alive in running(self._options.home):
             if alive and state.url.endswith(f":{port}"):
                 return f"the pipeline {state.pipeline} (`dynamo up {state.file}`, pid {state.pid})"
@@ -227,7 +227,7 @@ class FileRun:
                 self._start(spec, label, state, None)
 
     def _record(self, wanted: DynamoPipeline, planned: Plan) -> RunState:
-        """What `dynamo ps` shows of a pipeline, before its parts."""
+        """Return what `dynamo ps` shows of a pipeline, before its parts."""
         return RunState(
             run=self._id,
             pid=os.getpid(),
@@ -250,7 +250,7 @@ class FileRun:
         self._supervisor.start(self._supervisor.add(spec, label, log, probe))
 
     async def _serve(self) -> None:
-        """Until a signal, or until nothing can serve any more."""
+        """Serve until a signal, or until nothing can serve any more."""
         supervisor = self._supervisor
         while not self._signals:
             for pipeline in self._pipelines:
@@ -271,7 +271,7 @@ class FileRun:
         return [Seen(part.spec.kind, part.spec.component, part.state) for part in parts]
 
     def _is_due(self, pipeline: _Pipeline) -> bool:
-        """Whether to greet now."""
+        """Tell whether to greet now."""
         parts = self._seen(pipeline)
         if not can_serve(parts):
             return False
@@ -292,7 +292,7 @@ class FileRun:
     # -- the end
 
     async def _stop_in_order(self) -> None:
-        """Frontends first, so that no request meets a missing worker; the servers last."""
+        """Stop frontends first, so that no request meets a missing worker; the servers last."""
         parts = self._supervisor.parts
         for kinds in _STOP_ORDER:
             ending = [p for p in reversed(parts) if p.spec.kind in kinds and not p.life.over]
@@ -332,7 +332,10 @@ class FileRun:
             self._display.log(part.label, text, level)
 
     def _worth_showing(self, part: Part, text: str) -> bool:
-        """While things end, and of the servers, only we speak unless asked for more; last words stand in the status."""
+        """Tell whether to show a line: while things end, and of the servers, only we speak unless asked for more.
+
+        Last words stand in the status.
+        """
         return not self._signals and part.spec.kind != INFRA and not text.startswith("Error: ")
 
     def _on_change(self, part: Part) -> None:

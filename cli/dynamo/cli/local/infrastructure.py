@@ -33,7 +33,7 @@ class Footing:
 async def find_footing(
     pipelines: Sequence[DynamoPipeline], environment: Mapping[str, str], folder: Path, pick_port: Callable[[], int]
 ) -> Footing:
-    """Own servers, or those that the environment or the file names (checked); raises `UpError`."""
+    """Return servers of our own, or those that the environment or the file names (checked); raises `UpError`."""
     spec = shared_runtime(pipelines)
     etcd, nats = infra_servers.remote_etcd(spec, environment), infra_servers.remote_nats(spec, environment)
     try:
@@ -54,7 +54,7 @@ async def find_footing(
 
 
 def shared_runtime(pipelines: Sequence[DynamoPipeline]) -> RuntimeSpec:
-    """One etcd and one NATS for all documents: the one that names them does it for all."""
+    """Return one etcd and one NATS for all documents: the one that names them does it for all."""
     named = [p.spec.runtime for p in pipelines]
     etcd = {r.etcd.endpoints: r.etcd for r in named if r.etcd.endpoints}
     nats = {r.nats.url: r.nats for r in named if r.nats.url}
@@ -66,7 +66,10 @@ def shared_runtime(pipelines: Sequence[DynamoPipeline]) -> RuntimeSpec:
 def assign_ports(
     pipelines: Sequence[DynamoPipeline], first: int | None, free: Callable[[int], bool]
 ) -> list[tuple[int, ...]]:
-    """The HTTP port of each frontend: the flag, else the file's, else (nobody chose) the next one that is free."""
+    """Return the HTTP port of each frontend.
+
+    The flag, else the file's, else (nobody chose) the next one that is free.
+    """
     taken: set[int] = set()
     groups = []
     for index, pipeline in enumerate(pipelines):
@@ -86,7 +89,7 @@ def assign_ports(
 
 
 def demand_port(host: str, port: int, who_listens: Callable[[int], str | None]) -> None:
-    """The port must be free; raises `UpError` that says who holds it."""
+    """Raise `UpError` where the port isn't free, with who holds it."""
     try:
         if port == 0 or is_free(port, host):
             return

@@ -19,7 +19,7 @@ MAX_BYTES = 8 << 20
 
 
 class Severity(IntEnum):
-    """How much a line matters."""
+    """Severity: how much a line matters."""
 
     INFO = 0
     WARNING = 1
@@ -44,19 +44,22 @@ _HEAD = 100
 
 
 def severity(line: str) -> Severity | None:
-    """What a line says of itself near its start; None for one that goes on with the line before (a traceback)."""
+    """Return what a line says of itself near its start.
+
+    None for one that goes on with the line before (a traceback).
+    """
     marks = [(match.start(), level) for level, mark in _MARKS if (match := mark.search(line[:_HEAD]))]
     return min(marks)[1] if marks else None
 
 
 def message(line: str) -> str | None:
-    """What a line of our own processes says, without its head; None for others' lines."""
+    """Return what a line of our own processes says, without its head; None for others' lines."""
     match = _OWN_LINE.match(line)
     return line[match.end() :] if match else None
 
 
 class LogFile:
-    """Where one part's lines go."""
+    """Log file of one part."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path = path
@@ -90,7 +93,7 @@ class LogLine(NamedTuple):
 
 
 def read_lines(path: Path, part: str) -> Iterator[LogLine]:
-    """All lines of a part, oldest first."""
+    """Yield all lines of a part, oldest first."""
     for file in (_older(path), path):
         if file.exists():
             with file.open(encoding="utf-8", errors="replace", newline="\n") as lines:
@@ -98,7 +101,7 @@ def read_lines(path: Path, part: str) -> Iterator[LogLine]:
 
 
 def parse_lines(lines: Iterable[str], part: str) -> Iterator[LogLine]:
-    """Lines with their time; what has none (a torn write) is passed over."""
+    """Yield lines with their time; what has none (a torn write) is passed over."""
     for line in lines:
         stamp, _, text = line.rstrip("\n").partition(" ")
         try:
@@ -123,7 +126,7 @@ class Follower:
             self._file = self._path.open(encoding="utf-8", errors="replace", newline="\n")
 
     def poll(self) -> list[LogLine]:
-        """The lines added since the last call."""
+        """Return the lines added since the last call."""
         lines = self._read()
         if self._replaced():
             self.close()

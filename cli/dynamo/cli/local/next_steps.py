@@ -25,7 +25,7 @@ class Served(NamedTuple):
 
 
 def reachable_url(url: str) -> str:
-    """Where to connect to: nobody can connect to 0.0.0.0."""
+    """Return where to connect to: nobody can connect to 0.0.0.0."""
     split = urlsplit(url)
     if split.hostname in ("0.0.0.0", "::"):
         return urlunsplit(split._replace(netloc=f"127.0.0.1:{split.port}"))
@@ -33,7 +33,7 @@ def reachable_url(url: str) -> str:
 
 
 async def served_model(url: str, expected: str, stopped: Callable[[], bool]) -> Served:
-    """The model as `/v1/models` lists it, waiting a moment until it does; else what the plan says."""
+    """Return the model as `/v1/models` lists it, waiting a moment until it does; else what the plan says."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _LISTED_WITHIN
     while loop.time() < until and not stopped():
@@ -55,14 +55,14 @@ def _models(url: str) -> list[dict[str, Any]]:
 
 
 def as_served(model: Mapping[str, Any]) -> Served:
-    """A model as an entry of `/v1/models` describes it."""
+    """Return a model as an entry of `/v1/models` describes it."""
     types = model.get("types")
     kinds = types if isinstance(types, list) else ["chat"]
     return Served(str(model.get("id")), "chat" in kinds, kinds == ["embedding"])
 
 
 def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
-    """The whole greeting."""
+    """Yield the lines of the whole greeting."""
     ready, wanted = workers
     missing = "" if ready == wanted else f"   ({ready} of {wanted} workers so far)"
     if not wanted:
@@ -76,7 +76,7 @@ def lines(served: Served, url: str, workers: tuple[int, int]) -> Iterator[str]:
 
 
 def curl(served: Served, url: str) -> str:
-    """One line for a shell, quoted for whatever the model is called."""
+    """Return one line for a shell, quoted for whatever the model is called."""
     if served.vectors:
         return _line(f"{url}/v1/embeddings", {"model": served.name, "input": "Hello!"})
     body: dict[str, Any] = {"model": served.name, "max_tokens": 64, "stream": True}

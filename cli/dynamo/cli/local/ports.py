@@ -11,7 +11,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
@@ -32,7 +32,7 @@ class PortPicker:
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
-    """Whether a server could listen there now; raises `PermissionError` where it never may."""
+    """Tell whether a server could listen there now; raises `PermissionError` where it never may."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -45,7 +45,7 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 def holder(port: int) -> str | None:
-    """`python (pid 12)`, where this user may know it."""
+    """Return `python (pid 12)`, where this user may know it."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None

@@ -18,7 +18,7 @@ from dynamo.runtime.process.backoff import Backoff
 
 
 class State(StrEnum):
-    """Where a process is in its life."""
+    """State of a process: where it is in its life."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -34,7 +34,7 @@ RESTARTS: Final = Backoff(0.5, 30.0)
 
 @dataclass(frozen=True)
 class Policy:
-    """When to start again, and when to give up."""
+    """Policy of restarts: when to start again, and when to give up."""
 
     backoff: Backoff = RESTARTS
     stable_after: float = 60.0
@@ -62,12 +62,12 @@ class Spawned:
 
 @dataclass(frozen=True)
 class Ready:
-    """It said that it serves."""
+    """Event: it said that it serves."""
 
 
 @dataclass(frozen=True)
 class Exited:
-    """It ended; a negative code is a signal."""
+    """Event: it ended; a negative code is a signal."""
 
     code: int
     last_line: str = ""
@@ -119,7 +119,7 @@ Effect = Spawn | Terminate | Destroy | WakeAt
 
 @dataclass(frozen=True)
 class Life:
-    """Everything that is known of one process."""
+    """Life of one process: everything that is known of it."""
 
     policy: Policy = Policy()
     state: State = State.WAITING
@@ -137,17 +137,17 @@ class Life:
 
     @property
     def settled(self) -> bool:
-        """Nothing more will come of it by itself soon: it serves, or it won't."""
+        """Tell whether nothing more will come of it by itself soon: it serves, or it won't."""
         return self.state in (State.READY, State.FAILED, State.STOPPED)
 
     @property
     def over(self) -> bool:
-        """No process, and none to come."""
+        """Tell whether there is no process, and none to come."""
         return self.state in (State.FAILED, State.STOPPED)
 
 
 def step(life: Life, event: Event, now: float) -> tuple[Life, list[Effect]]:
-    """The life after `event`, and what to do."""
+    """Return the life after `event`, and what to do."""
     match event:
         case Start():
             return _start(life, now)
@@ -204,7 +204,10 @@ def _exited(life: Life, code: int, last_line: str, now: float) -> tuple[Life, li
 
 
 def _hopeless(life: Life, barren: int, code: int, last_line: str) -> bool:
-    """Another start would end alike: tried often enough, wrong usage, or the same plain `Error: …` again."""
+    """Tell whether another start would end alike: tried often enough, wrong usage, or the same plain `Error.
+
+    …` again.
+    """
     explained = last_line.startswith("Error: ") and describe_exit(code, last_line) == life.reason
     return barren >= life.policy.attempts or code in life.policy.hopeless_codes or explained
 
@@ -234,7 +237,7 @@ def _kill(life: Life, now: float) -> tuple[Life, list[Effect]]:
 
 
 def describe_exit(code: int, last_line: str) -> str:
-    """`exited with code 1: …`, `killed by signal 9 (SIGKILL)`."""
+    """Say `exited with code 1: …`, `killed by signal 9 (SIGKILL)`."""
     how = f"killed by signal {-code}{_signal_name(-code)}" if code < 0 else f"exited with code {code}"
     return f"{how}: {last_line}" if last_line else how
 

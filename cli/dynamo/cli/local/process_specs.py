@@ -40,7 +40,7 @@ class PartSpec:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a pipeline's processes stand on."""
+    """Ground that a pipeline's processes stand on."""
 
     http_ports: tuple[int, ...]
     """One per frontend; 0 lets it pick."""
@@ -49,7 +49,7 @@ class Ground:
 
 
 def parts_of(plan: Plan, ground: Ground) -> list[PartSpec]:
-    """Every process of a plan, frontends first."""
+    """Return every process of a plan, frontends first."""
     starts = [action for action in converge(plan, ()) if isinstance(action, Start)]
     return [part for start in starts for part in _parts(plan, start.workload, start.replicas, ground)]
 
@@ -74,7 +74,10 @@ def _parts(plan: Plan, workload: Workload, replicas: int, ground: Ground) -> Ite
 
 
 def _argv(argv: tuple[Argument, ...], placement: Placement) -> tuple[str, ...]:
-    """With this interpreter in the place of `python`, so that an unactivated environment works too."""
+    """Return the command with this interpreter in the place of `python`.
+
+    That an unactivated environment works too.
+    """
     return (sys.executable, *resolve(argv, placement)[1:])
 
 
@@ -92,7 +95,7 @@ def _paths(workload: Workload, folder: Path) -> dict[str, str]:
 
 
 def _environment(workload: Workload) -> tuple[tuple[str, str], ...]:
-    """No proxy has to learn that a frontend on a laptop ends, so it needn't go on accepting."""
+    """Return the variables. No proxy has to learn that a frontend on a laptop ends, so it needn't go on accepting."""
     return (*workload.environment, (DRAIN_VARIABLE, "0")) if workload.is_frontend else workload.environment
 
 
@@ -103,17 +106,17 @@ def _name(workload: Workload, replica: int, rank: int) -> str:
 
 
 def files_of(plan: Plan) -> dict[str, str]:
-    """Files that processes of the plan read, with their content."""
+    """Return the files that processes of the plan read, with their content."""
     return {file.name: file.content for w in plan.workloads for file in w.files if file.content is not None}
 
 
 def local_problems(pipeline: DynamoPipeline, plan: Plan, environment: Mapping[str, str]) -> list[str]:
-    """What works in a cluster only, each with what to do here."""
+    """Return what works in a cluster only, each with what to do here."""
     return [*_cluster_only(pipeline), *_missing_secrets(plan, environment), *_nobody_answers(pipeline)]
 
 
 def local_notes(pipeline: DynamoPipeline) -> Iterator[str]:
-    """What is passed over here, where that could surprise."""
+    """Yield what is passed over here, where that could surprise."""
     runtime = pipeline.spec.runtime
     for name, secret in (("etcd", runtime.etcd.secret), ("nats", runtime.nats.secret)):
         if secret:

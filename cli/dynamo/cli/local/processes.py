@@ -49,7 +49,7 @@ class Watchdog:
         self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """The group is gone; its number may soon be someone else's."""
+        """Forget a group that is gone; its number may soon be someone else's."""
         self._tell(f"-{group}\n")
 
     def _tell(self, line: str) -> None:
@@ -112,7 +112,7 @@ class Child(asyncio.SubprocessProtocol):
             os.killpg(self.pid, signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Until it ended and its output is read; returns the exit code (negative: signal)."""
+        """Wait until it ended and its output is read; returns the exit code (negative: signal)."""
         await self._exited.wait()
         self.destroy()
         with contextlib.suppress(TimeoutError):
@@ -142,7 +142,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes; what a progress bar writes over itself are lines too."""
+        """Return the lines that `data` completes; what a progress bar writes over itself are lines too."""
         *lines, self._rest = _LINE_END.split(self._rest + data)
         while len(self._rest) >= _LONGEST_LINE:
             lines.append(self._rest[:_LONGEST_LINE])
@@ -150,11 +150,11 @@ class LineSplitter:
         return [_text(line) for line in lines]
 
     def end(self) -> list[str]:
-        """What was left without a line end."""
+        """Return what was left without a line end."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
 
 def _text(line: bytes) -> str:
-    """As it may be shown on a terminal: no colours, no other control characters."""
+    """Return a line as it may be shown on a terminal: no colours, no other control characters."""
     return _CONTROL.sub("", line[:_LONGEST_LINE].decode("utf-8", "replace"))

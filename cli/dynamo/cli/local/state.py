@@ -65,7 +65,7 @@ class HeldError(Exception):
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """`$XDG_STATE_HOME/dynamo`, by default `~/.local/state/dynamo`."""
+    """Return `$XDG_STATE_HOME/dynamo`, by default `~/.local/state/dynamo`."""
     home = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(home) / "dynamo"
 
@@ -126,7 +126,7 @@ class PipelineState:
 
 
 def read_state(folder: Path) -> RunState | None:
-    """The last state written there, None where there is none that can be read."""
+    """Return the last state written there, None where there is none that can be read."""
     try:
         return msgspec.json.decode((folder / "state.json").read_bytes(), type=RunState)
     except (OSError, msgspec.DecodeError):
@@ -134,7 +134,7 @@ def read_state(folder: Path) -> RunState | None:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a living `dynamo up` holds the folder."""
+    """Tell whether a living `dynamo up` holds the folder."""
     try:
         with (folder / "lock").open(encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -146,7 +146,7 @@ def is_running(folder: Path) -> bool:
 
 
 def running(home: Path) -> Iterator[tuple[RunState, bool]]:
-    """Each pipeline that has a state, and whether its `dynamo up` lives."""
+    """Yield each pipeline that has a state, and whether its `dynamo up` lives."""
     if not home.is_dir():
         return
     for folder in sorted(home.iterdir()):
@@ -167,7 +167,7 @@ def kill_leftovers(state: RunState) -> list[int]:
 
 
 def belongs_to(pid: int, run: str) -> bool:
-    """Whether a process was started by that run; its number alone proves nothing."""
+    """Tell whether a process was started by that run; its number alone proves nothing."""
     try:
         return f"{RUN_VARIABLE}={run}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -54,25 +54,25 @@ class Part:
 
     @property
     def seconds(self) -> float:
-        """How long it has been in its state; once ready, how long that took."""
+        """Return how long it has been in its state; once ready, how long that took."""
         if self.life.state is State.READY:
             return self.life.since - self.started
         return time.monotonic() - self.life.since
 
     @property
     def note(self) -> str:
-        """Why it doesn't serve, where it doesn't."""
+        """Return why it doesn't serve, where it doesn't."""
         return self.life.reason if self.life.state in (State.BACKING_OFF, State.FAILED) else ""
 
     @property
     def doing(self) -> str:
-        """What it said last, while it starts."""
+        """Return what it said last, while it starts."""
         said = (message(text) for _, text in reversed(self.last))
         return next((text for text in said if text), "")[:_DOING] if self.life.state is State.STARTING else ""
 
     @property
     def last_words(self) -> str:
-        """The line that most likely says why it ended."""
+        """Return the line that most likely says why it ended."""
         errors = [text for level, text in self.last if level is Severity.ERROR]
         return gist(chosen(errors or [text for _, text in self.last]), _GIST_CHARACTERS)
 
@@ -181,7 +181,7 @@ class Supervisor:
         self._tasks.start(owned(), name)
 
     async def _run(self, part: Part) -> None:
-        """One process from its start to its end."""
+        """Run one process from its start to its end."""
         part.last.clear()
         part.announced = {}
         environment = {**self._environment, **dict(part.spec.environment)}

@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def can_serve(parts: Sequence[Seen]) -> bool:
-    """A frontend answers, and each component has a worker, or nothing more is to come of it."""
+    """Tell whether a frontend answers, and each component has a worker, or nothing more is to come of it."""
     if not any(part.kind == FRONTEND and part.state is State.READY for part in parts):
         return False
     workers = [part for part in parts if part.kind == WORKER]
@@ -36,17 +36,17 @@ def can_serve(parts: Sequence[Seen]) -> bool:
 
 
 def complete(parts: Sequence[Seen]) -> bool:
-    """Nothing more is about to become ready."""
+    """Tell whether nothing more is about to become ready."""
     return all(part.state in _SETTLED for part in parts)
 
 
 def should_greet(parts: Sequence[Seen], servable_for: float) -> bool:
-    """As soon as it serves, but a moment later if more workers are about to come."""
+    """Tell whether to greet: as soon as it serves, but a moment later if more workers are about to come."""
     return can_serve(parts) and (complete(parts) or servable_for > GREET_WITHIN)
 
 
 def hopeless(parts: Sequence[Seen]) -> bool:
-    """All its frontends, or all its workers, were given up."""
+    """Tell whether all its frontends, or all its workers, were given up."""
     return any(_all_failed([part for part in parts if part.kind == kind]) for kind in (FRONTEND, WORKER))
 
 

@@ -38,7 +38,7 @@ class Batch:
 
 @contextlib.contextmanager
 def prepared(run: Run) -> Iterator[Batch]:
-    """Everything that can be known before a model is loaded; raises `BatchError`."""
+    """Check everything that can be known before a model is loaded; raises `BatchError`."""
     settings, file = run.settings, Path(run.roles.batch_file).expanduser()
     if not file.is_file():
         raise BatchError(f"Missing or not a file: {file}. Should be a JSON Lines file.")

@@ -28,7 +28,7 @@ _SAY_SECONDS: Final = 5.0
 
 
 async def answer(client: Client, talk: Conversation, text: str, out: TextIO) -> bool:
-    """One turn: ask, print the answer as it comes; False (and a line on stderr) where it failed."""
+    """Take one turn: ask, print the answer as it comes; False (and a line on stderr) where it failed."""
     parts: list[str] = []
     try:
         async with aclosing(client.events(CHAT, talk.ask(text))) as events:
@@ -49,7 +49,7 @@ async def answer(client: Client, talk: Conversation, text: str, out: TextIO) -> 
 
 
 async def answer_pipe(client: Client, talk: Conversation) -> int:
-    """One prompt, all of standard input; the exit code."""
+    """Answer one prompt, all of standard input; returns the exit code."""
     prompt = (await stdin.everything(sys.stdin.fileno())).rstrip("\n")
     if not prompt.strip():
         print("error: nothing came on standard input: echo 'your prompt' | dynamo-run ...", file=sys.stderr)
@@ -67,7 +67,7 @@ async def chat(client: Client, talk: Conversation) -> int:
 
 
 async def _turns() -> AsyncGenerator[str, None]:
-    """What the user types, turn by turn, until Ctrl-C, Ctrl-D or the end of input."""
+    """Yield what the user types, turn by turn, until Ctrl-C, Ctrl-D or the end of input."""
     if not sys.stdin.isatty():
         async for line in stdin.lines(sys.stdin.fileno()):
             yield line
@@ -84,7 +84,7 @@ async def _turns() -> AsyncGenerator[str, None]:
 
 
 def history() -> History:
-    """What was typed in earlier chats, and where new prompts are added."""
+    """Return what was typed in earlier chats, and where new prompts are added."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     path = history_file(os.environ)
@@ -98,13 +98,13 @@ def history() -> History:
 
 
 def history_file(environ: Any) -> Path:
-    """Where typed prompts are kept between runs."""
+    """Return where typed prompts are kept between runs."""
     state = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dynamo" / "history"
 
 
 async def first_model(client: Client, wanted: str, say: Callable[[str], None], *, more_may_come: bool) -> str:
-    """The model to talk to: `wanted`, or the first one there; waits for it with a line that says so."""
+    """Return the model to talk to: `wanted`, or the first one there; waits for it with a line that says so."""
     loop = asyncio.get_running_loop()
     start = said = loop.time()
     while True:

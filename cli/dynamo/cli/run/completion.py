@@ -32,14 +32,14 @@ class Word(click.types.StringParamType):
 
 
 def offers(before: Sequence[str], incomplete: str) -> list[str]:
-    """What may stand where `incomplete` does; bash takes `in=h` for the three words `in`, `=` and `h`."""
+    """Return what may stand where `incomplete` does; bash takes `in=h` for the three words `in`, `=` and `h`."""
     split = [word for word in before[-2:] if word != "="]
     side = f"{split[-1]}=" if before and split and split[-1] in ("in", "out") else ""
     return [word.removeprefix(side) for word in WORDS if word.startswith(side + incomplete)]
 
 
 def flags_and_words(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The same for the words of `dynamo run`, which takes them unparsed."""
+    """Offer the same for the words of `dynamo run`, which takes them unparsed."""
     if incomplete.startswith("-"):
         names = (name for option in options(RunSettings) for name in option.opts)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

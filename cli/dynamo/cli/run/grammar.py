@@ -56,7 +56,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Who asks and who answers."""
+    """Roles: who asks and who answers."""
 
     input: str
     """`text`, `stdin`, `http`, `grpc`, `batch`, or `worker` (requests come from other processes)."""
@@ -73,7 +73,7 @@ class Roles:
 
     @property
     def process_local(self) -> bool:
-        """Neither side is elsewhere: no etcd, no NATS."""
+        """Tell whether neither side is elsewhere: no etcd, no NATS."""
         return self.input != WORKER and self.output != DYN
 
 
@@ -103,7 +103,7 @@ def _cut(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _verbosity(words: list[str]) -> tuple[int, list[str]]:
-    """`-v` is debug, `-vv` is trace, wherever they stand."""
+    """Count `-v` (debug) and `-vv` (trace), wherever they stand; returns the other words, too."""
     counts = [len(word) - 1 for word in words if re.fullmatch("-v+", word)]
     if sum(counts) > 2:
         raise CommandError("too many -v: valid values are -v (debug) and -vv (trace)")
@@ -185,7 +185,7 @@ def _default_output(model: str, installed: Collection[str]) -> str:
 
 
 def read_path(text: str) -> EndpointPath:
-    """An endpoint, generously: missing parts are `NS`, `C` and `E`, surplus ones join the endpoint's name."""
+    """Read an endpoint, generously: missing parts are `NS`, `C` and `E`, surplus ones join the endpoint's name."""
     bare = text.removeprefix("dyn://")
     parts = [part for part in re.split(r"[./]", bare.strip(" /.")) if part]
     if len(parts) == 1:

@@ -86,7 +86,7 @@ class RunCommand(FlagCommand):
 
 
 def command() -> FlagCommand:
-    """The flag parser, also for docs/reference/cli.md."""
+    """Make the flag parser, also for docs/reference/cli.md."""
     more = click.Option(["-v"], count=True, expose_value=False, help="More log lines; -vv for all of them.")
     return RunCommand(
         "dynamo-run",
@@ -124,7 +124,7 @@ def _sides(words: Words) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run the console script."""
     if "_DYNAMO_RUN_COMPLETE" in os.environ:
         from dynamo.cli.run.completion import complete
 

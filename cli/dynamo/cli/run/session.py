@@ -17,8 +17,6 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import click
-
 from dynamo.cli.asgi_client import Client, RequestError
 from dynamo.cli.batch.ledger import BatchError
 from dynamo.cli.conversation import Conversation
@@ -30,7 +28,7 @@ from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
 from dynamo.frontend.http.connection import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
-from dynamo.frontend.settings import FrontendSettings, problem
+from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging
 from dynamo.runtime.process import event_loop
 from dynamo.runtime.process.tasks import unless_dead
@@ -55,8 +53,6 @@ def start(run: Run) -> int:
         worker_process.run(replace(worker_settings(run.roles, run.settings, run.model), verbose=verbosity))
         return 0
     settings = replace(frontend_settings(run.roles, run.settings, run.template), verbose=verbosity)
-    if reason := problem(settings):
-        raise click.UsageError(reason)
     if run.roles.input not in ("http", "grpc"):
         _quiet_logging(verbosity)
         if run.roles.input != BATCH:
@@ -73,12 +69,12 @@ def start(run: Run) -> int:
 
 
 def _quiet_logging(verbosity: int) -> None:
-    """A conversation is not interrupted by what is only interesting."""
+    """Log little: a conversation is not interrupted by what is only interesting."""
     configure_logging(verbosity, env={"DYN_LOG": "warn", **os.environ})
 
 
 async def _serve(run: Run, settings: FrontendSettings) -> None:
-    """in=http and in=grpc with an engine in this process."""
+    """Serve in=http and in=grpc with an engine in this process."""
     sockets = [open_port(settings)]
     try:
         async with _local(run) as (runtime, engine):
@@ -105,7 +101,7 @@ def _say_ready(url: str, grpc: str = "") -> None:
 
 
 async def _talk(run: Run, settings: FrontendSettings, batch: Batch | None = None) -> int:
-    """in=text, in=stdin and in=batch, with an engine in this process or with workers elsewhere."""
+    """Serve in=text, in=stdin and in=batch, with an engine in this process or with workers elsewhere."""
     if run.roles.output == DYN:
         async with await _connected(run.settings) as runtime:
             return await converse(run, runtime, settings, batch)
@@ -128,7 +124,7 @@ async def converse(
 
 @contextlib.asynccontextmanager
 async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], None]:
-    """A runtime, without servers unless the engine has other nodes, and the engine on it."""
+    """Open a runtime, without servers unless the engine has other nodes, and the engine on it."""
     settings = worker_settings(run.roles, run.settings, run.model)
     if run.model and sys.stderr.isatty():
         _say(f"loading {run.model} ...")
@@ -146,5 +142,5 @@ async def _local(run: Run) -> AsyncGenerator[tuple[DistributedRuntime, Engine], 
 
 
 def _connected(settings: RunSettings) -> Coroutine[Any, Any, DistributedRuntime]:
-    """A runtime on etcd and NATS."""
+    """Connect a runtime to etcd and NATS."""
     return DistributedRuntime.create(replace(RuntimeConfig.from_env(), discovery_backend=settings.discovery_backend))

@@ -14,12 +14,10 @@ from typing import Any, Final
 
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER, CommandError, Roles, Words
 from dynamo.frontend.openai.request_defaults import RequestDefaults, read_defaults
-from dynamo.frontend.routing.kv_options import OVERLAP_WEIGHT
-from dynamo.frontend.settings import FrontendSettings
+from dynamo.frontend.settings import FrontendSettings, problem
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.load_balancing import ROUTER_MODES
 from dynamo.runtime.names import EndpointPath
-from dynamo.runtime.process.settings import build, setting
+from dynamo.runtime.process.settings import build, flag, like, setting, values_for
 from dynamo.worker.settings import WorkerSettings
 
 LOCAL_ENDPOINT: Final = EndpointPath("dynamo", "backend", "generate")
@@ -29,42 +27,48 @@ TRUE_FALSE: Final = ("true", "false")
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What follows in=, out= and the model."""
+    """Flags of `dynamo-run`: what follows in=, out= and the model."""
 
     model_path: str = setting("", "The model; the same as MODEL.")
-    model_name: str = setting("", "Name to serve it under; default: its file's or folder's name.")
+    model_name: str = like(
+        WorkerSettings, "model_name", help="Name to serve it under; default: its file's or folder's name.", env=None
+    )
     model_config: str = setting(
         "", "Folder or ORG/REPO whose tokenizer, template and configuration a .gguf file is served with, not its own."
     )
-    http_port: int = setting(
-        8080, "Port of in=http and of in=grpc; 0 picks a free one and prints it.", env="DYN_HTTP_PORT"
-    )
-    http_host: str = setting("127.0.0.1", "Address of both; 0.0.0.0 opens it to the network.", env="DYN_HTTP_HOST")
-    grpc_metrics_port: int = setting(8788, "Port of HTTP beside in=grpc; 0 likewise.", env="DYN_GRPC_METRICS_PORT")
-    router_mode: str = setting(
-        "round-robin", "How in=http out=dyn chooses a worker.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
-    )
-    migration_limit: int | None = setting(
-        None,
-        "Times a request may move to another worker after its worker fails; 0 disables migration.",
-        env="DYN_MIGRATION_LIMIT",
-    )
-    context_length: int | None = setting(None, "Longest prompt plus answer, in tokens (worker side).")
-    kv_cache_block_size: int | None = setting(None, "Tokens per KV block (worker side); default 16.")
-    chat_template: str = setting(
-        "", "Jinja file, or the template itself, that replaces the model's chat template (worker side).",
-        flags=["--custom-jinja-template"],
+    http_port: int = like(
+        FrontendSettings, "http_port", default=8080,
+        help="Port of in=http and of in=grpc; 0 picks a free one and prints it.",
     )  # fmt: skip
-    dyn_tool_call_parser: str = setting(
-        "",
-        "Parser that extracts `tool_calls` from the output (worker side; docs/tools.md).",
-        env="DYN_TOOL_CALL_PARSER",
+    http_host: str = like(
+        FrontendSettings, "http_host", default="127.0.0.1", help="Address of both; 0.0.0.0 opens it to the network."
     )
-    dyn_reasoning_parser: str = setting(
-        "",
-        "Parser that extracts `reasoning_content` from the output (worker side; docs/tools.md).",
-        env="DYN_REASONING_PARSER",
+    grpc_metrics_port: int = like(
+        FrontendSettings, "grpc_metrics_port", help="Port of HTTP beside in=grpc; 0 likewise."
     )
+    router_mode: str = like(FrontendSettings, "router_mode", help="How in=http out=dyn chooses a worker.")
+    migration_limit: int | None = like(
+        FrontendSettings, "migration_limit", default=None,
+        help="Times a request may move to another worker after its worker fails; 0 disables migration.",
+    )  # fmt: skip
+    context_length: int | None = like(
+        WorkerSettings, "context_length", help="Longest prompt plus answer, in tokens (worker side)."
+    )
+    kv_cache_block_size: int | None = like(
+        WorkerSettings, "kv_cache_block_size", default=None, help="Tokens per KV block (worker side); default 16."
+    )
+    chat_template: str = like(
+        WorkerSettings, "chat_template",
+        help="Jinja file, or the template itself, that replaces the model's chat template (worker side).",
+    )  # fmt: skip
+    dyn_tool_call_parser: str = like(
+        WorkerSettings, "dyn_tool_call_parser",
+        help="Parser that extracts `tool_calls` from the output (worker side; docs/tools.md).",
+    )  # fmt: skip
+    dyn_reasoning_parser: str = like(
+        WorkerSettings, "dyn_reasoning_parser",
+        help="Parser that extracts `reasoning_content` from the output (worker side; docs/tools.md).",
+    )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
         "", "JSON file with what requests get that leave it out: model, temperature, max_completion_tokens."
@@ -73,29 +77,26 @@ class RunSettings:
     batch_concurrency: int = setting(32, "Lines of in=batch that are asked at once.", env="DYN_BATCH_CONCURRENCY")
     batch_ordered: bool = setting(False, "Write answers of in=batch in the order of the input, not as they come.")
     batch_restart: bool = setting(False, "Start in=batch over where an interrupted run could be gone on with.")
-    tensor_parallel_size: int = setting(1, "GPUs per worker.")
-    num_nodes: int = setting(1, "Machines per engine; the same on each.")
-    node_rank: int = setting(0, "Rank of this machine: 0 leads, the others follow (in=none).")
-    leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
-    router_prefill_load_scale: float = setting(
-        OVERLAP_WEIGHT,
-        "How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
+    tensor_parallel_size: int = like(WorkerSettings, "tensor_parallel_size", help="GPUs per worker.")
+    num_nodes: int = like(WorkerSettings, "num_nodes", help="Machines per engine; the same on each.")
+    node_rank: int = like(
+        WorkerSettings, "node_rank", help="Rank of this machine: 0 leads, the others follow (in=none)."
+    )
+    leader_addr: str = like(WorkerSettings, "leader_addr", help="HOST:PORT of rank 0; the same on each.")
+    router_prefill_load_scale: float = like(
+        FrontendSettings, "router_prefill_load_scale", env=None,
         aliases=("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
-    )
-    router_temperature: float = setting(
-        0.0, "Softmax temperature of the choice (kv router); 0 always takes the cheapest worker."
-    )
-    router_replica_sync: str = setting(
-        "true", "Exchange routing decisions with other frontends (kv router).", choices=TRUE_FALSE
-    )
-    use_kv_events: str = setting(
-        "true", "Track caches by the workers' KV events; else predict them (kv router).", choices=TRUE_FALSE
-    )
-    discovery_backend: str = setting(
-        "etcd", "Where other processes are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
-    tls_cert_path: str = setting("", "Serve HTTPS with this certificate (PEM).", env="DYN_TLS_CERT_PATH")
-    tls_key_path: str = setting("", "The certificate's key (PEM).", env="DYN_TLS_KEY_PATH")
+        help="How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
+    )  # fmt: skip
+    router_temperature: float = like(FrontendSettings, "router_temperature", env=None)
+    router_replica_sync: str = like(
+        FrontendSettings, "router_replica_sync", default="true", choices=TRUE_FALSE, env=None,
+        help="Exchange routing decisions with other frontends (kv router).",
+    )  # fmt: skip
+    use_kv_events: str = like(FrontendSettings, "use_kv_events", default="true", choices=TRUE_FALSE, env=None, flags=())
+    discovery_backend: str = like(FrontendSettings, "discovery_backend", help="Where other processes are found.")
+    tls_cert_path: str = like(FrontendSettings, "tls_cert_path", help="Serve HTTPS with this certificate (PEM).")
+    tls_key_path: str = like(FrontendSettings, "tls_key_path")
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
 
 
@@ -106,7 +107,7 @@ _WORKER_SIDE: Final = (
 
 
 def notices(roles: Roles, settings: RunSettings, model: str = "") -> list[str]:
-    """One sentence per flag that was given but changes nothing for this engine, or for this model."""
+    """Return one sentence per flag that was given but changes nothing for this engine, or for this model."""
     sentences = []
     if settings.base_gpu_id and roles.output != SGLANG:
         sentences.append(f"--base-gpu-id changes nothing for {roles.output}: set CUDA_VISIBLE_DEVICES")
@@ -118,10 +119,8 @@ def notices(roles: Roles, settings: RunSettings, model: str = "") -> list[str]:
 
 def check(roles: Roles, settings: RunSettings, model: str) -> None:
     """Refuse what would be silently wrong, with a `CommandError`."""
-    if bool(settings.tls_cert_path) != bool(settings.tls_key_path):
-        raise CommandError("--tls-cert-path and --tls-key-path belong together")
-    if not 0 <= settings.http_port <= 65535:
-        raise CommandError("--http-port must be between 0 and 65535")
+    if reason := problem(frontend_settings(roles, settings)):
+        raise CommandError(reason)
     if roles.output == DYN:
         _check_frontend_only(settings, model)
     _check_batch(roles, settings)
@@ -142,7 +141,7 @@ def _check_batch(roles: Roles, settings: RunSettings) -> None:
 
 
 def _check_nodes(roles: Roles, settings: RunSettings) -> None:
-    """The rest of it is the worker's own check."""
+    """Refuse what can't be meant of several nodes; the rest is the worker's own check."""
     if roles.follower and (settings.num_nodes < 2 or settings.node_rank < 1):
         raise CommandError(
             "in=none is for the nodes beside a leader: give --num-nodes and --leader-addr as the leader has them, "
@@ -166,36 +165,21 @@ def _check_frontend_only(settings: RunSettings, model: str) -> None:
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a GGUF file is named, here, of the hub, or of a package."""
+    """Tell whether a GGUF file is named, here, of the hub, or of a package."""
     return ".gguf" in model.lower() or model.startswith("package://") or ":" in model.rpartition("/")[2]
-
-
-def flag(name: str) -> str:
-    """`model_path` as it is typed."""
-    return "--" + name.replace("_", "-")
 
 
 def frontend_settings(
     roles: Roles, settings: RunSettings, template: Mapping[str, Any] | None = None
 ) -> FrontendSettings:
-    """What the frontend in this process is told; `template` has the fields of `--request-template`."""
+    """Return settings of the frontend in this process; `template` has the fields of `--request-template`."""
+    switches = {name: getattr(settings, name) == "true" for name in ("use_kv_events", "router_replica_sync")}
     return build(
         FrontendSettings,
-        http_host=settings.http_host,
-        http_port=settings.http_port,
+        **values_for(FrontendSettings, settings) | switches,
         kserve_grpc_server=roles.input == "grpc",
-        grpc_metrics_port=settings.grpc_metrics_port,
         namespace=_namespace(roles, settings),
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
-        router_mode=settings.router_mode,
-        migration_limit=settings.migration_limit or 0,
-        router_prefill_load_scale=settings.router_prefill_load_scale,
-        router_temperature=settings.router_temperature,
-        use_kv_events=settings.use_kv_events == "true",
-        router_replica_sync=settings.router_replica_sync == "true",
-        discovery_backend=settings.discovery_backend,
-        tls_cert_path=settings.tls_cert_path,
-        tls_key_path=settings.tls_key_path,
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
         request_defaults=RequestDefaults(**template) if template else None,
@@ -203,43 +187,36 @@ def frontend_settings(
 
 
 def _namespace(roles: Roles, settings: RunSettings) -> str:
-    """The only one that a frontend looks at; empty: all of them."""
+    """Return the only namespace that a frontend looks at; empty: all of them."""
     if roles.output == DYN:
         return roles.path.namespace if roles.path else ""
     return LOCAL_ENDPOINT.namespace if over_nodes(settings) else ""
 
 
 def over_nodes(settings: RunSettings) -> bool:
-    """Whether the engine here leads a group: its nodes find each other in etcd, so nothing of it is process-local."""
+    """Tell whether the engine here leads a group.
+
+    Its nodes find each other in etcd, so nothing of it is process-local.
+    """
     return settings.num_nodes > 1
 
 
 def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSettings:
-    """What the worker in this process is told."""
-    chosen: dict[str, Any] = {
-        "engine": roles.output,
-        "model_path": model,
-        "model_name": settings.model_name,
-        "model_config": settings.model_config if is_gguf(model) else "",
-        "endpoint": f"dyn://{roles.path or LOCAL_ENDPOINT}",
-        "context_length": settings.context_length,
-        "chat_template": settings.chat_template,
-        "kv_cache_block_size": settings.kv_cache_block_size,
-        "engine_args": _engine_args(roles, settings),
-        "tensor_parallel_size": settings.tensor_parallel_size,
-        "num_nodes": settings.num_nodes,
-        "node_rank": settings.node_rank,
-        "leader_addr": settings.leader_addr,
-        "dyn_tool_call_parser": settings.dyn_tool_call_parser,
-        "dyn_reasoning_parser": settings.dyn_reasoning_parser,
-        "migration_limit": settings.migration_limit,
-        "python_file": roles.python_file,
-        "python_mode": roles.python_mode,
-        "python_arg": list(roles.python_arguments),
-        "discovery_backend": settings.discovery_backend,
-        "load_metrics": roles.input == WORKER,
-    }
-    return WorkerSettings(**{name: value for name, value in chosen.items() if value not in (None, "")})
+    """Return settings of the worker in this process."""
+    return WorkerSettings(
+        **values_for(WorkerSettings, settings),
+        engine=roles.output,
+        model_path=model,
+        model_config=settings.model_config if is_gguf(model) else "",
+        endpoint=f"dyn://{roles.path or LOCAL_ENDPOINT}",
+        engine_args=_engine_args(roles, settings),
+        migration_limit=settings.migration_limit,
+        python_file=roles.python_file,
+        python_mode=roles.python_mode or WorkerSettings.python_mode,
+        python_arg=list(roles.python_arguments),
+        discovery_backend=settings.discovery_backend,
+        load_metrics=roles.input == WORKER,
+    )
 
 
 def _engine_args(roles: Roles, settings: RunSettings) -> str:
@@ -251,7 +228,7 @@ def _engine_args(roles: Roles, settings: RunSettings) -> str:
 
 
 def request_defaults(settings: RunSettings) -> dict[str, Any]:
-    """The fields of `--request-template`, or a `CommandError` that says what is wrong with the file."""
+    """Return the fields of `--request-template`, or a `CommandError` that says what is wrong with the file."""
     if not settings.request_template:
         return {}
     try:
@@ -263,7 +240,7 @@ def request_defaults(settings: RunSettings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Who asks, who answers, with which model and flags."""
+    """Run, understood: who asks, who answers, with which model and flags."""
 
     words: Words
     roles: Roles

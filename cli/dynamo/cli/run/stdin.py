@@ -18,18 +18,18 @@ _PIECE: Final = 65536
 
 
 async def pieces(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """What arrives, until the end."""
+    """Yield what arrives at standard input, until its end."""
     while piece := await _read(descriptor):
         yield piece
 
 
 async def everything(descriptor: int) -> str:
-    """All of it, as text."""
+    """Return all of standard input, as text."""
     return b"".join([piece async for piece in pieces(descriptor)]).decode(errors="replace")
 
 
 async def lines(descriptor: int) -> AsyncGenerator[str, None]:
-    """Line by line, without the line ends."""
+    """Yield line by line, without the line ends."""
     rest = b""
     async for piece in pieces(descriptor):
         *whole, rest = (rest + piece).split(b"\n")

@@ -25,7 +25,7 @@ _TELL_EVERY: Final = 256
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated."""
+    """Setup of a simulation."""
 
     workers: int
     engine: MockArguments
@@ -48,7 +48,7 @@ class Cluster:
         self._now, self._ranks = 0, setup.engine.dp_size
         self._placing = self._frontend(setup, mode)
         self.engines = [
-            Engine(setup.engine, self.seen, partial(self._told, number), self._ended, setup.skips)
+            Engine(setup.engine, self.seen, partial(self._kv_event, number), self._ended, setup.skips)
             for number in range(setup.workers * self._ranks)
         ]
         """Rank by rank: those of the first worker, of the second, …"""
@@ -91,16 +91,20 @@ class Cluster:
         if due is not None:
             heapq.heappush(self._events, (due, _STEP_ENDS, number))
 
-    def _told(self, number: int, step: KvStep) -> None:
-        """An engine's KV event."""
+    def _kv_event(self, number: int, step: KvStep) -> None:
+        """Follow an engine's KV event."""
         worker, rank = divmod(number, self._ranks)
-        self._placing.told(worker, step._replace(dp_rank=rank) if rank else step)
+        self._placing.follow(worker, step._replace(dp_rank=rank) if rank else step)
 
     def _engine(self, placed: Placed) -> int:
-        """Where a request goes: the rank that was chosen, else the worker's least busy one, as a worker does."""
+        """Return where a request goes: the rank that was chosen, else the worker's least busy one, as a worker does."""
         first, rank = placed.worker * self._ranks, placed.dp_rank
         if rank is None:
-            rank = min(range(self._ranks), key=lambda one: self.engines[first + one].burden) if self._ranks > 1 else 0
+            rank = (
+                min(range(self._ranks), key=lambda candidate: self.engines[first + candidate].burden)
+                if self._ranks > 1
+                else 0
+            )
         return first + rank
 
     def _come(self, number: int) -> None:
@@ -128,6 +132,6 @@ class Cluster:
         self._follow(self._calls[job.number])
 
     def _follow(self, call: Call) -> None:
-        """The next turn of its session."""
+        """Send the next turn of its session."""
         if call.next >= 0:
             heapq.heappush(self._events, (self._now + self._calls[call.next].delay, _COMES, call.next))

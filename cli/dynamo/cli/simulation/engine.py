@@ -56,7 +56,7 @@ class SimulatedRequest:
 
 
 class Seen:
-    """What clients saw, added up."""
+    """Figures that clients saw, added up."""
 
     def __init__(self) -> None:
         self.first = array("q")
@@ -87,11 +87,11 @@ class Engine:
 
     @property
     def burden(self) -> tuple[int, int]:
-        """How busy it is, to be compared."""
+        """Return how busy it is, to be compared."""
         return self.stepper.scheduler.burden
 
     def submit(self, job: SimulatedRequest, names: list[int], tail: list[int], now: int) -> None:
-        """A request comes; a step that is under way is not touched by it."""
+        """Take a request; a step that is under way is not touched by it."""
         self.stepper.scheduler.add_named(job, names, tail)
         if self._step is None:
             self._begin(now)
@@ -100,7 +100,7 @@ class Engine:
             self._quiet, self.due = 0, self._start + self._length
 
     def end(self) -> None:
-        """The step is over, at `due`: tokens, and the next one."""
+        """End the step, which is over at `due`: tokens, and the next one."""
         step, now = self._step, self.due
         assert step is not None
         assert now is not None
@@ -125,7 +125,7 @@ class Engine:
         self.due = now + (self._quiet + 1) * self._length
 
     def _pass(self, count: int) -> None:
-        """So many quiet steps are over."""
+        """Skip so many quiet steps."""
         if count:
             assert self._step is not None
             self.stepper.skip(self._step, count)
@@ -156,9 +156,9 @@ class Engine:
         self._seen.first.append(now - job.sent)
         self._seen.tokens_cached += cached
 
-    def _preempted(self, step: Step[SimulatedRequest], told: set[Sequence[SimulatedRequest]], now: int) -> None:
-        """Somebody was sent back to the queue, with this step's token or without."""
+    def _preempted(self, step: Step[SimulatedRequest], producing: set[Sequence[SimulatedRequest]], now: int) -> None:
+        """Note who was sent back to the queue, with this step's token or without."""
         for sequence in step.plan.producing:
             job = sequence.owner
             if not sequence.running and not job.answer.over and job.first != _NEVER and job.waits_since == _NEVER:
-                job.waits_since = now if sequence in told else self._start
+                job.waits_since = now if sequence in producing else self._start

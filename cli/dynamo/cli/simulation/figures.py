@@ -35,7 +35,7 @@ class Figures:
 
 
 def figures(mode: str, cluster: Cluster, began: int) -> Figures:
-    """The figures of a cluster whose calls have ended, the first of which came at `began`."""
+    """Return the figures of a cluster whose calls have ended, the first of which came at `began`."""
     seen = cluster.seen
     first = [(value, 1) for value in sorted(seen.first)]
     gaps = sorted(seen.gaps.items())
@@ -52,7 +52,10 @@ def figures(mode: str, cluster: Cluster, began: int) -> Figures:
 
 
 def percentile(counted: Sequence[tuple[int, int]], percent: float) -> int:
-    """The value below which `percent` lies (nearest rank), of `(value, how often)` in ascending order; 0 for none."""
+    """Return the value below which `percent` lies (nearest rank), of `(value, how often)` in ascending order.
+
+    0 for none.
+    """
     total = sum(count for _, count in counted)
     rank, passed = max(1, -(-total * percent // 100)), 0
     for value, count in counted:
@@ -66,24 +69,27 @@ _COLUMNS = ("router", "requests", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "hi
 
 
 def table(results: Iterable[Figures]) -> str:
-    """For people: a line for each mode, columns aligned; refusals and preemptions below, where there are any."""
+    """Lay the figures out for people: a line for each mode, columns aligned.
+
+    Refusals and preemptions below, where there are any.
+    """
     results = list(results)
-    rows = [_COLUMNS, *(_row(one) for one in results)]
+    rows = [_COLUMNS, *(_row(figures) for figures in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines += [
-        f"{one.mode}: {one.preemptions:,} times a request was sent back to the queue for want of KV blocks"
-        for one in results
-        if one.preemptions
+        f"{figures.mode}: {figures.preemptions:,} times a request was sent back to the queue for want of KV blocks"
+        for figures in results
+        if figures.preemptions
     ]
     if results and results[0].refused:
         lines.append(f"{results[0].refused:,} prompts are longer than the engine takes, and were refused")
     return "\n".join(lines)
 
 
-def _row(one: Figures) -> tuple[str, ...]:
-    times = (one.ttft_p50_ms, one.ttft_p99_ms, one.itl_p50_ms, one.itl_p99_ms)
+def _row(figures: Figures) -> tuple[str, ...]:
+    times = (figures.ttft_p50_ms, figures.ttft_p99_ms, figures.itl_p50_ms, figures.itl_p99_ms)
     return (
-        one.mode, f"{one.requests:,}", *(f"{value:,.2f}" for value in times),
-        f"{one.hit_ratio:.3f}", f"{one.tokens_per_second:,.0f}",
+        figures.mode, f"{figures.requests:,}", *(f"{value:,.2f}" for value in times),
+        f"{figures.hit_ratio:.3f}", f"{figures.tokens_per_second:,.0f}",
     )  # fmt: skip

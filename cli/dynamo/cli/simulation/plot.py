@@ -24,7 +24,7 @@ def save_plot(file: Path, first: Mapping[str, Sequence[int]]) -> None:
 
 
 def plot(first: Mapping[str, Sequence[int]]) -> str:
-    """The SVG: milliseconds to the right, in powers of ten, and the share of the requests upwards."""
+    """Draw the SVG: milliseconds to the right, in powers of ten, and the share of the requests upwards."""
     known = {mode: values for mode, values in first.items() if values}
     low = math.floor(min((_power(values[0]) for values in known.values()), default=0.0))
     high = max(low + 1, math.ceil(max((_power(values[-1]) for values in known.values()), default=1.0)))
@@ -65,7 +65,7 @@ def _frame(low: int, high: int) -> list[str]:
 
 
 def _line(mode: str, values: Sequence[int], low: int, high: int, number: int) -> list[str]:
-    """Its share of requests at each of some hundred places, and its name."""
+    """Return its share of requests at each of some hundred places, and its name."""
     count = len(values)
     ranks = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)})
     points = " ".join(f"{_x(_power(values[at]), low, high):.1f},{_y((at + 1) / count):.1f}" for at in ranks)

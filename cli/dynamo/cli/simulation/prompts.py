@@ -30,13 +30,13 @@ class Prompts:
         self._blocks = lru_cache(_REMEMBERED)(self._hashed)
 
     def prompt(self, call: Call) -> tuple[list[int], list[int]]:
-        """The names of its whole blocks, and the tokens after them."""
+        """Return the names of its whole blocks, and the tokens after them."""
         whole, rest = divmod(call.tokens_in, self._block_size)
         blocks = [name for number in call.ids for name in self._blocks(number)]
         return sequence_hashes(blocks[:whole]), [call.ids[-1]] * rest
 
     def answer(self, call: Call, number: int, length: int) -> list[int]:
-        """The tokens of its answer; those that the trace doesn't name are those of request `number` alone."""
+        """Return the tokens of its answer; those that the trace doesn't name are those of request `number` alone."""
         tokens: list[int] = []
         if call.output_ids is not None:
             tokens += [call.ids[-1]] * min(length, -call.tokens_in % self._id_tokens)
@@ -45,7 +45,7 @@ class Prompts:
         return tokens + [_LAST_TOKEN - number] * (length - len(tokens))
 
     def _hashed(self, number: int) -> Sequence[int]:
-        """The hashes of an id's blocks."""
+        """Return the hashes of an id's blocks."""
         return tuple(block_hashes([number] * self._block_size, self._block_size)) * (
             self._id_tokens // self._block_size
         )

@@ -24,10 +24,10 @@ class Placed(Protocol):
     """Of the worker; None: it chooses."""
 
     def prefilled(self) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
 
     def close(self) -> None:
-        """It ended."""
+        """Note that it ended."""
 
 
 class Placing(Protocol):
@@ -35,8 +35,8 @@ class Placing(Protocol):
 
     def place(self, number: int, names: list[int], tokens: int) -> Placed: ...
 
-    def told(self, worker: int, step: KvStep) -> None:
-        """A worker's KV event."""
+    def follow(self, worker: int, step: KvStep) -> None:
+        """Take a worker's KV event."""
 
 
 class _KvPlaced:
@@ -67,7 +67,7 @@ class KvPlacing:
         ticket = KvAttempt(number, self._router, Prompt(names, tokens), self._clock)
         return _KvPlaced(ticket, ticket.place(self._workers))
 
-    def told(self, worker: int, step: KvStep) -> None:
+    def follow(self, worker: int, step: KvStep) -> None:
         self._router.apply(worker, step)
 
 
@@ -80,7 +80,7 @@ class _Counted:
         self._candidate, self.worker = candidate, candidate.id
 
     def prefilled(self) -> None:
-        """Nothing that these modes look at."""
+        """Do nothing that these modes look at."""
 
     def close(self) -> None:
         self._candidate.open_streams -= 1
@@ -97,5 +97,5 @@ class PlainPlacing:
         self._turn += 1
         return _Counted(select(self._mode, self._candidates, load, self._turn, self._random))
 
-    def told(self, worker: int, step: KvStep) -> None:
-        """Nobody listens."""
+    def follow(self, worker: int, step: KvStep) -> None:
+        """Do nothing: nobody listens."""

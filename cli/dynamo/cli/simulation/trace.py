@@ -58,7 +58,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 def read_trace(file: Path, block: int, limit: int | None = None) -> list[Call]:
-    """The calls of a trace with `block` tokens to a hash id, the first `limit` of them; raises `TraceError`."""
+    """Read the calls of a trace with `block` tokens to a hash id, the first `limit` of them; raises `TraceError`."""
     try:
         with file.open("rb") as lines:
             return calls(parse(lines, block, str(file)), limit)
@@ -67,7 +67,10 @@ def read_trace(file: Path, block: int, limit: int | None = None) -> list[Call]:
 
 
 def parse(lines: Iterable[bytes], block: int, name: str) -> Iterator[TraceLine]:
-    """Lines one by one; raises `TraceError` naming the line and what is wrong with it. Blank ones are passed over."""
+    """Read lines one by one; raises `TraceError` naming the line and what is wrong with it.
+
+    Blank ones are passed over.
+    """
     decode = msgspec.json.Decoder(TraceLine).decode
     for number, text in enumerate(lines, 1):
         if not text.strip():
@@ -94,8 +97,8 @@ def _wrong(line: TraceLine, block: int) -> str | None:
 
 
 def calls(lines: Iterable[TraceLine], limit: int | None = None) -> list[Call]:
-    """Lines as calls, sessions chained; raises `TraceError` where there is none."""
-    found: list[Call] = []
+    """Make lines calls, sessions chained; raises `TraceError` where there is none."""
+    calls: list[Call] = []
     last: dict[str | int, int] = {}
     for line in islice(lines, limit):
         delay = round((line.delay or 0) * _NS_PER_MS)
@@ -103,19 +106,19 @@ def calls(lines: Iterable[TraceLine], limit: int | None = None) -> list[Call]:
         before = None
         if line.session_id is not None:
             before = last.get(line.session_id)
-            last[line.session_id] = len(found)
+            last[line.session_id] = len(calls)
         chained = before is not None and line.delay is not None
         if before is not None and chained:
-            found[before].next = len(found)
-        found.append(
+            calls[before].next = len(calls)
+        calls.append(
             Call(
                 None if chained else at, delay, line.input_length, line.output_length,
                 array("I", line.hash_ids), None if line.output_hash_ids is None else array("I", line.output_hash_ids),
             )
         )  # fmt: skip
-    if not found:
+    if not calls:
         raise TraceError("the trace is empty")
-    return found
+    return calls
 
 
 def write_trace(file: Path, lines: Iterable[TraceLine]) -> int:

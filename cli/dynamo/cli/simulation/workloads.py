@@ -20,7 +20,7 @@ SMALL_BLOCK: Final = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """What conversations of a workload are like; lengths in tokens."""
+    """Shape of a workload's conversations; lengths in tokens."""
 
     block: int
     """Tokens of a hash id."""
@@ -61,7 +61,7 @@ SHAPES: Final[dict[str, Shape]] = {
 
 
 def generate(name: str, requests: int, per_second: float, seed: int) -> Iterator[TraceLine]:
-    """`requests` lines of a workload in the order in which conversations begin, `per_second` of these on average."""
+    """Yield `requests` lines in the order in which conversations begin, `per_second` of these on average."""
     shape, random = SHAPES[name], Random(f"{name}/{seed}")
     fresh = itertools.count()
     length = -(-shape.opening_tokens // shape.block)

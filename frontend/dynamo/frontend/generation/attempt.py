@@ -46,7 +46,7 @@ class Attempt:
     def __init__(
         self, owner: AttemptOwner, scope: RequestScope, models: ModelSet, hints: Hints, suspect: bytes | None = None
     ) -> None:
-        """`suspect` is the digest of a request that may take workers down; None for any other."""
+        """Begin an attempt; `suspect` is the digest of a request that may take workers down, None for any other."""
         self._owner, self._scope, self._models, self._hints = owner, scope, models, hints
         self._suspect = suspect
         self._in_session = False

@@ -31,7 +31,7 @@ class MigrationState:
     def __init__(
         self, request: AnyRequest, settings: MigrationSettings, on_long: Callable[[], object] = lambda: None
     ) -> None:
-        """`on_long` is called once, where prompt and answer have become longer than the settings allow."""
+        """Begin; `on_long` is called once, where prompt and answer have become longer than the settings allow."""
         self._made, self._on_long = array("q"), on_long
         self._room = 0
         self.barred = ""
@@ -66,7 +66,10 @@ class MigrationState:
         self._on_long()
 
     def rest(self, request: AnyRequest) -> PreprocessedRequest | None:
-        """`request` for what comes after those that came since it was sent; None where it can't go on elsewhere."""
+        """Return `request` for what comes after those that came since it was sent.
+
+        None where it can't go on elsewhere.
+        """
         if self.barred or not isinstance(request, PreprocessedRequest):
             return None
         return rest_of(request, self.take())

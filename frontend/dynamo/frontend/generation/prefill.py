@@ -141,7 +141,7 @@ class PrefillStage:
         self, models: ModelSet, index: int, request: PreprocessedRequest, scope: RequestScope, *,
         hand: Hand, worker_died: WorkerDied,
     ) -> None:  # fmt: skip
-        """`hand` hears in time what the second part needs."""
+        """Begin the stage; `hand` hears in time what the second part needs."""
         ends = msgspec.structs.replace(request.stop_conditions, max_tokens=1, min_tokens=None)
         self._request = msgspec.structs.replace(request, stop_conditions=ends)
         self._models, self._index, self._scope, self._hand = models, index, scope, hand

@@ -41,7 +41,7 @@ class Opener(Protocol):
 
 
 class Listener(Protocol[ChoiceT]):
-    """Who wants the text. Called on the loop, never after `finished` or `failed` of that choice."""
+    """Listener that wants the text. Called on the loop, never after `finished` or `failed` of that choice."""
 
     def text(self, choice: ChoiceT, text: str) -> None: ...
 
@@ -56,7 +56,7 @@ class Listener(Protocol[ChoiceT]):
 
 
 class RequestScope(msgspec.Struct):
-    """What the choices of one request share."""
+    """State that the choices of one request share."""
 
     models: ModelSet
     opener: Opener

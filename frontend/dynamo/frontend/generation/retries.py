@@ -56,7 +56,10 @@ class Retries:
     def __init__(
         self, owner: RetryOwner, index: int, request: AnyRequest, scope: RequestScope, migration: MigrationState | None
     ) -> None:
-        """`index` is the choice's among those of its request; `migration` None: once begun, it goes on nowhere."""
+        """Begin; `index` is the choice's among those of its request.
+
+        Where `migration` is None, it goes on nowhere once it has begun.
+        """
         self._owner, self._index, self._request, self._scope = owner, index, request, scope
         self._migration = migration
         self._progress = Attempts(migrations_left=scope.migration.limit)

@@ -28,7 +28,7 @@ _LOST: Final = (Disconnected, StreamIncomplete, EngineShutdown, FirstTokenTimeou
 
 
 class Attempts(msgspec.Struct):
-    """How far one choice has got."""
+    """Attempts of one choice: how far it has got."""
 
     made: int = 0
     """Since the last wait for all instances, or the last migration."""

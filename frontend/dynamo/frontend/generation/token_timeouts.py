@@ -51,7 +51,7 @@ class Watched(Protocol):
 
 
 class _Mark(msgspec.Struct):
-    """How far an attempt was when it was last seen to get on."""
+    """Mark of how far an attempt was when it was last seen to get on."""
 
     start: int
     tokens: int
@@ -59,7 +59,7 @@ class _Mark(msgspec.Struct):
 
 
 class Progress:
-    """Who is how far; without clock and timer. Bounded by the attempts that are open."""
+    """Progress of attempts, without clock and timer. Bounded by the attempts that are open."""
 
     def __init__(self, limits: TokenLimits) -> None:
         self._limits = limits
@@ -106,7 +106,7 @@ class TokenWatch:
         self._due = 0.0
 
     def __len__(self) -> int:
-        """Attempts that are looked at."""
+        """Count attempts that are looked at."""
         return len(self._progress)
 
     def enter(self, attempt: Watched) -> None:

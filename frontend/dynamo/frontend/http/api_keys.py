@@ -78,7 +78,7 @@ class ApiKeys:
             raise InvalidArgument(f"--api-keys-file {path}: {_why(error)}") from None
 
     def caller(self, fields: Fields) -> bytes | None:
-        """Who asks: a name for the key that it shows, which isn't the key; None where none of them is known."""
+        """Return a name for the key that the caller shows, which isn't the key; None where none of them is known."""
         self._look()
         for key in keys_of(fields):
             digest = self._digest(key)

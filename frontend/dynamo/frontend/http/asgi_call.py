@@ -37,7 +37,7 @@ class Exchange:
         """The route gave up on this client, which reads too slowly."""
 
     async def receive(self) -> dict[str, Any]:
-        """ASGI's: the body, and then the end of the connection."""
+        """Return ASGI's messages: the body, and then the end of the connection."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -45,7 +45,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """ASGI's: the head, then pieces."""
+        """Take ASGI's messages: the head, then pieces."""
         if self._gone:
             return
         if message["type"] == "http.response.start":
@@ -59,17 +59,17 @@ class Exchange:
             self._over.set()
 
     def abort(self) -> None:
-        """The route cuts the connection."""
+        """Cut the connection, as the route asks."""
         self.cut = True
         self._over.set()
 
     def leave(self) -> None:
-        """The client is gone: the route sees a disconnect, and frees the engine."""
+        """Leave: the client is gone, the route sees a disconnect, and frees the engine."""
         self._gone = True
         self._over.set()
 
     def scope(self, metadata: Iterable[tuple[str, Any]], peer: str, request_id: str, seconds: float | None) -> Any:
-        """ASGI's, with the metadata of the call as headers, and its time limit."""
+        """Return ASGI's scope, with the metadata of the call as headers, and its time limit."""
         headers = {
             name: value.encode() if isinstance(value, str) else bytes(value)
             for name, value in metadata

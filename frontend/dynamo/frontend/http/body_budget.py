@@ -25,7 +25,7 @@ _OF_ONE_CALLER: Final = 0.75
 
 
 class Share(msgspec.Struct):
-    """What one body takes of the budget."""
+    """Share of the budget that one body takes."""
 
     caller: bytes
     bytes: int
@@ -69,7 +69,7 @@ class BodyBudget:
         self._admit()
 
     def give_back(self, share: Share) -> None:
-        """The body is gone; giving back twice changes nothing."""
+        """Give back a body that is gone; giving back twice changes nothing."""
         self.shrink(share, 0)
 
     def _fits(self, share: Share) -> bool:

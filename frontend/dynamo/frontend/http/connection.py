@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from dynamo.frontend.errors import ApiError, overloaded
+from dynamo.frontend.http.chunked_answer import opener, writer
 from dynamo.frontend.http.connection_shares import State
 from dynamo.frontend.http.cors import Headers
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
@@ -35,12 +35,6 @@ _SPARED: Final = 3
 _SMALL_CHUNKS: Final = 512
 _CHUNK_BYTES: Final = 64
 """A body may have so many chunks, and one more for so many bytes that came: each is a call of the parser."""
-_CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
-"""What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-_UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no header's value may hold."""
-_LAST_CHUNK: Final = b"0\r\n\r\n"
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
@@ -86,15 +80,6 @@ class LingeringTransport:
         """Close once what is held has been written."""
         self.ends = True
         self.when_written(self._close)
-
-
-def _complete(cycle: RequestResponseCycle) -> None:
-    """Note, as uvicorn's `send` does, that an answer is whole."""
-    cycle.response_complete = True
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
 
 
 class Connection(BoundedProtocol):
@@ -201,59 +186,10 @@ class Connection(BoundedProtocol):
             self._linger()
 
     def opener(self, send: Any) -> Callable[[int, Headers, bytes, bool], bool]:
-        """What writes the head of a chunked answer and its first chunk, as `send` would, without what that looks for.
-
-        It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
-        """
-        cycle, flow = send.__self__, self.flow
-
-        def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
-            if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
-                return False
-            lines = [STATUS_LINE[status]]
-            for name, value in (*cycle.default_headers, *headers):
-                if name in _FRAMING:
-                    return False
-                lines.append(b"%b: %b\r\n" % (name, value))
-            if _UNFIT.search(b"".join([value for _, value in headers])):
-                return False
-            if not cycle.keep_alive:
-                lines.append(b"connection: close\r\n")
-            lines.append(b"transfer-encoding: chunked\r\n\r\n")
-            if data:
-                lines += (b"%x\r\n" % len(data), data, b"\r\n")
-            cycle.response_started = cycle.chunked_encoding = True
-            cycle.waiting_for_100_continue = False
-            if last:
-                lines.append(_LAST_CHUNK)
-            cycle.transport.write(b"".join(lines))
-            if last:
-                _complete(cycle)
-            return True
-
-        return begin
+        return opener(send.__self__, self.flow)
 
     def writer(self, send: Any) -> Callable[..., bool]:
-        """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
-
-        With a second argument it is the last one; without that, an empty chunk would end the answer. It says False, and
-        writes nothing, where the client has no room or the answer is not a chunked one.
-        """
-        cycle, flow, write = send.__self__, self.flow, self.transport.write
-
-        def chunk(data: bytes, last: bool = False) -> bool:
-            if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
-                return False
-            size = len(data)
-            head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
-            if last:
-                write(b"".join((head, data, b"\r\n", _LAST_CHUNK)) if data else _LAST_CHUNK)
-                _complete(cycle)
-            else:
-                write(b"".join((head, data, b"\r\n")))
-            return True
-
-        return chunk
+        return writer(send.__self__, self.flow, self.transport.write)
 
     def abort(self) -> None:
         """Cut the connection now, whatever is still unsent."""
@@ -279,7 +215,10 @@ class Connection(BoundedProtocol):
 
     @property
     def halfway(self) -> bool:
-        """A request is coming, or has come and waits in the kernel: it is answered before the connection ends."""
+        """Tell whether a request is coming, or has come and waits in the kernel.
+
+        It is answered before the connection ends.
+        """
         if self.deaf or self.transport.is_closing():
             return False
         return (self.phase is Phase.HEADERS and self._begun) or (not self.flow.read_paused and self.unread)
@@ -302,7 +241,7 @@ class Connection(BoundedProtocol):
         return chosen is not None
 
     def _turn_away(self) -> None:
-        """One connection too many: tell it so, whatever it would ask."""
+        """Turn one connection too many away: tell it so, whatever it would ask."""
         self.server_state.crowd.leave(self)
         self.server_state.metrics.rejected(CONNECTIONS_FULL)
         self._told_to_go(f"this frontend has {self.server_state.limits.connections} connections already")
@@ -348,7 +287,10 @@ class Connection(BoundedProtocol):
             self._late("headers")
 
     def _not_its_fault(self) -> bool:
-        """What is late may be here: nobody reads it, since requests before it come first, or the loop stood still."""
+        """Tell whether what is late may be here.
+
+        Nobody reads it, since requests before it come first, or the loop stood still.
+        """
         if self.flow.read_paused:
             return True
         self._spared += 1

@@ -89,7 +89,7 @@ class Crowd(Generic[C]):
             group.waiting[who] = None
 
     def candidates(self, newcomer: C) -> Iterator[C]:
-        """Who could make room for `newcomer`, the best first; none: nobody can."""
+        """Yield who could make room for `newcomer`, the best first; none: nobody can."""
         own = self._of[newcomer]
         groups = [own]
         if self._share is None or own.count <= self._share:

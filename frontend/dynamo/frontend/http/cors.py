@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 Headers = list[tuple[bytes, bytes]]
 _EXPOSED = (b"access-control-expose-headers", b"x-request-id, retry-after")
-_METHODS = (b"access-control-allow-methods", b"GET, POST, OPTIONS")
+_METHODS = (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS")
 
 
 class Cors:
@@ -24,7 +24,7 @@ class Cors:
 
     @classmethod
     def of(cls, origins: Sequence[str]) -> Cors | None:
-        """None where no origin may."""
+        """Return the origins' rule; None where no origin may."""
         cors = cls(origins)
         return cors if cors._origins else None
 

@@ -42,7 +42,7 @@ def is_local(scope: Scope) -> bool:
 
 
 def no_key(was_shown: bool) -> ApiError:
-    """401, as OpenAI has it; the key isn't repeated."""
+    """Return 401, as OpenAI has it; the key isn't repeated."""
     if was_shown:
         text = "Incorrect API key provided. Ask whoever runs this server for one that is known here."
     else:
@@ -57,7 +57,10 @@ class Guard:
         self._keys, self._public = keys, public
 
     def look(self, scope: Scope) -> ApiError | None:
-        """Why a request isn't answered; None: it is. Where keys are asked for, its caller is its key from now on."""
+        """Return why a request isn't answered; None: it is.
+
+        Where keys are asked for, its caller is its key from now on.
+        """
         if is_private(scope):
             return None
         path, keys = scope["path"], self._keys

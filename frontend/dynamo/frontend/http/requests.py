@@ -59,7 +59,7 @@ def timeout_seconds(scope: Scope) -> float | None:
 
 
 def check_json(scope: Scope) -> None:
-    """415 for a body that says it is something else; none said counts as JSON, as curl users expect."""
+    """Raise 415 for a body that says it is something else; none said counts as JSON, as curl users expect."""
     kind = header(scope, b"content-type")
     if kind is None:
         return

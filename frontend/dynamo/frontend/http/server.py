@@ -115,12 +115,15 @@ class HttpServer:
 
     @property
     def asked(self) -> float:
-        """When the last request for a model came after `drain`, by the loop's clock; minus infinity: none did."""
+        """Return when the last request for a model came after `drain`, by the loop's clock.
+
+        Minus infinity: none did.
+        """
         return self._state.asked
 
     @property
     def running(self) -> int:
-        """Requests that are being answered."""
+        """Count requests that are being answered."""
         return len(self._state.tasks)
 
     async def _idle(self, grace: float) -> bool:
@@ -137,7 +140,7 @@ class HttpServer:
 
     @property
     def _coming(self) -> bool:
-        """A request is on its way in."""
+        """Tell whether a request is on its way in."""
         return any(cast("Connection", one).halfway for one in [*self._state.connections])
 
     async def _accept_rest(self) -> None:

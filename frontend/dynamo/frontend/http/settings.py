@@ -38,7 +38,7 @@ class ClientTimeouts:
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Who may ask what."""
+    """Access: who may ask what."""
 
     api_keys_file: str = setting(
         "", "File with the keys that callers must show, one a line; read again when it changes. Empty: no keys.",
@@ -72,7 +72,7 @@ class TlsSettings:
 
     @property
     def scheme(self) -> str:
-        """`http` or `https`."""
+        """Return `http` or `https`."""
         return "https" if self.cert_path else "http"
 
     def problem(self) -> str | None:

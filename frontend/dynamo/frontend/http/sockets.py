@@ -21,7 +21,10 @@ def connections_of_each(wanted: int | None, files: int | None, ports: int) -> in
 
 
 def most_connections() -> int | None:
-    """As many as this process may open files for, less what else it opens; None where nobody says."""
+    """Count connections: as many as this process may open files for, less what else it opens.
+
+    None where nobody says.
+    """
     try:
         import resource
     except ImportError:  # not there on Windows

@@ -39,7 +39,7 @@ class TlsListener:
         full: Callable[[int], bool], seconds: float, shutdown_seconds: float,
         hit: Callable[[str], None], refused: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """`full` is told how many handshakes are under way; `hit` and `refused` count what became of some."""
+        """Listen; `full` hears how many handshakes are under way, `hit` and `refused` count what became of some."""
         self._sock, self._context, self._connection = sock, context, connection
         self._full, self._hit, self._refused = full, hit, refused
         self._seconds, self._shutdown_seconds = seconds, shutdown_seconds
@@ -71,7 +71,7 @@ class TlsListener:
         self._loop.add_reader(self._sock, self._accept)
 
     def _accept(self) -> None:
-        """One at a time: the loop comes back while there are more."""
+        """Accept one at a time: the loop comes back while there are more."""
         try:
             client, _ = self._sock.accept()
         except OSError as error:  # nobody there any more, or too many files are open

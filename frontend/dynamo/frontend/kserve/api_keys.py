@@ -19,12 +19,15 @@ Metadata = Iterable[tuple[str, Any]]
 
 
 def fields_of(metadata: Metadata) -> list[tuple[bytes, bytes]]:
-    """Metadata of a call as HTTP's header fields. Pure."""
+    """Return metadata of a call as HTTP's header fields. Pure."""
     return [(name.encode(), value.encode() if isinstance(value, str) else bytes(value)) for name, value in metadata]
 
 
 def with_caller(keys: ApiKeys | None, metadata: Metadata) -> Metadata:
-    """Metadata whose caller is the key that was shown, where keys are asked for; the key itself goes no further."""
+    """Return metadata whose caller is the key that was shown, where keys are asked for.
+
+    The key itself goes no further.
+    """
     if keys is None:
         return metadata
     metadata = list(metadata)

@@ -37,7 +37,7 @@ def is_ready(pool: ModelPool, name: str) -> bool:
 
 
 def metadata(pool: ModelPool, name: str) -> Any:
-    """Its `ModelMetadataResponse`; `ApiError` where there is none."""
+    """Return a model's `ModelMetadataResponse`; `ApiError` where there is none."""
     served = _found(pool, name)
     answer = messages.ModelMetadataResponse(name=served, versions=[VERSION], platform=PLATFORM)
     for tensors, described in ((answer.inputs, _INPUTS), (answer.outputs, _OUTPUTS)):
@@ -47,7 +47,7 @@ def metadata(pool: ModelPool, name: str) -> Any:
 
 
 def configuration(pool: ModelPool, name: str) -> Any:
-    """Its `ModelConfigResponse`; likewise."""
+    """Return a model's `ModelConfigResponse`; likewise."""
     config = messages.ModelConfig(name=_found(pool, name), platform=PLATFORM, backend=PLATFORM)
     for tensor, (_, kind), length in _INPUTS:
         config.input.add(name=tensor, data_type=kind, dims=[length], optional=tensor != TEXT_INPUT)
@@ -58,7 +58,10 @@ def configuration(pool: ModelPool, name: str) -> Any:
 
 
 def index(pool: ModelPool, ready: bool) -> Any:
-    """The models that give completions, as `RepositoryIndexResponse`; `ready`: only those that can be asked now."""
+    """Return the models that give completions, as `RepositoryIndexResponse`.
+
+    `ready`: only those that can be asked now.
+    """
     answer = messages.RepositoryIndexResponse()
     listed: dict[str, str] = {}
     for models in pool.sets():

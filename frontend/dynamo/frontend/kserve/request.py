@@ -129,7 +129,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _decoded(name: str, text: str) -> Any:
-    """JSON in a text; it is read on the event loop, so it is small."""
+    """Decode JSON in a text; it is read on the event loop, so it is small."""
     if len(text) > LONGEST_JSON:
         raise bad_request(f"{name}: {len(text)} characters, but at most {LONGEST_JSON} are taken here.", name)
     raw = text.encode()

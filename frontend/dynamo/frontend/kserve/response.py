@@ -18,7 +18,7 @@ _DONE: Final = b"[DONE]"
 
 
 class Piece(msgspec.Struct):
-    """What one write of a stream says."""
+    """Piece: what one write of a stream says."""
 
     text: str = ""
     finish_reason: str | None = None
@@ -33,7 +33,7 @@ def whole(asked: Asked, body: bytes) -> Any:
 
 
 def piece(events: bytes) -> Piece:
-    """Server-sent events, put together: a client that reads slowly gets fewer and longer ones."""
+    """Put server-sent events together: a client that reads slowly gets fewer and longer ones."""
     result, texts = Piece(), []
     for event in events.split(b"\n\n"):
         data = event.removeprefix(_DATA)

@@ -58,7 +58,7 @@ class GrpcServer:
 
     @property
     def asked(self) -> float:
-        """When the last request for a model came, by the loop's clock; minus infinity: none did."""
+        """Return when the last request for a model came, by the loop's clock; minus infinity: none did."""
         return self._service.asked
 
     @property
@@ -99,7 +99,7 @@ class GrpcServer:
 
 
 def _options(settings: FrontendSettings, most: int | None) -> list[tuple[str, int]]:
-    """Bounds of connections, calls and messages, and pings that find clients which are gone without a word."""
+    """Bound connections, calls and messages, and set the pings that find clients which are gone without a word."""
     half = max(1, round(settings.write_timeout_secs * 500))
     bounds = [] if most is None else [("grpc.max_allowed_incoming_connections", most)]
     return [
@@ -137,7 +137,7 @@ def _bound(server: Any, settings: FrontendSettings) -> str:
 
 
 def _credentials(tls: TlsSettings) -> Any:
-    """The files have been read by HTTP's part, which says what is wrong with one."""
+    """Return the credentials; HTTP's part has read the files, and says what is wrong with one."""
     pair = (Path(tls.key_path).read_bytes(), Path(tls.cert_path).read_bytes())
     authority = tls.client_ca_cert_path
     return grpc.ssl_server_credentials(

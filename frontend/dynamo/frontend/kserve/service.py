@@ -58,12 +58,12 @@ class InferenceService:
 
     @property
     def tasks(self) -> TaskOwner:
-        """Theirs."""
+        """Return the frontend's tasks."""
         return self._tasks
 
     @property
     def asked(self) -> float:
-        """When the last request came, by the loop's clock."""
+        """Return when the last request came, by the loop's clock."""
         return self._asked
 
     def handlers(self) -> Any:

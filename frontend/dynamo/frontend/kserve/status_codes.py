@@ -35,7 +35,10 @@ class Slow(Refusal):
 
 
 def code_of(status: int, reason: str | None = None) -> str:
-    """The gRPC code of an HTTP status; `reason` is the error's own code, which tells too much work from no worker."""
+    """Return the gRPC code of an HTTP status.
+
+    `reason` is the error's own code, which tells too much work from no worker.
+    """
     if status == 503 and reason in OVERLOAD:
         return "RESOURCE_EXHAUSTED"
     return _CODES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")

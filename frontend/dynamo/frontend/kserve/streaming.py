@@ -41,7 +41,7 @@ class Streaming:
     """Answers the requests of one stream call, one after the other."""
 
     def __init__(self, ask: Ask, context: Any, halt: asyncio.Event, waits: Waits, hit: Callable[[str], None]) -> None:
-        """`hit` counts a time limit that ended something."""
+        """Begin; `hit` counts a time limit that ended something."""
         self._ask, self._context, self._halt, self._waits, self._hit = ask, context, halt, waits, hit
         self._running: dict[asyncio.Task[None], str] = {}
         self._refusal: Exception | None = None
@@ -52,7 +52,7 @@ class Streaming:
         """The last one; gRPC goes on with it though nobody waits for it any more."""
 
     async def run(self) -> None:
-        """Until the client has no more requests and all are answered; raises what refuses one."""
+        """Answer until the client has no more requests and all are answered; raises what refuses one."""
         halting = asyncio.ensure_future(self._halt.wait())
         try:
             while (request := await self._next(halting)) is not None:

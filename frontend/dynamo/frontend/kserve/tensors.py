@@ -18,7 +18,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class _Kind(NamedTuple):
-    """How a datatype is written."""
+    """Kind of a datatype: how it is written."""
 
     contents: str
     """The field of `InferTensorContents`; empty: it has none."""
@@ -40,7 +40,10 @@ _KINDS: Final = {
 
 
 def inputs(request: Any) -> Iterator[tuple[Any, bytes | None]]:
-    """The input tensors of a `ModelInferRequest`, each with its packed elements (None: they stand in the tensor)."""
+    """Yield the input tensors of a `ModelInferRequest`, each with its packed elements (None.
+
+    They stand in the tensor).
+    """
     packed = request.raw_input_contents
     if packed and len(packed) != len(request.inputs):
         raise bad_request(
@@ -52,7 +55,10 @@ def inputs(request: Any) -> Iterator[tuple[Any, bytes | None]]:
 
 
 def value(tensor: Any, packed: bytes | None, datatypes: tuple[str, ...] = ()) -> Value:
-    """Its only element; `ApiError` where the tensor is of none of `datatypes` (any), has another shape or is broken."""
+    """Return the tensor's only element.
+
+    `ApiError` where it is of none of `datatypes` (any), has another shape or is broken.
+    """
     name, kind = tensor.name, _KINDS.get(tensor.datatype)
     if kind is None or (datatypes and tensor.datatype not in datatypes):
         wanted = " or ".join(datatypes or _KINDS)

@@ -83,7 +83,7 @@ class ConcurrencyLimiter:
 
 
 def caller_of(scope: Scope) -> bytes:
-    """Who asks: a tenant, else a key, else an address. Nobody checks keys here: that is a gateway's work."""
+    """Name the caller: a tenant, else a key, else an address. Nobody checks keys here: that is a gateway's work."""
     for name in _CALLER_HEADERS:
         if given := header(scope, name):
             return given

@@ -82,7 +82,10 @@ class Suspects:
             )
 
     def excluded(self, digest: bytes, there: Collection[InstanceKey]) -> set[InstanceKey]:
-        """Workers that it may not go to now: only one has it at a time, and not one that tries another suspect."""
+        """Return workers that it may not go to now.
+
+        Only one has it at a time, and not one that tries another suspect.
+        """
         suspect = self.kept.get(digest)
         if suspect is None:
             return set()
@@ -145,7 +148,10 @@ def _size(request: AnyRequest) -> int:
 
 
 def digest_of(request: AnyRequest) -> bytes:
-    """The same for a client's second try and for each choice of a body: seeds and what routing adds don't count."""
+    """Return a digest, the same for a client's second try and for each choice of a body.
+
+    Seeds and what routing adds don't count.
+    """
     if isinstance(request, PreprocessedRequest):
         options = msgspec.structs.replace(request.sampling_options, seed=None)
         request = msgspec.structs.replace(

@@ -190,6 +190,6 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _look(running: asyncio.Future[Any]) -> None:
-    """What nobody waits for may fail without a word."""
+    """Look at what nobody waits for: it may fail without a word."""
     if not running.cancelled():
         running.exception()

@@ -38,6 +38,31 @@ class ConcurrencyLimits:
 
 
 @dataclass(frozen=True)
+class StoredResponsesSettings:
+    """What POST /v1/responses may keep."""
+
+    ttl: float = setting(
+        3600.0, "Seconds that a response of /v1/responses is kept after its last use, in one process's memory; 0: none "
+        "is kept.", env="DYN_STORED_RESPONSES_TTL_SECS", name="stored_responses_ttl_secs",
+    )  # fmt: skip
+    max_count: int = setting(
+        4096, "Responses that are kept.", env="DYN_STORED_RESPONSES_MAX_COUNT", name="stored_responses_max_count"
+    )
+    max_mb: float = setting(
+        64.0, "MB of responses and their inputs that are kept.", env="DYN_STORED_RESPONSES_MAX_MB",
+        name="stored_responses_max_mb",
+    )  # fmt: skip
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.max_mb * 1024 * 1024)
+
+    def problem(self) -> str | None:
+        """Return why these limits can't hold, in one sentence; None where they can."""
+        return out_of_range(self, "ttl", "max_mb") or out_of_range(self, "max_count", least=1)
+
+
+@dataclass(frozen=True)
 class TokenLimits:
     """Seconds that a worker may say nothing; None: as long as it likes."""
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from dynamo.frontend.errors import ApiError, bad_request
-from dynamo.frontend.openai.request_structs import KINDS, MAX_VALUES, SIZE, WHOLE_BODY
+from dynamo.frontend.openai.request_structs import MAX_VALUES, SIZE, WHOLE_BODY
 
 MAX_DEPTH: Final = 64
 MAX_CONTAINERS: Final = 65_536
@@ -47,7 +48,7 @@ _PAIR: Final = 12
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How many parts a JSON text has, outside of its strings."""
+    """Shape of a JSON text: how many parts it has, outside of its strings."""
 
     depth: int
     """At most `MAX_DEPTH` + 1, which stands for more."""
@@ -128,6 +129,7 @@ def _depth(brackets: bytes) -> int:
     return MAX_DEPTH + 1
 
 
+@cache
 def sizes_of(kind: type[msgspec.Struct]) -> dict[str, int]:
     """Return the bytes that each field may have; 0: as many as the body."""
     made = msgspec.inspect.type_info(kind)
@@ -146,7 +148,6 @@ def _sizes(kind: msgspec.inspect.Type) -> Iterable[int]:
         yield from _sizes(kind.type)
 
 
-_SIZES: Final[dict[type[Struct], dict[str, int]]] = {kind: sizes_of(kind) for kind in KINDS}
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -179,7 +180,7 @@ def decode(raw: bytes, kind: type[Struct] | None = None) -> dict[str, Any]:
     """Return the body as a dict, or a 400 that says where it is no JSON, or what there is too much of."""
     check_shape(raw)
     if kind is not None and len(raw) > SMALL:
-        check_sizes(raw, _SIZES[kind])
+        check_sizes(raw, sizes_of(kind))
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

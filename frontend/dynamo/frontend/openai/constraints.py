@@ -132,7 +132,7 @@ class Forced(msgspec.Struct, frozen=True):
 
 
 class Parsing(msgspec.Struct, frozen=True):
-    """How the answers to one request are parsed."""
+    """Parsing of the answers to one request."""
 
     make: Callable[[], Parser]
     """For each choice anew."""

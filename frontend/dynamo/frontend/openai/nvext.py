@@ -27,7 +27,7 @@ class SessionControl(Struct):
 
 
 class AgentHints(Struct):
-    """How urgent a request is, where requests wait; `osl` and `speculative_prefill` are accepted and not used."""
+    """Hints how urgent a request is, where requests wait; `osl` and `speculative_prefill` are accepted and not used."""
 
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     strict_priority: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
@@ -36,7 +36,7 @@ class AgentHints(Struct):
 
 
 class RouterConfigOverride(Struct, frozen=True, forbid_unknown_fields=True):
-    """How mode kv weighs for this request; what isn't named is as the flags say."""
+    """Weights of mode kv for this request; what isn't named is as the flags say."""
 
     overlap_score_credit: Weight | None = None
     prefill_load_scale: Weight | None = None

@@ -6,7 +6,8 @@ FastAPI lists its own routes; the plain ASGI ones are added here, and what every
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,8 +20,20 @@ from dynamo.frontend.openai.request_structs import (
 )
 
 Json = dict[str, Any]
+
+
+class Described(NamedTuple):
+    """What an API says of its routes; `openapi.py` has chat's, completions' and embeddings' own."""
+
+    bodies: Mapping[str, tuple[type[msgspec.Struct], str, str]]
+    """By their path: the body, a summary and a tag."""
+    narrower: Mapping[str, Mapping[str, Json]]
+    rules: Mapping[str, Sequence[Json]]
+    streams: Sequence[str]
+
+
 _REF: Final = "#/components/schemas/{name}"
-_BODIES: Final = {
+_BODIES: Final[dict[str, tuple[type[msgspec.Struct], str, str]]] = {
     "/v1/chat/completions": (ChatRequest, "Answer a conversation, whole or as server-sent events", "chat"),
     "/v1/completions": (CompletionRequest, "Continue prompts, whole or as server-sent events", "completions"),
     "/v1/embeddings": (EmbeddingsRequest, "Turn texts, or their tokens, into vectors", "embeddings"),
@@ -144,6 +157,7 @@ _RULES: Final[dict[str, list[Json]]] = {
     ],
 }  # fmt: skip
 """What fields may say together. schemathesis makes no requests of more alternatives than some twenty."""
+_OPENAI: Final = Described(_BODIES, _NARROWER, _RULES, ("/v1/chat/completions", "/v1/completions"))
 _ERRORS: Final = {
     "400": "The request is wrong; `param` names the field",
     "401": "Keys are asked for, and no known one was shown",
@@ -167,15 +181,17 @@ _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""
 
 
-def describe(openapi: Json) -> Json:
+def describe(openapi: Json, *others: Described) -> Json:
     """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
-    _, components = msgspec.json.schema_components([kind for kind, _, _ in _BODIES.values()], ref_template=_REF)
+    parts = [_OPENAI, *others]
+    bodies = {path: body for part in parts for path, body in part.bodies.items()}
+    _, components = msgspec.json.schema_components([kind for kind, _, _ in bodies.values()], ref_template=_REF)
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own are of errors that are never given
     schemas.update(components)
     schemas["Error"] = _ERROR
-    _narrow(schemas)
-    for path, (kind, summary, tag) in _BODIES.items():
+    _narrow(schemas, parts)
+    for path, (kind, summary, tag) in bodies.items():
         operation = openapi["paths"].setdefault(path, {}).setdefault("post", {})
         operation["requestBody"] = {
             "required": True,
@@ -185,18 +201,21 @@ def describe(openapi: Json) -> Json:
             operation |= {"summary": summary, "tags": [tag], "operationId": path.strip("/").replace("/", "_")}
     for path, methods in openapi["paths"].items():
         for method, operation in methods.items():
-            operation["responses"] = _responses(path, method, "requestBody" in operation)
+            streams = any(path in part.streams for part in parts)
+            operation["responses"] = _responses(path, method, method == "post", streams)
     return openapi
 
 
-def _narrow(schemas: Json) -> None:
+def _narrow(schemas: Json, parts: Sequence[Described]) -> None:
+    narrower = {name: rules for part in parts for name, rules in part.narrower.items()}
+    together = {name: rules for part in parts for name, rules in part.rules.items()}
     own = schemas["ChatRequest"]["properties"]
     for name, schema in schemas.items():
         fields = schema.get("properties", {})
         if name == "Nvext":  # what older clients say there is taken, and said where it belongs
             for field in fields.keys() & own.keys():
                 del fields[field]
-        for field, rule in _NARROWER.get(name, {}).items():
+        for field, rule in narrower.get(name, {}).items():
             if field in fields:
                 kept = {key: fields[field][key] for key in ("default", "description") if key in fields[field]}
                 fields[field] = rule | kept
@@ -204,11 +223,11 @@ def _narrow(schemas: Json) -> None:
             for kind in fields[field].get("anyOf", ()):
                 if kind.get("type") == "object":
                     kind.update(_KEYS_OF[field])
-        if name in _RULES:
-            schema["allOf"] = _RULES[name]
+        if name in together:
+            schema["allOf"] = together[name]
 
 
-def _responses(path: str, method: str, has_body: bool) -> Json:
+def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
     error = {"application/json": {"schema": {"$ref": _REF.format(name="Error")}}}
     statuses = {*_EVERYWHERE, *(_OF_BODIES if has_body else ())}
     if path not in _OPEN:
@@ -219,13 +238,13 @@ def _responses(path: str, method: str, has_body: bool) -> Json:
     answers = {status: {"description": text, "content": error} for status, text in texts.items()}
     if path == "/health":
         answers["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
-    return {"200": {"description": "The answer", "content": _whole(path)}, **answers}
+    return {"200": {"description": "The answer", "content": _whole(path, streams)}, **answers}
 
 
-def _whole(path: str) -> Json:
+def _whole(path: str, streams: bool) -> Json:
     if (kind := _KINDS.get(path)) is not None:
         return {kind: {"schema": {"type": "string"}}}
     whole: Json = {"application/json": {"schema": _OBJECT}}
-    if path in ("/v1/chat/completions", "/v1/completions"):
+    if streams:
         whole["text/event-stream"] = {"schema": {"type": "string"}}
     return whole

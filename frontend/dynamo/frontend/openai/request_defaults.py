@@ -15,7 +15,7 @@ from dynamo.runtime.errors import InvalidArgument
 
 
 class RequestDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """None: as the route does without. `null` in a request is left out, too."""
+    """Defaults of requests; None: as the route does without. `null` in a request is left out, too."""
 
     model: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None

@@ -51,7 +51,7 @@ Tools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS, ex
 
 
 class StreamOptions(Struct):
-    """What a stream carries beside its text."""
+    """Options of a stream: what it carries beside its text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -68,7 +68,7 @@ class Message(Struct):
 
 
 class Sampling(Struct, kw_only=True):
-    """What chats and completions share."""
+    """Fields that chats and completions share."""
 
     model: Name
     stream: bool | None = None
@@ -169,6 +169,3 @@ class DetokenizeRequest(Struct, kw_only=True):
 
     model: Name
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]
-
-
-KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)

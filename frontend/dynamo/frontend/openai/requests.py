@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from dynamo.frontend.openai.body import NOTHING, SMALL, shape_of
 from dynamo.frontend.openai.constraints import check_guided, check_tool_choice, packed
 from dynamo.frontend.openai.nvext import Nvext
 from dynamo.frontend.openai.request_structs import (
-    KINDS,
     ChatRequest,
     CompletionRequest,
     EmbeddingsRequest,
@@ -82,7 +82,7 @@ def read_embeddings(body: dict[str, Any]) -> tuple[EmbeddingsRequest, list[Input
 
 
 def convert(body: dict[str, Any], kind: type[Any]) -> Any:
-    """`body` as a struct, or a 400 that names the field."""
+    """Return `body` as a struct, or a 400 that names the field."""
     take_whole_prompt(body)
     try:
         return msgspec.convert(body, kind)
@@ -106,7 +106,7 @@ def take_whole(body: dict[str, Any], refused: str) -> bool:
 
 
 def take_whole_prompt(body: dict[str, Any]) -> None:
-    """The same for token ids of a prompt, whose type msgspec doesn't know."""
+    """Take the same for token ids of a prompt, whose type msgspec doesn't know."""
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not {float, list}.isdisjoint(map(type, prompt)):
         _take(body, "prompt")
@@ -148,7 +148,7 @@ def _hoist(body: dict[str, Any], kind: type[Struct]) -> None:
     """Move what `nvext` says of sampling to the top level, where it is checked."""
     nvext = body.get("nvext")
     if isinstance(nvext, dict):
-        for name in IN_NVEXT & nvext.keys() & _KNOWN[kind]:
+        for name in IN_NVEXT & nvext.keys() & _known(kind):
             if body.get(name) is None:
                 body[name] = nvext[name]
 
@@ -191,7 +191,7 @@ _calls_of = attrgetter("tool_calls")
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    """Templates read the arguments of calls as JSON: bound what all of them together are made of."""
+    """Bound what the arguments of calls are made of, all together: templates read them as JSON."""
     texts = [text for message in messages for call in message.tool_calls or () if (text := _arguments(call))]
     if sum(map(len, texts)) <= SMALL:
         return
@@ -273,11 +273,11 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
-    """Fields of `body` that nothing here knows; their names are cut."""
+    """Return the fields of `body` that nothing here knows; their names are cut."""
     nvext = body.get("nvext")
-    if nvext is None and _KNOWN[kind].issuperset(body):
+    if nvext is None and _known(kind).issuperset(body):
         return []
-    unknown = sorted(body.keys() - _KNOWN[kind])
+    unknown = sorted(body.keys() - _known(kind))
     if isinstance(nvext, dict):
         unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
     return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]
@@ -288,9 +288,11 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     names = list(unknown)
     hints = []
     for name in names:
-        near = get_close_matches(name, _KNOWN[kind], n=1)
+        near = get_close_matches(name, _known(kind), n=1)
         hints.append(f"{name} (did you mean {near[0]}?)" if near else name)
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
 
 
-_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in KINDS}
+@cache
+def _known(kind: type[Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)

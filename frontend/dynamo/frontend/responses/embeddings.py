@@ -108,7 +108,7 @@ class Embedding:
 
 
 class Waiting:
-    """What becomes of one request: told by routing, by its gate, and by a frontend that leaves."""
+    """Wait of one request: what becomes of it is told by routing, by its gate, and by a frontend that leaves."""
 
     def __init__(self) -> None:
         self.over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class Waiting:
 
 
 def answer(model: str, vectors: Sequence[bytes], prompt_tokens: int, *, as_base64: bool) -> Iterator[bytes]:
-    """OpenAI's answer in parts, so that a large one is never whole in memory."""
+    """Yield OpenAI's answer in parts, so that a large one is never whole in memory."""
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors):
         comma = b"," if index else b""

@@ -30,7 +30,7 @@ def entries(ids: list[int], extras: dict[str, Any] | None, offsets: list[int]) -
 
 
 def chat_logprobs(tokenizer: Tokenizer, rows: list[Entry], top: int) -> dict[str, Any]:
-    """`choices[].logprobs` of a chat answer."""
+    """Return `choices[].logprobs` of a chat answer."""
     content = []
     for token, logprob, others, _ in rows:
         alternatives = [_one(tokenizer, int(other), float(lp)) for other, lp in others[:top]]
@@ -46,7 +46,7 @@ def _one(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 def completion_logprobs(
     tokenizer: Tokenizer, rows: list[tuple[int, float | None, list[list[Any]], int]], top: int
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a completion answer; an echoed prompt's first token has none."""
+    """Return `choices[].logprobs` of a completion answer; an echoed prompt's first token has none."""
     texts = [_text(tokenizer, token) for token, _, _, _ in rows]
     tops = []
     for (_, logprob, others, _), text in zip(rows, texts, strict=True):

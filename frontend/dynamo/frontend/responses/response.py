@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ STREAM_HEADERS: Headers = [
 
 
 class Identity(msgspec.Struct):
-    """What every chunk of one answer repeats."""
+    """Identity of an answer, which every chunk repeats."""
 
     id: str
     created: int
@@ -53,7 +54,7 @@ class Identity(msgspec.Struct):
 
 
 class ResponseOptions(msgspec.Struct):
-    """What was asked of the answer's form."""
+    """Form of the answer, as it was asked for."""
 
     chat: bool
     choices: int
@@ -72,7 +73,7 @@ class ResponseOptions(msgspec.Struct):
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
 
 
-class Response:
+class Response(ABC):
     """Common to both: counting choices, usage, the first token's time and failure."""
 
     def __init__(
@@ -92,6 +93,20 @@ class Response:
         self._begun = False
         self._seen = [False] * options.choices
         self._logprobs = None if options.logprobs is None else Logprobs(options)
+
+    @abstractmethod
+    def text(self, choice: Choice, text: str) -> None:
+        """Take text of a choice."""
+
+    @abstractmethod
+    def tokens(
+        self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
+    ) -> None:
+        """Take text as `text` does, where log probabilities were asked for."""
+
+    @abstractmethod
+    def finished(self, choice: Choice) -> None:
+        """Hear that a choice is over."""
 
     def forget(self) -> None:
         """Let go of the choices, which hold this answer: the request is over."""
@@ -151,13 +166,21 @@ class Response:
         self.cancel()
         if isinstance(error, DeadlineExceeded):
             error = self._too_late(error)  # says whose limit it was
-        self.error = name_field(to_api_error(error), self.options.chat)
+        self.error = self._named(to_api_error(error))
         if self._begun:
-            self._output.append(error_event(self.error.body()))
+            self._output.append(self._failure(self.error))
         else:
             own = [(name.encode(), value.encode()) for name, value in self.error.headers]
             self._whole(self.error.status, self.error.body(), own)
         self._end()
+
+    def _named(self, error: ApiError) -> ApiError:
+        """Return the error as this API says it."""
+        return name_field(error, self.options.chat)
+
+    def _failure(self, error: ApiError) -> bytes:
+        """Return the last bytes of a stream that was begun, and fails."""
+        return error_event(error.body())
 
     def _begin(self) -> None:
         self._begun = True
@@ -175,7 +198,7 @@ class Response:
 
 
 def _envelope(who: Identity, kind: str) -> bytes:
-    """`data: {…,"choices":` of one answer."""
+    """Return `data: {…,"choices":` of one answer."""
     head = {
         "id": who.id, "object": kind, "created": who.created, "model": who.model,
         "system_fingerprint": who.fingerprint,

@@ -49,7 +49,7 @@ class ClientConnection(Protocol):
 
 
 class PlainWire:
-    """For callers of the app without a socket (tests, a chat in the same process)."""
+    """Wire for callers of the app without a socket (tests, a chat in the same process)."""
 
     def __init__(self, abort: Callable[[], None] | None) -> None:
         self._abort = abort
@@ -58,7 +58,7 @@ class PlainWire:
         return []
 
     def release(self, held: list[bytes]) -> None:
-        """Nothing is held."""
+        """Release nothing: nothing is held."""
 
     def opener(self, send: Send) -> Callable[[int, Headers, bytes, bool], bool]:
         return lambda status, headers, data, last: False

@@ -83,7 +83,7 @@ def _body(model: str, thresholds: Thresholds) -> dict[str, Any]:
 
 
 def _permit(services: Services, request: Request) -> None:
-    """A threshold of 0 refuses everybody, so whoever may ask for tokens may not set it; raises the 403."""
+    """Raise the 403: a threshold of 0 refuses everybody, so whoever may ask for tokens may not set it."""
     if services.settings.access.open_admin_api:
         return
     if not is_local(request.scope):

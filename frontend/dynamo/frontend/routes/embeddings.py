@@ -121,7 +121,7 @@ class _Job(Job):
     async def _route(
         self, scope: Scope, request: EmbeddingsRequest, inputs: int, turn: Turn | None = None
     ) -> tuple[ModelSet, Hints]:
-        """Where it goes, as far as is known before its tokens are."""
+        """Return where it goes, as far as is known before its tokens are."""
         services = self._services
         hints = read_hints(scope, request.nvext, services.settings.sessions.ttl is not None)
         if hints.asks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from random import getrandbits
 from typing import Any
 
@@ -19,7 +20,7 @@ from dynamo.frontend.http.requests import Receive, Scope
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
-from dynamo.frontend.openai.constraints import constrained, forced_by, parsing_of
+from dynamo.frontend.openai.constraints import Parsing, constrained, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
 from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
@@ -47,7 +48,7 @@ class GenerateRoute(Route):
         self._chat = chat
 
     def job(self, rid: str, headers: Headers) -> Job:
-        return _Job(self._services, self._chat, rid, headers)
+        return GenerateJob(self._services, self._chat, rid, headers)
 
 
 def _seed(seed: int | None, choice: int) -> dict[str, int]:
@@ -55,11 +56,11 @@ def _seed(seed: int | None, choice: int) -> dict[str, int]:
     return {} if seed is None else {"seed": seed + choice}
 
 
-class _Job(Job):
-    """One request on its way."""
+class GenerateJob(Job):
+    """One request on its way. Other APIs read a body of their own into a chat's, and write its events their way."""
 
-    def __init__(self, services: Services, chat: bool, rid: str, headers: Headers) -> None:
-        super().__init__(services, "chat_completions" if chat else "completions", rid, headers)
+    def __init__(self, services: Services, chat: bool, rid: str, headers: Headers, endpoint: str = "") -> None:
+        super().__init__(services, endpoint or ("chat_completions" if chat else "completions"), rid, headers)
         self._chat, self._does = chat, CHAT if chat else COMPLETIONS
         self.output: ResponseStream | None = None
         self.answer: Response | None = None
@@ -84,7 +85,7 @@ class _Job(Job):
         """Read, check and start; False where that was all. The body is let go of: an answer may take long."""
         services = self._services
         raw = await self._intake.read(scope, receive)
-        if len(raw) > LARGE_BODY:
+        if self._is_large(raw):
             models, hints, requests, options = await self._in_threads(scope, raw)
         else:
             body, request = self._understand(raw)
@@ -105,6 +106,10 @@ class _Job(Job):
         )  # fmt: skip
         self._start(models, requests, options, self._intake.deadline, hints)
         return True
+
+    def _is_large(self, raw: bytes) -> bool:
+        """Tell whether reading it takes too long for the event loop."""
+        return len(raw) > LARGE_BODY
 
     async def _in_threads(self, scope: Scope, raw: bytes) -> tuple[ModelSet, Hints, list[Made], ResponseOptions]:
         """Read a large request: all work of its size is done in a thread, in turn."""
@@ -128,7 +133,7 @@ class _Job(Job):
     async def _route(
         self, scope: Scope, request: ChatRequest | CompletionRequest, turn: Turn | None = None
     ) -> tuple[ModelSet, Hints]:
-        """Where it goes, as far as is known before its tokens are."""
+        """Return where it goes, as far as is known before its tokens are."""
         services = self._services
         hints = read_hints(scope, request.nvext, services.settings.sessions.ttl is not None)
         models = await self._find(request.model, openai.answers(request), self._does, turn)
@@ -174,9 +179,9 @@ class _Job(Job):
     def _text_requests(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any], options: ResponseOptions
     ) -> list[Made]:
-        """For an engine that takes text: the body as it came, once per prompt and choice."""
+        """Make the requests for an engine that takes text: the body as it came, once per prompt and choice."""
         if request.logprobs:
-            text = "logprobs: this model's engine takes text and gives none."
+            text = "logprobs: this model's engine takes text and gives no log probabilities."
             raise ApiError(400, text, code="unsupported_parameter", param="logprobs")
         if isinstance(request, ChatRequest):
             if forced_by(request.tool_choice) is not None:
@@ -209,11 +214,8 @@ class _Job(Job):
         assert meter is not None
         if hints.tells & FIELDS:
             options.explanation = self._explanation(models, hints)
-        form: type[SseResponse] | type[JsonResponse] = SseResponse if self._kind == "stream" else JsonResponse
         parsing = options.parsing
-        if parsing is not None:
-            form = ParsedStream if self._kind == "stream" else ParsedWhole
-        self.answer = form(
+        self.answer = self._form(parsing)(
             self._identity(models), options, output, services.writer, headers=self._headers, meter=meter,
             first_token=self._first_token, too_late=self._intake.too_late,
         )  # fmt: skip
@@ -237,6 +239,12 @@ class _Job(Job):
             lambda: answer.start(choices), answer.refused, tokens=tokens, deadline=deadline, priority=hints.priority,
             strict_priority=hints.strict_priority,
         ), hints)  # fmt: skip
+
+    def _form(self, parsing: Parsing | None) -> Callable[..., Response]:
+        """Return what makes the answer."""
+        if parsing is not None:
+            return ParsedStream if self._kind == "stream" else ParsedWhole
+        return SseResponse if self._kind == "stream" else JsonResponse
 
     def _identity(self, models: ModelSet) -> Identity:
         assert models.model is not None
@@ -271,7 +279,7 @@ class _Job(Job):
         self.ended(200, "")
 
     async def _wait(self, receive: Receive) -> None:
-        """Until the answer has left or the client has."""
+        """Wait until the answer has left or the client has."""
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -120,7 +120,7 @@ class Intake:
             self._services.bodies.give_back(share)
 
     def leave(self) -> None:
-        """Whatever became of it, it counts against no bound any more."""
+        """Leave: whatever became of it, it counts against no bound any more."""
         self.understood()
         if self._slot is not None and self._services.limiter is not None:
             self._services.limiter.leave(self._slot)
@@ -172,13 +172,16 @@ class Route(ABC):
             if job.begun:
                 wire_of(scope).abort()
             else:
-                await respond_error(send, internal(), headers)
+                await respond_error(send, job.answer_to(internal()), headers)
         finally:
             job.leave()
 
 
 def level_of(error: ApiError) -> int:
-    """How loud an answer is in the log: refusals under load are counted, a line for each would only add to it."""
+    """Return how loud an answer is in the log.
+
+    Refusals under load are counted, a line for each would only add to it.
+    """
     if error.code in OVERLOAD:
         return logging.DEBUG
     return logging.INFO if error.status < 500 else logging.WARNING
@@ -224,7 +227,7 @@ class Job(ABC):
         return False
 
     def leave(self) -> None:
-        """Whatever became of it, it counts against no bound any more."""
+        """Leave: whatever became of it, it counts against no bound any more."""
         self._intake.leave()
 
     def _check_wanted(self, scope: Scope) -> None:
@@ -237,7 +240,7 @@ class Job(ABC):
             raise DeadlineExceeded("the request's time limit passed before its prompt was read")
 
     async def _find(self, name: str, answers: int, does: str, turn: Turn | None = None) -> ModelSet:
-        """The model that it names, for so many answers of a kind; while it waits for one, others have the turn."""
+        """Find the model that it names, for so many answers of a kind; while it waits for one, others have the turn."""
         self._model = name  # that it is known shows when it is refused: its bound is reached
         self._intake.to_model(name, answers)
         self._model = UNKNOWN

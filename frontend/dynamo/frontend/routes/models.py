@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from dynamo.frontend.anthropic.models import VERSION, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
@@ -29,8 +30,10 @@ def models_router(services: Services) -> APIRouter:
     pool = services.pool
 
     @router.get("/v1/models", tags=["models"])
-    async def list_models() -> Response:
-        """List the models that can be asked for now."""
+    async def list_models(request: Request) -> Response:
+        """List the models that can be asked for now; in Anthropic's form for its clients."""
+        if VERSION in request.headers:
+            return json_reply(listed([(models.name, models.created) for models in pool.served()]))
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])

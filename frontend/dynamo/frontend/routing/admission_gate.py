@@ -44,7 +44,7 @@ class QueuedRequest(NamedTuple):
 
 
 class Workers(Protocol):
-    """What a gate looks at (`model_set.py`)."""
+    """Workers, as a gate looks at them (`model_set.py`)."""
 
     name: str
 

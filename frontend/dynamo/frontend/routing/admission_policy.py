@@ -62,7 +62,7 @@ class Thresholds:
         return self != NO_THRESHOLDS
 
     def limits(self, total_blocks: int, batched_tokens: int) -> tuple[float, float]:
-        """Blocks and prompt tokens over which a worker with these figures is busy; infinite where none holds."""
+        """Return blocks and prompt tokens over which a worker with these figures is busy; infinite where none holds."""
         blocks = tokens = float("inf")
         if self.active_decode_blocks_threshold is not None and total_blocks:
             blocks = self.active_decode_blocks_threshold * total_blocks
@@ -83,7 +83,7 @@ NO_THRESHOLDS: Final = Thresholds()
 
 @dataclass(frozen=True)
 class QueueOptions:
-    """How a frontend queues in front of routing."""
+    """Options of the queue in front of routing."""
 
     threshold: float | None = setting(
         None, "Requests wait while every worker has more prompt tokens to prefill than this multiple of its "
@@ -131,7 +131,7 @@ class QueueEntry(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """Those that wait, in the order of their turn: at most `limit`, each until its deadline.
+    """Queue of those that wait, in the order of their turn: at most `limit`, each until its deadline.
 
     Orders, as NVIDIA Dynamo's: `fcfs`, a `priority` of n as if it had come n seconds earlier; `lcfs`; `wspt`, few
     tokens and high priority first. A higher `strict_priority` goes before all of them.
@@ -200,7 +200,7 @@ class Queue(Generic[T]):
 
 
 class Verdict(enum.Enum):
-    """What is to happen to a request that comes."""
+    """Verdict on a request that comes."""
 
     GO = "go"
     WAIT = "wait"

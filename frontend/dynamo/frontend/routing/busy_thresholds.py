@@ -83,7 +83,7 @@ class BusyThresholds:
             models.gate = AdmissionGate(models, thresholds, self._queue, self._metrics.meter(models.name), self._clock)
 
     def said_at_start(self, mode: str) -> list[str]:
-        """What somebody who set thresholds should know of them in this router mode; nothing where none are set."""
+        """Say what somebody who set thresholds should know of them in this router mode; nothing where none are set."""
         if mode == "kv" or (not self._default.any and self._queue.threshold is None):
             return []
         return [

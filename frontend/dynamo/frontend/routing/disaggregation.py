@@ -62,7 +62,7 @@ class DisaggSettings:
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a frontend's settings mean."""
+    """Rules that a frontend's settings mean."""
 
     conditional: ConditionalDisagg | None = None
     max_local_prefill_length: int | None = None
@@ -113,7 +113,10 @@ def rules(settings: DisaggSettings, queue_threshold: float | None) -> Rules:
 
 
 def stays(rules: Rules, situation: Situation) -> str:
-    """Why the decode worker should compute the prompt: `short`, `cached` or `busy`; empty: a prefill worker should."""
+    """Say why the decode worker should compute the prompt: `short`, `cached` or `busy`.
+
+    Empty: a prefill worker should.
+    """
     effective = max(0, situation.tokens - situation.cached)
     if rules.max_local_prefill_length is not None and effective <= rules.max_local_prefill_length:
         return "short"
@@ -128,10 +131,12 @@ def stays(rules: Rules, situation: Situation) -> str:
 
 
 def tries_another(error: DynamoException | None, tries: int, left: float | None) -> bool:
-    """Whether another prefill worker should compute it, after `tries` of them have failed; None: it handed nothing out.
+    """Tell whether another prefill worker should compute it, after `tries` of them have failed.
 
-    One that is gone or full says nothing about the next one. An engine's own error would come again, and by then the
-    decode worker can be as far. `left`: seconds until the request's time limit.
+    None: it handed nothing out.
+
+    One that is gone or full says nothing about the next one. An engine's own error would come again, and by then
+    the decode worker can be as far. `left`: seconds until the request's time limit.
     """
     if error is None or not error.retryable or isinstance(error, NoInstances):
         return False

@@ -39,7 +39,7 @@ _MAX_ID: Final = 2**53
 
 
 class Hints(msgspec.Struct):
-    """Of one request."""
+    """Hints of one request."""
 
     instance: int | None = None
     """The worker that it must go to."""
@@ -72,7 +72,10 @@ NO_HINTS: Final = Hints()
 
 
 def read_hints(scope: Scope, nvext: Nvext | None, sessions: bool) -> Hints:
-    """The hints of a request; `sessions`: sessions mean something here. Raises the 400 that names what is wrong."""
+    """Read the hints of a request; `sessions`: sessions mean something here.
+
+    Raises the 400 that names what is wrong.
+    """
     routing = not _ROUTING.isdisjoint(headers_of(scope))
     if nvext is None and not routing and not sessions:
         return NO_HINTS

@@ -85,7 +85,7 @@ class KvAttempt:
 
     @property
     def prompt_blocks(self) -> int:
-        """Whole blocks of its prompt."""
+        """Count the whole blocks of its prompt."""
         return len(self._prompt.hashes)
 
     def watch(self, produced: Callable[[], int]) -> None:
@@ -150,7 +150,7 @@ class KvRouting:
         self, options: KvOptions, block_size: int, random: Random, clock: Callable[[], float],
         sharing: Sharing | None = None,
     ) -> None:  # fmt: skip
-        """`sharing` tells other frontends what is sent."""
+        """Begin; `sharing` tells other frontends what is sent."""
         self.router = KvScheduler(
             block_size, options.weights(), options.temperature, random.random, options.predict_seconds
         )

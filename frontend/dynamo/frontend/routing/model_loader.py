@@ -33,7 +33,7 @@ class Control(Protocol):
 
 
 class LoadedModel(msgspec.Struct):
-    """What answering requests of one card needs."""
+    """Model, with what answering requests of its card needs."""
 
     fingerprint: str
     """`system_fingerprint` of its answers: changes when the card does."""

@@ -197,7 +197,7 @@ class ModelSet:
     def query(
         self, request: PreprocessedRequest | TextRequest, hints: Hints
     ) -> tuple[Worker, KvAttempt | LoadTicket | None]:
-        """Where an attempt would go; nothing is counted, but round-robin's turn passes."""
+        """Return where an attempt would go; nothing is counted, but round-robin's turn passes."""
         candidates, ticket = self._among((), hints), self.ticket(request, hints)
         if isinstance(ticket, KvAttempt):
             ranks = self._ranks(candidates, hints) if self._several else None
@@ -213,7 +213,7 @@ class ModelSet:
         return hints.dp_rank
 
     def most_ranks(self, instance: int | None = None) -> int:
-        """Data-parallel ranks of an instance, or of the one that has most; 0: there is none."""
+        """Count the data-parallel ranks of an instance, or of the one that has most; 0: there is none."""
         return max((worker.ranks for worker in self.workers.values() if instance in (None, worker.id)), default=0)
 
     def figured(self, worker: Worker, figures: dict[str, Any]) -> None:
@@ -256,7 +256,10 @@ class ModelSet:
         return candidates
 
     def _not_busy(self, workers: list[Worker]) -> list[Worker]:
-        """As `Thresholds.busy` of each one's load, but for all at once: a decision has one for every worker."""
+        """Return the workers that aren't busy, as `Thresholds.busy` has it, but for all at once.
+
+        A decision has a load for each.
+        """
         if self.kv is not None:
             if self._several:
                 return [worker for worker in workers if any(self._fits(worker, rank) for rank in range(worker.ranks))]
@@ -279,7 +282,7 @@ class ModelSet:
         return [Rank(worker.id, rank) for worker, rank in pairs]
 
     def _fits(self, worker: Worker, dp_rank: int) -> bool:
-        """One of its ranks is over no threshold, in mode kv."""
+        """Tell whether one of its ranks is over no threshold, in mode kv."""
         now = self._load(worker, dp_rank)
         return now.blocks <= worker.max_blocks and now.prefill_tokens <= worker.max_tokens
 

@@ -83,7 +83,10 @@ class Prefills:
         return key in self._of
 
     def of(self, models: ModelSet, wanted: int | None = None) -> ModelSet | None:
-        """Those of which somebody can be asked now; None: there are none. `wanted`: that instance is among them."""
+        """Return the pool of which somebody can be asked now; None: there are none.
+
+        `wanted`: that instance is among them.
+        """
         return next((pool for pool in self._for(models, wanted) if pool.reachable), None)
 
     def settle(self, sets: Sequence[ModelSet], hints: Hints) -> Hints:
@@ -116,8 +119,10 @@ class Prefills:
                 yield pool
 
     def for_prompt(self, models: ModelSet, request: AnyRequest, hints: Hints) -> tuple[ModelSet | None, str]:
-        """Where a request's prompt goes: to one of a set, or nowhere else than its answer; then, if that was decided
-        and could be otherwise, why."""
+        """Return where a request's prompt goes: to one of a set, or nowhere else than its answer.
+
+        Then, if that was decided and could be otherwise, why.
+        """
         if not isinstance(request, PreprocessedRequest) or request.stop_conditions.max_tokens == 0 or hints.one_worker:
             return None, ""
         # Where nobody can go on with it, the prompt needn't be computed either.
@@ -132,7 +137,7 @@ class Prefills:
         return (None, reason) if reason else (pool, "")
 
     def route(self, models: ModelSet, request: PreprocessedRequest | TextRequest, hints: Hints) -> Route | None:
-        """Where its prompt would go; None: where its answer comes from."""
+        """Return where its prompt would go; None: where its answer comes from."""
         pool, _ = self.for_prompt(models, request, hints)
         if pool is None:
             return None

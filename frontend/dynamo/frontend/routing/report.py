@@ -20,7 +20,7 @@ FIELDS: Final = frozenset({"worker_id", "timing", "routing"})
 
 
 class Route(msgspec.Struct):
-    """Where one attempt goes, and why."""
+    """Route of one attempt, and why."""
 
     instance: int
     mode: str
@@ -34,7 +34,7 @@ class Route(msgspec.Struct):
     cost: float | None = None
 
     def line(self) -> str:
-        """For the log."""
+        """Return the line for the log."""
         rank = "any rank" if self.dp_rank is None else f"rank {self.dp_rank}"
         text = f"instance {self.instance:014x} ({self.instance}) {rank}, {self.reason} (mode {self.mode})"
         if self.cost is None:
@@ -58,7 +58,7 @@ def route_of(
 
 
 class RoutingReport:
-    """What one answer says of itself, per choice; `began` is when the request came, by `clock` and in Unix time."""
+    """Report of one answer on itself, per choice; `began` is when the request came, by `clock` and in Unix time."""
 
     def __init__(
         self, tells: frozenset[str], clock: Callable[[], float], began: tuple[float, float], depth: int
@@ -78,7 +78,7 @@ class RoutingReport:
         self._computed[choice] = route
 
     def first_token(self) -> None:
-        """Of the answer."""
+        """Note the first token of the answer."""
         self._first = self._clock()
 
     def early(self, choice: int) -> dict[str, Any]:
@@ -118,7 +118,10 @@ class RoutingReport:
 
 
 def worker_id(route: Route, computed: Route | None = None) -> dict[str, Any]:
-    """One worker does both parts, unless another computed the prompt; ranks are only said where they are known."""
+    """Return the worker's id: one does both parts, unless another computed the prompt.
+
+    Ranks are only said where they are known.
+    """
     first = computed or route
     return given(
         {

@@ -23,7 +23,7 @@ _SWEPT: Final = 2
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """Whether and how sessions stay with their worker."""
+    """Settings of sessions: whether and how they stay with their worker."""
 
     ttl: int | None = setting(
         None, "Keep requests with one session id on one worker; seconds after which an idle session is forgotten.",
@@ -71,7 +71,10 @@ class Sessions:
         return None if binding is None or self._over(binding, now) else binding.instance
 
     def sent(self, key: Key, instance: int, now: float, *, stays: bool = False) -> None:
-        """A request goes to `instance`. `stays`: the one it is bound to is there, and was only passed over."""
+        """Note that a request goes to `instance`.
+
+        `stays`: the one it is bound to is there, and was only passed over.
+        """
         self._sweep(now)
         binding = self._bindings.get(key)
         if binding is None:
@@ -84,7 +87,7 @@ class Sessions:
             self._bindings.popitem(last=False)
 
     def ended(self, key: Key, now: float, *, closes: bool = False) -> None:
-        """A request that was `sent` is over; `closes`: it was the session's last."""
+        """Note that a request that was `sent` is over; `closes`: it was the session's last."""
         binding = self._bindings.get(key)
         if binding is None:
             return

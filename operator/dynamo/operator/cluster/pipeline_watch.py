@@ -276,7 +276,7 @@ class _KopfRun:
             runner.run(self._run(registry, settings, where))
 
     async def stop(self) -> None:
-        """Asks, then insists; what then still runs is left alone, since it holds nothing that the process needs."""
+        """Ask, then insist; what then still runs is left alone, since it holds nothing that the process needs."""
         for _ in range(2):
             _call(self._loop, self._cancel)
             await asyncio.wait([self.ended], timeout=STOP_SECONDS)

@@ -116,7 +116,7 @@ class StatusWriter:
         return max(0.0, WORDS_SECONDS - (now - last).total_seconds())
 
     async def write(self, body: Object, before: Object, after: Object, now: datetime) -> Object:
-        """Writes the status and, on a transition, an Event; the pipeline as it is then.
+        """Write the status and, on a transition, an Event; returns the pipeline as it is then.
 
         Raises `ApiError` of the former.
         """

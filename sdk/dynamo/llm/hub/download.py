@@ -42,7 +42,7 @@ class Interrupted(Exception):  # noqa: N818 - a fact about the line; nobody's er
 
 
 class Answer(Protocol):
-    """What came for one request."""
+    """Answer to one request."""
 
     @property
     def status(self) -> int: ...
@@ -77,7 +77,7 @@ class RemoteFile:
 
     @property
     def blob(self) -> str:
-        """Its name in the cache."""
+        """Return the file's name in the cache."""
         return self.sha256 or self.git_id
 
     def digest(self) -> Any:
@@ -89,18 +89,18 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file goes."""
+    """Place of a file."""
 
     blob: Path
     lock: Path
 
     @property
     def partial(self) -> Path:
-        """What is there of it so far."""
+        """Return what is there of it so far."""
         return self.blob.with_name(f"{self.blob.name}.incomplete")
 
     def have(self) -> int:
-        """How many bytes are there."""
+        """Return how many bytes are there."""
         for path in (self.blob, self.partial):
             with contextlib.suppress(FileNotFoundError):
                 return path.stat().st_size
@@ -108,18 +108,18 @@ class Place:
 
 
 class Patience:
-    """How long to wait before the next try, and when to give up. Pure."""
+    """Patience: how long to wait before the next try, and when to give up. Pure."""
 
     def __init__(self, tries: int = TRIES, first: float = 0.5) -> None:
         self._tries, self._backoff = tries, Backoff(first, LONGEST_WAIT)
         self._failed = 0
 
     def progressed(self) -> None:
-        """Bytes came: what failed before doesn't count any more."""
+        """Note that bytes came: what failed before doesn't count any more."""
         self._failed = 0
 
     def wait(self, asked: float | None) -> float | None:
-        """Seconds until the next try (the hub's wish within bounds, else doubling from the first), None to give up."""
+        """Return seconds until the next try: the hub's wish within bounds, else twice the last; None: give up."""
         self._failed += 1
         if self._failed >= self._tries:
             return None
@@ -128,7 +128,7 @@ class Patience:
 
 @dataclass
 class DownloadJob:
-    """What the files of one download share."""
+    """Download job: what its files share."""
 
     connection: HubConnection
     progress: Progress
@@ -137,7 +137,7 @@ class DownloadJob:
     patience: Callable[[], Patience] = Patience
 
     def check(self) -> None:
-        """`Cancelled` where it was stopped."""
+        """Raise `Cancelled` where it was stopped."""
         if self.stop.is_set():
             raise Cancelled("the download was stopped; what has come stays, and the next one goes on there")
 
@@ -259,7 +259,7 @@ def _write(handle: int, data: bytes, at: int) -> None:
 
 
 def _begin(file: RemoteFile, answer: Answer, at: int) -> int:
-    """Where the answer begins; refused where it is another file's or leaves something out."""
+    """Return where the answer begins; refuse one that is another file's or leaves something out."""
     begins, total = content_range(answer.status, answer.headers)
     if total is not None and total != file.size:
         raise InvalidArgument(

@@ -42,27 +42,29 @@ def may_pass(error: Exception) -> bool:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Seconds that the hub asks to wait."""
+    """Return seconds that the hub asks to wait."""
     from huggingface_hub import errors
 
     return seconds_of(error.response.headers) if isinstance(error, errors.HfHubHTTPError) else None
 
 
 def describe(error: Exception) -> str:
-    """What went wrong, in few words; not the library's own for an answer, since they hold the address, and that
-    perhaps a password or a signature."""
+    """Return what went wrong, in few words.
+
+    Not the library's own for an answer, since they hold the address, and that perhaps a password or a signature.
+    """
     status = _status(error)
     return f"the hub answers {status}" if status else str(error).partition("\n")[0] or type(error).__name__
 
 
 def seconds_of(headers: Mapping[str, str]) -> float | None:
-    """What `Retry-After` asks for, where it is a number."""
+    """Return what `Retry-After` asks for, where it is a number."""
     asked = headers.get("Retry-After", "")
     return float(asked) if asked.isascii() and asked.isdecimal() else None
 
 
 def _status(error: Exception) -> int | None:
-    """The status of an answer, None where there was none."""
+    """Return the status of an answer, None where there was none."""
     from huggingface_hub import errors
 
     return error.response.status_code if isinstance(error, errors.HfHubHTTPError) else None
@@ -96,7 +98,7 @@ def _unreachable(model: HubModel, error: Exception) -> DynamoException:
 
 
 def _page(model: HubModel) -> str:
-    """Where people look at it; a mirror's password is none of its address."""
+    """Return the page where people look at it; a mirror's password is none of its address."""
     from huggingface_hub import constants
 
     parts = urlsplit(constants.ENDPOINT)
@@ -114,7 +116,7 @@ def _unwritable(model: HubModel, error: OSError) -> DynamoException:
 
 
 def _near_name(model: HubModel) -> str:
-    """A model that was probably meant: of the same name elsewhere, or of the same organisation."""
+    """Return a model that was probably meant: of the same name elsewhere, or of the same organisation."""
     organisation, _, name = model.repo.partition("/")
     candidates = [*_search(author=organisation), *_search(search=name), *_search(search=name[: max(4, len(name) // 2)])]
     by_lower = {repo.lower(): repo for repo in candidates}
@@ -139,13 +141,13 @@ def _search(**how: str) -> list[str]:
 
 
 def _values(listing: Any, name: str) -> list[str]:
-    """That text of each object of a list; mirrors answer in other shapes."""
+    """Return that text of each object of a list; mirrors answer in other shapes."""
     objects = [entry for entry in listing if isinstance(entry, dict)] if isinstance(listing, list) else []
     return [value for entry in objects if isinstance(value := entry.get(name), str)]
 
 
 def _ask(path: str, parameters: dict[str, str]) -> Any:
-    """An answer of the hub, None where it has none: a suggestion is worth no second error."""
+    """Ask the hub; None where it has no answer: a suggestion is worth no second error."""
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers, get_session
 

@@ -149,7 +149,7 @@ def _watch(tasks: Sequence[Future[None]], progress: Progress, teller: Teller) ->
 
 
 def _place(model: HubModel, file: RemoteFile, cache: Path) -> Place:
-    """Where the hub's library keeps a file and its lock."""
+    """Return where the hub's library keeps a file and its lock."""
     folder = f"models--{model.repo.replace('/', '--')}"
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", file.blob):  # it becomes a file name
         raise InvalidArgument(f"the hub names {file.name} by {file.blob[:80]!r}, which is no checksum")
@@ -183,7 +183,7 @@ def _linked(model: HubModel, choice: Choice) -> Path:
 
 
 def _cached(model: HubModel, weights: Weights, why: str) -> Path:
-    """What is there already; `InvalidArgument` where a file of it is missing."""
+    """Return what is there already; `InvalidArgument` where a file of it is missing."""
     from huggingface_hub import errors, snapshot_download
 
     remedy = f"{why}: load it once where the hub can be reached (python -m dynamo.worker.fetch --model-path {model})"
@@ -201,7 +201,10 @@ def _cached(model: HubModel, weights: Weights, why: str) -> Path:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """The names of a snapshot's files: those of the whole tree where the hub's library noted it, else what is there."""
+    """Return the names of a snapshot's files.
+
+    Those of the whole tree where the hub's library noted it, else what is there.
+    """
     noted = folder.parent.parent / "trees" / f"{folder.name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return [str(name) for name in json.loads(noted.read_bytes())["files"]]

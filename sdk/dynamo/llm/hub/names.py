@@ -80,7 +80,7 @@ def parse(source: str) -> HubModel | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to load of a repository."""
+    """Choice of what to load of a repository."""
 
     names: list[str]
     gguf: str | None = None
@@ -106,7 +106,7 @@ def choose(model: HubModel, names: Iterable[str], weights: Weights) -> Choice:
 
 
 def _without_copies(names: list[str]) -> list[str]:
-    """All but the same weights in other forms."""
+    """Return all but the same weights in other forms."""
     left_out: tuple[str, ...] = (*_OTHERS, "*.gguf")
     if any(name.endswith(".safetensors") for name in names):
         left_out += _TORCH

@@ -46,7 +46,7 @@ class State:
 
 
 class Progress:
-    """Where each file of a download is."""
+    """Progress of each file of a download."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Progress:
 
 
 class Terminal(Protocol):
-    """Where a bar is drawn: standard error, mostly."""
+    """Terminal where a bar is drawn: standard error, mostly."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...

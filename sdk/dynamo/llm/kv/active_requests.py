@@ -25,7 +25,7 @@ IDLE = Load()
 
 
 class Loads(NamedTuple):
-    """Of several ranks, for one prompt."""
+    """Loads of several ranks, for one prompt."""
 
     prefill_tokens: list[int]
     blocks: list[int]
@@ -71,11 +71,14 @@ class Activity:
         self._used = KvIndex()
 
     def __len__(self) -> int:
-        """Requests that run."""
+        """Count the requests that run."""
         return len(self._requests)
 
     def add(self, request: str, rank: Rank, hashes: Sequence[int], to_prefill: int) -> None:
-        """It was sent to `rank`: the hashes of its prompt's whole blocks, and how many tokens aren't cached there."""
+        """Note that it was sent to `rank`.
+
+        The hashes of its prompt's whole blocks, and how many tokens aren't cached there.
+        """
         self.free(request)
         busy = self._ranks.setdefault(rank, _Busy())
         fresh = [block_hash for block_hash in hashes if busy.users.setdefault(block_hash, 0) == 0]
@@ -88,13 +91,13 @@ class Activity:
         self._requests[request] = _Request(rank, hashes, to_prefill)
 
     def prefilled(self, request: str) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
         entry = self._requests.get(request)
         if entry is not None:
             self._prefilled(entry)
 
     def grew(self, request: str, blocks: int = 1) -> None:
-        """Its output has filled another block, or so many."""
+        """Note that its output has filled another block, or so many."""
         entry = self._requests.get(request)
         if entry is not None:
             entry.grown += blocks
@@ -103,7 +106,7 @@ class Activity:
             busy.count()
 
     def free(self, request: str) -> None:
-        """It ended; also where that was known already."""
+        """Note that it ended; also where that was known already."""
         entry = self._requests.pop(request, None)
         if entry is None:
             return
@@ -117,25 +120,25 @@ class Activity:
             self._leave(entry.rank)
 
     def drop(self, rank: Rank) -> list[str]:
-        """The rank is gone: its requests, which are no longer counted."""
+        """Drop a rank that is gone; returns its requests, which are no longer counted."""
         requests = [request for request, entry in self._requests.items() if entry.rank == rank]
         for request in requests:
             self.free(request)
         return requests
 
     def ranks_of(self, instance: int) -> list[Rank]:
-        """Its ranks that have requests."""
+        """Return the instance's ranks that have requests."""
         return [rank for rank in self._ranks if rank.instance == instance]
 
     def load(self, rank: Rank) -> Load:
-        """What a rank has to do."""
+        """Return what a rank has to do."""
         busy = self._ranks.get(rank)
         if busy is None:
             return IDLE
         return Load(busy.prefill_tokens, busy.blocks, busy.requests)
 
     def loads(self, ranks: Sequence[Rank], hashes: Sequence[int]) -> Loads:
-        """Of each rank, in their order."""
+        """Return the load of each rank, in their order."""
         get = self._ranks.get
         loads = [get(rank) or _NOTHING for rank in ranks]
         blocks, depths = [busy.blocks for busy in loads], None
@@ -146,7 +149,7 @@ class Activity:
         return Loads([busy.prefill_tokens for busy in loads], blocks, [busy.requests for busy in loads], depths)
 
     def shared(self, hashes: Sequence[int]) -> dict[Rank, int]:
-        """How many of these blocks a rank has in use anyway; ranks with none aren't there."""
+        """Return how many of these blocks a rank has in use anyway; ranks with none aren't there."""
         return self._used.depths(hashes)
 
     def _prefilled(self, entry: _Request) -> None:
@@ -159,7 +162,7 @@ class Activity:
 
 
 def _released(busy: _Busy, hashes: Sequence[int]) -> list[int]:
-    """Blocks that nobody uses any more, now that one user of each of `hashes` is gone."""
+    """Return blocks that nobody uses any more, now that one user of each of `hashes` is gone."""
     freed = []
     for block_hash in hashes:
         busy.users[block_hash] -= 1

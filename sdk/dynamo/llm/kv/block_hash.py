@@ -21,7 +21,7 @@ _link = struct.Struct("<QQ").pack
 
 
 def seed_of(lora_name: str | None = None, cache_namespace: str | None = None) -> int:
-    """The seed of a request's blocks: other adapters and other cache namespaces never share one."""
+    """Return the seed of a request's blocks: other adapters and other cache namespaces never share one."""
     seed = SEED
     if lora_name:
         seed += _xxh3(lora_name.encode(), seed=0)
@@ -38,7 +38,7 @@ def block_hashes(
     media: Sequence[Iterable[int]] = (),
     eagle: bool = False,
 ) -> list[int]:
-    """One hash per whole block of `block_size` tokens, of its own tokens only.
+    """Return one hash per whole block of `block_size` tokens, of its own tokens only.
 
     `media[i]` are the hashes (64 bits) of the images that touch block i. `eagle`: a block is named by one token
     more than it holds, as speculative decoding with EAGLE does. Raises `ValueError` for what isn't a token id.
@@ -79,7 +79,9 @@ def compute_block_hash_for_seq(
     is_eagle: bool | None = None,
     cache_namespace: str | None = None,
 ) -> list[int]:
-    """`block_hashes` under NVIDIA Dynamo's name and with its arguments; equal numbers (tests pin ai-dynamo 1.6.1's).
+    """Return `block_hashes` under NVIDIA Dynamo's name and with its arguments.
+
+    Equal numbers (tests pin ai-dynamo 1.6.1's).
 
     `block_mm_infos` has per block None or `{"mm_objects": [{"mm_hash": int, ...}]}`. Raises `ValueError` for what
     isn't a token id, a block of no tokens, or media of another form.
@@ -95,7 +97,7 @@ compute_block_hash_for_seq_py = compute_block_hash_for_seq
 
 
 def media_hashes(block_mm_infos: Iterable[Mapping[str, Any] | None]) -> list[list[int]]:
-    """The `media` of `block_hashes` from NVIDIA Dynamo's form; raises `ValueError` where it is another one."""
+    """Return the `media` of `block_hashes` from NVIDIA Dynamo's form; raises `ValueError` where it is another one."""
     try:
         return [[item["mm_hash"] & _WRAP for item in info["mm_objects"]] if info else [] for info in block_mm_infos]
     except (KeyError, TypeError) as error:
@@ -111,7 +113,7 @@ def _stride(block_size: int) -> int:
 
 
 def _packed(tokens: Sequence[int]) -> memoryview:
-    """Four bytes a token, little-endian."""
+    """Pack four bytes a token, little-endian."""
     try:
         if isinstance(tokens, list):
             ids = array("I")

@@ -19,7 +19,7 @@ _EVEN: Final = 1e-12
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """How much each term counts."""
+    """Weights of the terms of the cost."""
 
     overlap_credit: float = 1.0
     """Of a block that the rank's cache holds: 1 counts all of its prefill as saved, 0 ignores caches."""
@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
 def costs(
     candidates: Iterable[tuple[Rank, int, int, int, int]], tokens: int, block_size: int, weights: Weights
 ) -> list[float]:
-    """One number for each `Candidate`, lower is better; `tokens` is the prompt's length.
+    """Return one number for each `Candidate`, lower is better; `tokens` is the prompt's length.
 
     Plain tuples will do: a decision has one for every rank.
     """
@@ -74,7 +74,7 @@ def costs(
 
 
 def choose(costs: Sequence[float], temperature: float, draw: Callable[[], float]) -> int:
-    """The index of the choice; `draw` gives a number from 0 up to, but not, 1.
+    """Return the index of the choice; `draw` gives a number from 0 up to, but not, 1.
 
     At temperature 0 the lowest, ties by chance. Else softmax over the costs, scaled to 0..1 first, so that a
     temperature means the same for long prompts and short ones. Raises `ValueError` where there is none.

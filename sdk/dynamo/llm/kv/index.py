@@ -20,7 +20,7 @@ MOST_RANKS: Final = 1 << 10
 
 
 class Rank(NamedTuple):
-    """Who has a KV cache of its own: one data-parallel rank of one worker."""
+    """Rank with a KV cache of its own: one data-parallel rank of one worker."""
 
     instance: int
     dp_rank: int = 0
@@ -77,16 +77,16 @@ class KvIndex:
         """Blocks that were not taken since their rank had as many as it may have already."""
 
     def __len__(self) -> int:
-        """Blocks that are known, each counted once however many hold it."""
+        """Count the blocks that are known, each once however many hold it."""
         return len(self._blocks)
 
     @property
     def ranks(self) -> Iterable[Rank]:
-        """Who is in it."""
+        """Return who is in the index."""
         return self._slots.keys()
 
     def limit(self, instance: int, blocks: int | None) -> None:
-        """How many blocks each rank of an instance may have, from its next slot on; None: `blocks_per_rank`."""
+        """Limit the blocks that each rank of an instance may have, from its next slot on; None: `blocks_per_rank`."""
         if blocks is None:
             self._limits.pop(instance, None)
         else:
@@ -95,7 +95,7 @@ class KvIndex:
     # -- what is told by workers
 
     def store(self, rank: Rank, hashes: Iterable[int]) -> None:
-        """These blocks are in the rank's cache now; what was there already stays."""
+        """Store blocks that are in the rank's cache now; what was there already stays."""
         slot = self._slots.get(rank) or self._new_slot(rank)
         bit, blocks, limit, added = slot.bit, self._blocks, slot.limit, 0
         before, after = 0, bit
@@ -113,7 +113,7 @@ class KvIndex:
         slot.blocks += added
 
     def remove(self, rank: Rank, hashes: Iterable[int]) -> None:
-        """These blocks have left the rank's cache; unknown ones are ignored."""
+        """Remove blocks that have left the rank's cache; unknown ones are ignored."""
         slot = self._slots.get(rank)
         if slot is None:
             return
@@ -128,7 +128,7 @@ class KvIndex:
                     blocks[block_hash] = mask ^ bit
 
     def drop(self, rank: Rank) -> None:
-        """The rank is gone, or its cache was cleared. At once for `find`; `sweep` then frees the memory."""
+        """Drop a rank that is gone, or whose cache was cleared. At once for `find`; `sweep` then frees the memory."""
         slot = self._slots.pop(rank, None)
         if slot is None:
             return
@@ -163,7 +163,10 @@ class KvIndex:
     # -- what the router asks
 
     def find(self, hashes: Iterable[int]) -> list[Match]:
-        """Who holds the longest beginnings of a prompt, longest first; ranks without its first block aren't there."""
+        """Return who holds the longest beginnings of a prompt, longest first.
+
+        Ranks without its first block aren't there.
+        """
         get, held, depth = self._blocks.get, self._live, 0
         matches: list[Match] = []
         for block_hash in hashes:
@@ -181,15 +184,15 @@ class KvIndex:
         return matches
 
     def ranks_in(self, mask: int) -> list[Rank]:
-        """The ranks of a `Match`'s mask."""
+        """Return the ranks of a `Match`'s mask."""
         return [rank for number in _bits(mask) if (rank := self._ranks[number]) is not None]
 
     def depths(self, hashes: Iterable[int]) -> dict[Rank, int]:
-        """`find` by rank: how many blocks of the prompt it holds from the start on."""
+        """Return `find` by rank: how many blocks of the prompt it holds from the start on."""
         return {rank: match.blocks for match in self.find(hashes) for rank in self.ranks_in(match.mask)}
 
     def overlaps(self, hashes: Iterable[int], ranks: Sequence[Rank]) -> list[int]:
-        """`depths` of these ranks, in their order; 0 for those that hold nothing of it."""
+        """Return `depths` of these ranks, in their order; 0 for those that hold nothing of it."""
         matches = self.find(hashes)
         if not matches:
             return [0] * len(ranks)
@@ -210,13 +213,13 @@ class KvIndex:
         return [known.get(rank, 0) for rank in ranks]
 
     def blocks_of(self, rank: Rank) -> Iterator[int]:
-        """All blocks of a rank, in no order; looks at the whole index."""
+        """Yield all blocks of a rank, in no order; looks at the whole index."""
         slot = self._slots.get(rank)
         if slot is not None:
             yield from (block_hash for block_hash, mask in self._blocks.items() if mask & slot.bit)
 
     def count(self, rank: Rank) -> int:
-        """How many blocks a rank holds."""
+        """Return how many blocks a rank holds."""
         slot = self._slots.get(rank)
         return 0 if slot is None else slot.blocks
 
@@ -233,7 +236,7 @@ class KvIndex:
 
 
 def _bits(mask: int) -> list[int]:
-    """The numbers of the bits that are set, ascending."""
+    """Return the numbers of the bits that are set, ascending."""
     text = bin(mask)[:1:-1]
     places, at = [], text.find("1")
     while at >= 0:
@@ -254,7 +257,7 @@ class Predicted:
         """When each block goes; in the order in which they do."""
 
     def sent(self, rank: Rank, hashes: Sequence[int], now: float) -> None:
-        """A prompt with these blocks was sent to `rank`."""
+        """Note that a prompt with these blocks was sent to `rank`."""
         until = self._until.setdefault(rank, {})
         for block_hash in hashes:
             until.pop(block_hash, None)
@@ -262,7 +265,7 @@ class Predicted:
         self._index.store(rank, hashes)
 
     def drop(self, rank: Rank) -> None:
-        """The rank is gone."""
+        """Drop a rank that is gone."""
         self._until.pop(rank, None)
         self._index.drop(rank)
 

@@ -30,7 +30,7 @@ MOST_PARTS: Final = 1 << 16
 
 
 class KvStep(NamedTuple):
-    """What one engine step did to the cache of one rank, by sequence hashes (64 bits)."""
+    """Step of an engine: what it did to the cache of one rank, by sequence hashes (64 bits)."""
 
     stored: Sequence[int]
     removed: Sequence[int] = ()
@@ -71,7 +71,7 @@ decode_step: Final = msgspec.msgpack.Decoder(Step).decode
 
 
 def pack(hashes: Iterable[int]) -> bytes:
-    """Names as they travel."""
+    """Pack hashes as they travel."""
     numbers = array("Q", hashes)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -79,7 +79,7 @@ def pack(hashes: Iterable[int]) -> bytes:
 
 
 def unpack(data: bytes) -> Sequence[int]:
-    """The inverse of `pack`; raises `ValueError` for what isn't whole hashes."""
+    """Read what `pack` wrote; raises `ValueError` for what isn't whole hashes."""
     numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -97,7 +97,7 @@ class Sender:
         self._ranks: dict[int, set[int]] = {}
 
     def __len__(self) -> int:
-        """Blocks of all ranks."""
+        """Count the blocks of all ranks."""
         return sum(map(len, self._ranks.values()))
 
     def step(self, step: KvStep, worker: int, limit: int) -> list[bytes]:
@@ -113,7 +113,7 @@ class Sender:
         return [self._message(piece, worker) for piece in _pieces(step, room)]
 
     def beat(self, worker: int) -> bytes:
-        """What to send now and then while nothing happens."""
+        """Return what to send now and then while nothing happens."""
         return _encode(Step(VERSION, worker, self.seq, beat=True))
 
     def snapshot(self, body: Any, limit: int) -> Part:
@@ -136,7 +136,7 @@ class Sender:
 
 
 def _pieces(step: KvStep, room: int) -> Iterator[KvStep]:
-    """The step in steps of at most `room` hashes, removals first."""
+    """Yield the step in steps of at most `room` hashes, removals first."""
     if len(step.stored) + len(step.removed) <= room:
         yield step
         return

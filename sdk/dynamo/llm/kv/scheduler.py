@@ -28,7 +28,7 @@ class Prompt(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Where a request goes, and why."""
+    """Decision where a request goes, and why."""
 
     rank: Rank
     overlap_blocks: int
@@ -58,11 +58,14 @@ class KvScheduler:
         """How many data-parallel ranks an instance has, of those with several."""
 
     def prompt(self, tokens: Sequence[int], seed: int = SEED) -> Prompt:
-        """Names a prompt's blocks; raises `ValueError` for what isn't a token id."""
+        """Hash a prompt's blocks; raises `ValueError` for what isn't a token id."""
         return Prompt(sequence_hashes(block_hashes(tokens, self.block_size, seed=seed)), len(tokens))
 
     def ranks(self, instances: Sequence[int]) -> Sequence[Rank]:
-        """Where requests to these instances go; made anew only when they are others than those asked for last."""
+        """Return where requests to these instances go.
+
+        Made anew only when they are others than those asked for last.
+        """
         if instances != self._instances:
             self._instances, several = instances, self.spread
             if several:
@@ -74,7 +77,10 @@ class KvScheduler:
         return self._ranks
 
     def has_ranks(self, instance: int, count: int) -> None:
-        """An instance has so many data-parallel ranks, each with a cache of its own; one where this isn't said."""
+        """Note how many data-parallel ranks an instance has, each with a cache of its own.
+
+        One where this isn't said.
+        """
         if count != self.spread.get(instance, 1):
             self.spread.pop(instance, None)
             if count > 1:
@@ -97,7 +103,7 @@ class KvScheduler:
         return decision
 
     def query(self, prompt: Prompt, ranks: Sequence[Rank], weighing: tuple[Weights, float] | None = None) -> Decision:
-        """What `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
+        """Return what `place` would choose now; nothing is counted. Raises `ValueError` where there is no rank."""
         weights, temperature = weighing or (self._weights, self._temperature)
         hashes = prompt.hashes
         overlaps = self.index.overlaps(hashes, ranks)
@@ -114,22 +120,22 @@ class KvScheduler:
         return Decision(ranks[chosen], overlaps[chosen], prices[chosen] + len(hashes), left, chosen)
 
     def prefilled(self, request: str) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
         self.activity.prefilled(request)
 
     def ended(self, request: str) -> None:
-        """It is over; also where that was said already."""
+        """Note that it is over; also where that was said already."""
         self.activity.free(request)
 
     def follow(self, instance: int, blocks: int | None = None) -> None:
-        """It says itself what it caches from now on: `blocks` per rank at most, where that is known."""
+        """Follow an instance that says itself what it caches: `blocks` per rank at most, where that is known."""
         if instance not in self._followed:
             self._followed.add(instance)
             self._forget(instance)
         self.index.limit(instance, blocks)
 
     def apply(self, instance: int, step: KvStep) -> bool:
-        """What one of its engine steps did; False where it stores more than it may have."""
+        """Apply what one of its engine steps did; False where it stores more than it may have."""
         rank, before = Rank(instance, step.dp_rank), self.index.refused
         if step.cleared:
             self.index.drop(rank)
@@ -138,7 +144,7 @@ class KvScheduler:
         return self.index.refused == before
 
     def left(self, instance: int) -> None:
-        """A worker is gone, with its cache and with what it ran."""
+        """Drop a worker that is gone, with its cache and with what it ran."""
         for rank in self.activity.ranks_of(instance):
             self.activity.drop(rank)
         self._forget(instance)
@@ -158,5 +164,5 @@ class KvScheduler:
 
 
 def rank_count(figures: Mapping[str, Any]) -> int:
-    """How many data-parallel ranks an instance has, by the figures that it published."""
+    """Return how many data-parallel ranks an instance has, by the figures that it published."""
     return min(max(1, int(figures.get("data_parallel_size") or 1)), MOST_RANKS)

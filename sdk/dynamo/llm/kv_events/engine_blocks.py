@@ -80,15 +80,15 @@ class EngineBlocks:
         """Blocks of another size than ours; they have no hash either."""
 
     def __len__(self) -> int:
-        """Blocks of the engine."""
+        """Count the blocks of the engine."""
         return len(self._blocks)
 
     def hashes(self) -> set[int]:
-        """What the rank caches, in our words."""
+        """Return what the rank caches, in our words."""
         return set(self._held)
 
     def apply(self, event: Event) -> None:
-        """One event. Raises `ValueError` for what isn't a token id."""
+        """Apply one event. Raises `ValueError` for what isn't a token id."""
         match event:
             case Stored():
                 self._store(event)
@@ -99,7 +99,7 @@ class EngineBlocks:
                 self.clear()
 
     def clear(self) -> None:
-        """The cache is empty."""
+        """Clear it: the cache is empty."""
         self._blocks.clear()
         self._held.clear()
         self._added.clear()
@@ -107,12 +107,15 @@ class EngineBlocks:
         self._cleared = True
 
     def doubt(self) -> None:
-        """Something was missed. What is known stays, since most of it is still there, but counts as old from now on:
-        a copy more or less is not believed, and it goes first where there is more than the rank can hold."""
+        """Doubt what is known, since something was missed.
+
+        It stays, since most of it is still there, but counts as old from now on: a copy more or less is not believed,
+        and it goes first where there is more than the rank can hold.
+        """
         self._era += 1
 
     def take(self, dp_rank: int = 0) -> KvStep | None:
-        """What has changed since the last time; None: nothing."""
+        """Return what has changed since the last time; None: nothing."""
         if self._capacity is not None and len(self._held) > self._capacity:
             self._forget_old(len(self._held) - self._capacity)
         if not (self._added or self._gone or self._cleared):
@@ -183,14 +186,14 @@ class EngineBlocks:
             self._gone[sequence_hash] = None
 
     def _forget_old(self, count: int) -> None:
-        """Oldest first, of what was heard of before something was missed."""
+        """Forget the oldest first, of what was heard of before something was missed."""
         old = [engine_hash for engine_hash, block in self._blocks.items() if block.era != self._era]
         for engine_hash in old[:count]:
             self._release(self._blocks.pop(engine_hash).sequence_hash)
 
 
 def steps_of(events: Iterable[Event], blocks: EngineBlocks, dp_rank: int = 0) -> list[KvStep]:
-    """What these events have done to the rank, as at most one step."""
+    """Return what these events have done to the rank, as at most one step."""
     for event in events:
         blocks.apply(event)
     step = blocks.take(dp_rank)
@@ -198,5 +201,5 @@ def steps_of(events: Iterable[Event], blocks: EngineBlocks, dp_rank: int = 0) ->
 
 
 def _plain(engine_hash: EngineHash) -> EngineHash:
-    """Integers as 64 bits without a sign: engines and publishers don't agree on one."""
+    """Return integers as 64 bits without a sign: engines and publishers don't agree on one."""
     return engine_hash & _WORD if isinstance(engine_hash, int) else engine_hash

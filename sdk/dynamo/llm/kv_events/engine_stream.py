@@ -44,12 +44,12 @@ class EngineStream:
 
     @property
     def misfits(self) -> int:
-        """Blocks of another size than ours."""
+        """Count the blocks of another size than ours."""
         return sum(blocks.misfits for blocks in self._ranks.values())
 
     @property
     def orphans(self) -> int:
-        """Blocks without a hash of ours, since their parent was never heard of."""
+        """Count the blocks without a hash of ours, since their parent was never heard of."""
         return sum(blocks.orphans for blocks in self._ranks.values())
 
     def hashes(self, dp_rank: int = 0) -> set[int]:
@@ -58,7 +58,7 @@ class EngineStream:
         return set() if blocks is None else blocks.hashes()
 
     def live(self, number: int, payload: bytes) -> list[KvStep]:
-        """A message came."""
+        """Take a message that came."""
         before: list[KvStep] = []
         if self._last is not None and number <= self._last:
             before = self._restarted()
@@ -66,18 +66,18 @@ class EngineStream:
         return before + self._take(number, payload)
 
     def ask(self) -> int | None:
-        """From which number on to ask for a replay now: once at the start, then whenever something is missing."""
+        """Say from which number on to ask for a replay now: once at the start, then whenever something is missing."""
         if not self._replays or self._asking or (self._asked_once and not self._waiting):
             return None
         self._asking = self._asked_once = True
         return self._next
 
     def replayed(self, number: int, payload: bytes) -> list[KvStep]:
-        """A message came again, because it was asked for."""
+        """Take a message that came again, because it was asked for."""
         return self._take(number, payload)
 
     def replay_over(self) -> list[KvStep]:
-        """No more of it comes. What is still missing is lost."""
+        """Go on after a replay: no more of it comes. What is still missing is lost."""
         self._asking = False
         return self._skip() if self._waiting else []
 
@@ -133,8 +133,10 @@ class EngineStream:
             return []
 
     def _concerns_us(self, event: Event) -> bool:
-        """Of a model with several kinds of attention only the blocks that hold whole prefixes; a removal names the
-        group alone, which was learnt when its blocks were stored."""
+        """Tell whether of a model with several kinds of attention only the blocks that hold whole prefixes.
+
+        A removal names the group alone, which was learnt when its blocks were stored.
+        """
         match event:
             case Stored(group=group, kind=kind):
                 if kind not in WHOLE:

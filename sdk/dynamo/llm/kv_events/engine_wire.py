@@ -37,7 +37,7 @@ _decode: Final = msgspec.msgpack.Decoder().decode
 
 
 class Batch(NamedTuple):
-    """What one engine step said."""
+    """Batch of events of one engine step."""
 
     events: list[Event]
     dp_rank: int | None
@@ -45,23 +45,23 @@ class Batch(NamedTuple):
 
 
 class UnreadableBatch(ValueError):  # noqa: N818 - what it is, not that it is one
-    """It is not what these engines send."""
+    """Error: it is not what these engines send."""
 
 
 def read_number(data: bytes) -> int:
-    """A message's number; `END_OF_REPLAY` for the -1 that ends a replay. Raises `UnreadableBatch`."""
+    """Read a message's number; `END_OF_REPLAY` for the -1 that ends a replay. Raises `UnreadableBatch`."""
     if len(data) != NUMBER_BYTES:
         raise UnreadableBatch(f"a message's number has {NUMBER_BYTES} bytes, not {len(data)}")
     return int.from_bytes(data, "big")
 
 
 def write_number(number: int) -> bytes:
-    """The inverse of `read_number`: asks for a replay from `number` on."""
+    """Write what `read_number` reads: asks for a replay from `number` on."""
     return number.to_bytes(NUMBER_BYTES, "big")
 
 
 def read_batch(payload: bytes) -> Batch:
-    """Raises `UnreadableBatch` with what is wrong."""
+    """Read a batch; raises `UnreadableBatch` with what is wrong."""
     try:
         data = _decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -81,7 +81,7 @@ def read_batch(payload: bytes) -> Batch:
 
 
 def _event(data: Any) -> Event | None:
-    """None for what is not on the device."""
+    """Read an event; None for what is not on the device."""
     kind, fields = _fields(data)
     match kind:
         case "BlockStored" | "BlockRemoved":
@@ -137,7 +137,7 @@ def _hash(value: Any) -> EngineHash:
 
 
 def _extras(keys: Sequence[Any], lora: str | None, *, begins: bool) -> tuple[list[list[int]], str | None]:
-    """Per block the hashes of what it holds beside tokens, and the salt of a sequence that begins here.
+    """Return per block the hashes of what it holds beside tokens, and the salt of a sequence that begins here.
 
     A block's keys are, in this order, the adapter's name, media as `[identifier, offset]` (older: the identifier
     alone), the salt (first block only) and digests of prompt embeddings.
@@ -164,7 +164,7 @@ def _is_digest(key: str) -> bool:
 
 
 def _media(key: Any) -> int:
-    """64 bits of an identifier: its first sixteen hexadecimal digits, else a hash."""
+    """Return 64 bits of an identifier: its first sixteen hexadecimal digits, else a hash."""
     if isinstance(key, str):
         try:
             return int(key[:_HEX], 16) if len(key) >= _HEX else _xxh3(key.encode(), seed=0)

@@ -47,7 +47,7 @@ class SpecDecodeStats(msgspec.Struct, frozen=True):
 
 
 class ForwardPassMetrics(msgspec.Struct, frozen=True):
-    """Both together, what 0.x's `publish` took."""
+    """Figures of both, together what 0.x's `publish` took."""
 
     worker_stats: WorkerStats
     kv_stats: KvStats
@@ -82,7 +82,7 @@ class WorkerMetricsPublisher:
         active_decode_blocks: int | None = None,
         kv_used_blocks: int | None = None,
     ) -> None:
-        """What one rank does now; None leaves a figure as it was. A `ForwardPassMetrics` alone is 0.x's form.
+        """Publish what one rank does now; None leaves a figure as it was. A `ForwardPassMetrics` alone is 0.x's form.
 
         Raises `ValueError` before `create_endpoint`, and for figures that can't be.
         """

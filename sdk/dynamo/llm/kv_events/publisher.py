@@ -27,7 +27,7 @@ USUAL: Final = "generate"
 
 
 def endpoint_of(place: Endpoint | Component) -> Endpoint:
-    """Of a component the endpoint that this process registered a model at, or serves; else `generate`."""
+    """Return the endpoint of a component that this process registered a model at, or serves; else `generate`."""
     if isinstance(place, Endpoint):
         return place
     runtime = place.runtime
@@ -45,7 +45,7 @@ LAST_BEAT: Final = 10.0
 
 
 class KvPublisher:
-    """What one instance caches, told to whoever listens. `instance` gives its id as it is now."""
+    """Publisher of what one instance caches. `instance` gives its id as it is now."""
 
     def __init__(self, bus: Bus, path: EndpointPath, instance: Callable[[], int]) -> None:
         self._bus, self._path, self._instance = bus, path, instance
@@ -65,7 +65,7 @@ class KvPublisher:
         return made
 
     def step(self, step: KvStep) -> None:
-        """What an engine step did; called on the loop."""
+        """Publish what an engine step did; called on the loop."""
         worker = self._instance()
         for data in self._sender.step(step, worker, self._bus.max_payload):
             self._publish(data)
@@ -74,7 +74,7 @@ class KvPublisher:
             self._beat_in(FIRST_BEAT)
 
     def snapshot(self, body: Any) -> Part:
-        """Answers the control operation; from the first time on steps are sent."""
+        """Answer the control operation; from the first time on steps are sent."""
         part = self._sender.snapshot(body, self._bus.max_payload)
         if self._timer is None:
             self._beat_in(FIRST_BEAT)
@@ -106,7 +106,10 @@ class KvPublisher:
 
 
 def kv_publisher(runtime: DistributedRuntime, path: EndpointPath) -> KvPublisher:
-    """What this process's `KvEventPublisher`s of an endpoint share: all ranks of an instance are numbered together."""
+    """Return what this process's `KvEventPublisher`s of an endpoint share.
+
+    All ranks of an instance are numbered together.
+    """
     made: KvPublisher | None = runtime.kept.get((KvPublisher, path))
     if made is None:
         made = runtime.kept[KvPublisher, path] = KvPublisher.serve(runtime, path)
@@ -176,11 +179,11 @@ class KvEventPublisher:
     ) -> None: ...  # fmt: skip
 
     def publish_stored(self, *args: Any, **kwargs: Any) -> None:
-        """The engine has these blocks now. From the first on that isn't `kv_block_size` long they are left out.
+        """Publish blocks that the engine has now. From the first on that isn't `kv_block_size` long they are left out.
 
-        0.x's form begins with an event's number, which has no effect, and knows an adapter by a number, which then is
-        its name. Raises `ValueError` for token ids or media that are none. Blocks whose parent was never published are
-        ignored.
+        0.x's form begins with an event's number, which has no effect, and knows an adapter by a number, which
+        then is its name. Raises `ValueError` for token ids or media that are none. Blocks whose parent was
+        never published are ignored.
         """
         if "event_id" in kwargs or (args and type(args[0]) is int):
             self._submit([self._stored_of_0_x(*args, **kwargs)])
@@ -194,14 +197,14 @@ class KvEventPublisher:
     def publish_removed(self, event_id: int, block_hashes: Sequence[EngineHash]) -> None: ...
 
     def publish_removed(self, *args: Any, **kwargs: Any) -> None:
-        """The engine no longer has these blocks; unknown ones are ignored. 0.x's form begins with a number."""
+        """Publish blocks that the engine no longer has; unknown ones are ignored. 0.x's form begins with a number."""
         blocks = kwargs.get("block_hashes", args[-1] if args else None)
         if not isinstance(blocks, Sequence) or len(args) + len(kwargs) > 2:
             raise TypeError("publish_removed takes block_hashes, a list")
         self._submit([Removed(list(blocks))])
 
     def publish_batch(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Several of both, in order, as one message: `{"type": "stored" | "removed", ...}` with the arguments above."""
+        """Publish several of both as one message: `{"type": "stored" | "removed", ...}`, arguments as above."""
         batch: list[Event] = []
         for event in events:
             arguments = {name: value for name, value in event.items() if name != "type"}

@@ -46,11 +46,11 @@ class EventReader:
 
     @property
     def behind(self) -> bool:
-        """The index lacks something that the worker has said."""
+        """Tell whether the index lacks something that the worker has said."""
         return self.seq is None or self._stale or self._highest > self.seq
 
     def heard(self, step: Step) -> list[KvStep]:
-        """A message came. Raises `ValueError` for one that can't be read; its number is then missing."""
+        """Take a message that came. Raises `ValueError` for one that can't be read; its number is then missing."""
         before = self.behind
         self._highest = max(self._highest, step.seq)
         steps = [] if step.beat else self._take(step.seq, _read(step))
@@ -59,13 +59,16 @@ class EventReader:
         return steps
 
     def lost(self) -> None:
-        """Messages may have been dropped without a trace."""
+        """Note that messages may have been dropped without a trace."""
         if not self.behind:
             self.gaps += 1
         self._stale = True
 
     def ask(self) -> tuple[int, int] | None:
-        """The `[part, parts]` to ask for now; None where nothing is missing. Begins a snapshot, or goes on with it."""
+        """Return the `[part, parts]` to ask for now; None where nothing is missing.
+
+        Begins a snapshot, or goes on with it.
+        """
         if self._round is None:
             if not self.behind:
                 return None
@@ -73,7 +76,10 @@ class EventReader:
         return len(self._round), self._round[0].parts if self._round else 0
 
     def answered(self, part: Part) -> list[KvStep]:
-        """The part that was asked for. Raises `InvalidArgument` for another one, `ValueError` for an unreadable one."""
+        """Take the part that was asked for.
+
+        Raises `InvalidArgument` for another one, `ValueError` for an unreadable one.
+        """
         if self._round is None:
             return []
         asked, parts = len(self._round), self._round[0].parts if self._round else part.parts
@@ -83,7 +89,7 @@ class EventReader:
         return self._complete(self._round) if len(self._round) == parts else []
 
     def failed(self) -> list[KvStep]:
-        """The part that was asked for doesn't come, or is none: the next `ask` begins again."""
+        """Begin the snapshot again: the part that was asked for doesn't come, or is none."""
         self._round, self._stale = None, True
         return self._drain()
 
@@ -105,7 +111,7 @@ class EventReader:
             self._waiting_names -= _size(self._waiting.pop(next(iter(self._waiting))))
 
     def _drain(self) -> list[KvStep]:
-        """What waited and is next."""
+        """Return what waited and is next."""
         steps: list[KvStep] = []
         if self.seq is None:
             return steps
@@ -136,7 +142,10 @@ class EventReader:
         return steps + self._drain()
 
     def _replacement(self, parts: list[Part]) -> list[KvStep]:
-        """Steps that put the snapshot in place of what is known: for each rank one that clears it, then slices."""
+        """Return steps that put the snapshot in place of what is known.
+
+        For each rank one that clears it, then slices.
+        """
         ranks: dict[int, list[Sequence[int]]] = {rank: [] for rank in self._ranks}
         for part in parts:
             for rank, hashes in part.ranks:

@@ -64,7 +64,7 @@ class _Sent(msgspec.Struct, gc=False):
 
 
 class ReplicaSender:
-    """What one frontend says in one namespace. `listened`: somebody is there to hear it."""
+    """Sender of one frontend's requests in one namespace. `listened`: somebody is there to hear it."""
 
     def __init__(self, client: int) -> None:
         self.listened = False
@@ -76,16 +76,16 @@ class ReplicaSender:
         self._freed: list[int] = []
 
     def __len__(self) -> int:
-        """Requests that run."""
+        """Count the requests that run."""
         return len(self._active)
 
     @property
     def pending(self) -> bool:
-        """There is something for `take`."""
+        """Tell whether there is something for `take`."""
         return bool(self._added or self._prefilled or self._freed)
 
     def added(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> int:
-        """A request was sent; the number under which it goes on."""
+        """Note that a request was sent; returns the number under which it goes on."""
         self._last += 1
         self._active[self._last] = _Sent(rank, hashes, to_prefill)
         if self.listened:
@@ -93,7 +93,7 @@ class ReplicaSender:
         return self._last
 
     def prefilled(self, number: int) -> None:
-        """Its first token came."""
+        """Note that its first token came."""
         sent = self._active.get(number)
         if sent is not None and sent.to_prefill:
             sent.to_prefill = 0
@@ -101,23 +101,23 @@ class ReplicaSender:
                 self._prefilled.append(number)
 
     def freed(self, number: int) -> None:
-        """It is over; also where that was said already."""
+        """Note that it is over; also where that was said already."""
         if self._active.pop(number, None) is not None and self.listened:
             self._added.pop(number, None)
             self._freed.append(number)
 
     def everything(self) -> None:
-        """Somebody new listens: all that runs is said again, which those who know it ignore."""
+        """Say all that runs again, since somebody new listens; those who know it ignore it."""
         self.listened = True
         self._added = dict.fromkeys(self._active)
 
     def silence(self) -> None:
-        """Nobody listens any more."""
+        """Fall silent: nobody listens any more."""
         self.listened = False
         self._added, self._prefilled, self._freed = {}, [], []
 
     def take(self, limit: int) -> Iterator[bytes]:
-        """The messages for what has happened since the last time, each of at most `limit` bytes."""
+        """Yield the messages for what has happened since the last time, each of at most `limit` bytes."""
         added, prefilled, freed = self._added, self._prefilled, self._freed
         self._added, self._prefilled, self._freed = {}, [], []
         if prefilled or freed:
@@ -135,12 +135,12 @@ class ReplicaSender:
             yield _encode(ReplicaMessage(VERSION, self._client, entries))
 
     def beat(self) -> bytes:
-        """What still runs."""
+        """Return the message of what still runs."""
         prefilling = [number for number, sent in self._active.items() if sent.to_prefill]
         return _encode(ReplicaMessage(VERSION, self._client, active=list(self._active), prefilling=prefilling))
 
     def farewell(self) -> bytes:
-        """All that it sent is over, or nobody will say when."""
+        """Say that all that it sent is over, or nobody will say when."""
         return _encode(ReplicaMessage(VERSION, self._client, leaving=True))
 
     def _entry(self, number: int, limit: int) -> Added:
@@ -162,14 +162,14 @@ RouterOf = Callable[[int], KvScheduler | None]
 
 
 class ReplicaReceiver:
-    """What the other frontends of one namespace have said, counted in this one's routers."""
+    """Receiver of what the other frontends of one namespace say, counted in this one's routers."""
 
     def __init__(self, client: int, router_of: RouterOf, patience: float = PATIENCE) -> None:
         self._client, self._router_of, self._patience = client, router_of, patience
         self._peers: dict[int, _Peer] = {}
 
     def __len__(self) -> int:
-        """Frontends that are heard."""
+        """Count the frontends that are heard."""
         return len(self._peers)
 
     def heard(self, news: ReplicaMessage, now: float) -> bool:
@@ -237,5 +237,5 @@ class ReplicaReceiver:
 
 
 def _key(client: int, number: int) -> str:
-    """Unlike any of this frontend's own."""
+    """Return a key unlike any of this frontend's own."""
     return f"{client:x}.{number}"

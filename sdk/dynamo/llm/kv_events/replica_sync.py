@@ -44,13 +44,13 @@ class Shared(Protocol):
 
 
 class Sharing(Protocol):
-    """What tells them (`ReplicaSync`)."""
+    """Listener that tells them (`ReplicaSync`)."""
 
     def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> Shared | None: ...
 
 
 class Routing(Protocol):
-    """Whose requests are told."""
+    """Routing whose requests are told."""
 
     @property
     def router(self) -> KvScheduler: ...
@@ -173,7 +173,7 @@ class ReplicaSync:
         self._tasks = TaskOwner(log)
 
     def joined(self, key: InstanceKey, routing: Routing) -> None:
-        """An instance is there that `routing` routes to."""
+        """Note that an instance is there that `routing` routes to."""
         namespace = key.path.namespace
         channel = self._channels.get(namespace)
         if channel is None:
@@ -184,7 +184,7 @@ class ReplicaSync:
         self._of[key.id] = channel
 
     def left(self, key: InstanceKey) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         channel = self._of.pop(key.id, None)
         if channel is None:
             return
@@ -195,13 +195,13 @@ class ReplicaSync:
                 channel.task.cancel()
 
     def sent(self, rank: Rank, hashes: Sequence[int], to_prefill: int) -> _Sent | None:
-        """A request goes to `rank`; the result is told how it goes on."""
+        """Note that a request goes to `rank`; the result hears how it goes on."""
         channel = self._of.get(rank.instance)
         return None if channel is None else channel.sent(rank, hashes, to_prefill)
 
     @property
     def peers(self) -> int:
-        """Frontends that are heard, in all namespaces."""
+        """Count the frontends that are heard, in all namespaces."""
         return sum(len(channel.receiver) for channel in self._channels.values())
 
     async def stop(self) -> None:

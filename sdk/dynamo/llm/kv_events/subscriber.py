@@ -45,7 +45,7 @@ OVERFULL: Final = "overfull"
 
 
 class Routed(Protocol):
-    """Whose router is told."""
+    """Routing whose router is told."""
 
     @property
     def router(self) -> KvScheduler: ...
@@ -58,7 +58,7 @@ class Control(Protocol):
 
 
 class Meter(Protocol):
-    """Where it is counted."""
+    """Meter where it is counted."""
 
     unfollowed: dict[str, int]
     """Instances by why their events are not followed."""
@@ -109,7 +109,7 @@ class KvEventSubscriber:
     # -- what the pool says
 
     def joined(self, key: InstanceKey, figures: dict[str, Any], routing: Routed, meter: Meter) -> None:
-        """An instance is there that `routing` routes to; `figures` are those that it published."""
+        """Note that an instance is there that `routing` routes to; `figures` are those that it published."""
         self.left(key)
         follower = self._known[key] = _Follower(key, figures, routing, meter)
         own, card = int(figures.get("kv_cache_block_size") or 0), routing.router.block_size
@@ -123,7 +123,7 @@ class KvEventSubscriber:
             follower.task = self._tasks.start(self._keep(topic, follower), f"kv events of {key.path}")
 
     def left(self, key: InstanceKey) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         follower = self._known.pop(key, None)
         if follower is None:
             return
@@ -140,7 +140,7 @@ class KvEventSubscriber:
                 self._tasks.start(self._close(topic), "kv events end")
 
     def behind(self) -> list[InstanceKey]:
-        """Whose events are followed, but whose snapshot is not there yet, or has to come again."""
+        """Return those whose events are followed, but whose snapshot is not there yet, or has to come again."""
         return [key for key, follower in self._known.items() if follower.task is not None and follower.reader.behind]
 
     async def stop(self) -> None:
@@ -210,7 +210,7 @@ class KvEventSubscriber:
             follower.news.set()
 
     def _apply(self, follower: _Follower, steps: Iterable[KvStep]) -> None:
-        """Behind what is waiting to be applied, if anything is: order matters."""
+        """Apply it behind what is waiting to be applied, if anything is: order matters."""
         follower.meter.add("model_kv_steps_total", follower.reader.steps - follower.steps)
         follower.steps = follower.reader.steps
         waited = bool(follower.to_apply)
@@ -251,7 +251,7 @@ class KvEventSubscriber:
             await asyncio.sleep(pause if behind else 0)
 
     async def _wait(self, follower: _Follower) -> None:
-        """Until something is missing, or nothing was heard for too long."""
+        """Wait until something is missing, or nothing was heard for too long."""
         before = follower.heard
         follower.news.clear()
         try:
@@ -266,7 +266,7 @@ class KvEventSubscriber:
             self._report(follower, SILENT, f"{text} {self._silent:g} s", predicted=False)
 
     async def _catch_up(self, follower: _Follower) -> bool:
-        """One snapshot; False where it did not come."""
+        """Fetch one snapshot; False where it did not come."""
         reader = follower.reader
         try:
             while (asked := reader.ask()) is not None:
@@ -299,7 +299,7 @@ class KvEventSubscriber:
     # -- what is said of it
 
     def _report(self, follower: _Follower, reason: str, text: str, *, predicted: bool = True) -> None:
-        """Once in the log, and in `/metrics` as long as it is so."""
+        """Say it once in the log, and in `/metrics` as long as it is so."""
         self._count(follower, reason)
         if reason in follower.reported:
             return
@@ -322,5 +322,5 @@ class KvEventSubscriber:
 
 
 def _capacity(figures: dict[str, Any]) -> int | None:
-    """The blocks that an instance has, where it says."""
+    """Return the blocks that an instance has, where it says."""
     return int(figures.get("total_kv_blocks") or 0) or None

@@ -154,7 +154,9 @@ class ZmqSource:
 
 
 def rank_endpoint(endpoint: str, dp_rank: int) -> str:
-    """Where to connect for one data-parallel rank, from what the engine was told to bind: its rule, and ours for `*`.
+    """Return where to connect for one data-parallel rank, from what the engine was told to bind.
+
+    Its rule, and ours for `*`.
 
     Raises `InvalidArgument` for what is no ZMQ address.
     """

@@ -13,7 +13,7 @@ from dynamo.runtime.errors import InvalidArgument
 
 
 class FollowCounts:
-    """What following the workers' events came to."""
+    """Counts of following the workers' events."""
 
     def __init__(self) -> None:
         self.unfollowed: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Booking:
 
 
 class Target:
-    """Where a request may go."""
+    """Target: where a request may go."""
 
     def __init__(
         self, instance: int | None = None, allowed: frozenset[int] | None = None, dp_rank: int | None = None
@@ -52,7 +52,7 @@ class Target:
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Target:
-        """From its `routing` hints."""
+        """Read the target from a request's `routing` hints."""
         routing = request.get("routing") or {}
         rank = routing.get("dp_rank")
         if rank is not None and (type(rank) is not int or rank < 0):

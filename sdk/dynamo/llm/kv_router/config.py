@@ -48,7 +48,7 @@ _OF_A_REQUEST: Final = {
 
 
 class KvRouterConfig:
-    """How a `KvRouter` chooses. Defaults are NVIDIA Dynamo's; every keyword is an attribute.
+    """Configuration of how a `KvRouter` chooses. Defaults are NVIDIA Dynamo's; every keyword is an attribute.
 
     Raises `ValueError` for a keyword that nobody knows, for a value that can't be, and for one that asks for what is
     not here yet.
@@ -69,7 +69,7 @@ class KvRouterConfig:
 
     @staticmethod
     def from_json(config_json: str) -> KvRouterConfig:
-        """From an object with the same keywords."""
+        """Read an object with the same keywords."""
         try:
             return KvRouterConfig(**msgspec.json.decode(config_json, type=dict[str, Any]))
         except msgspec.MsgspecError as error:
@@ -79,7 +79,10 @@ class KvRouterConfig:
         return self.with_overrides()
 
     def with_overrides(self, overlap_score_weight: Any = None, **kwargs: Any) -> KvRouterConfig:
-        """A copy with what one request may choose for itself: terms of the cost, what is tracked; None keeps one."""
+        """Return a copy with what one request may choose for itself: terms of the cost, what is tracked.
+
+        None keeps a term.
+        """
         changes = {"overlap_score_weight": overlap_score_weight}
         changes |= {_OF_A_REQUEST.get(name, name): value for name, value in kwargs.items()}
         if unknown := set(changes) - {*_COST, *_OF_A_REQUEST.values(), "overlap_score_weight"}:
@@ -88,7 +91,7 @@ class KvRouterConfig:
         return KvRouterConfig(**kept | {name: value for name, value in changes.items() if value is not None})
 
     def weights(self) -> Weights:
-        """The terms of the cost."""
+        """Return the terms of the cost."""
         return Weights(
             overlap_credit=self.overlap_score_credit,
             overlap_credit_decay=self.overlap_score_credit_decay,

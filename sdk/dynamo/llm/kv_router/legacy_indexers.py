@@ -23,7 +23,7 @@ from dynamo.runtime.names import InstanceKey
 
 
 class KvIndexer:
-    """What the workers of a component (or of one endpoint) cache, by their own events."""
+    """Index of what the workers of a component (or of one endpoint) cache, by their own events."""
 
     def __init__(self, component: Component | Endpoint, block_size: int) -> None:
         if block_size < 1:
@@ -40,14 +40,17 @@ class KvIndexer:
         return self.router.block_size
 
     async def find_matches(self, sequence: Sequence[int]) -> OverlapScores:
-        """By the local hashes of a prompt's blocks (`compute_block_hash_for_seq`)."""
+        """Find matches by the local hashes of a prompt's blocks (`compute_block_hash_for_seq`)."""
         await self.ready()
         return _scores(self.router.index, sequence)
 
     async def find_matches_for_request(
         self, token_ids: Sequence[int], lora_id: int | None = None, lora_name: str | None = None
     ) -> OverlapScores:
-        """By its tokens. `lora_id`, of older versions, stands for an adapter that is called by that number."""
+        """Find matches by a prompt's tokens.
+
+        `lora_id`, of older versions, stands for an adapter that is called by that number.
+        """
         name = lora_name if lora_name is not None or lora_id is None else str(lora_id)
         return await self.find_matches(compute_block_hash_for_seq(token_ids, self.block_size(), lora_name=name))
 
@@ -64,18 +67,18 @@ class KvIndexer:
     # -- who is there (`InstanceListener`)
 
     def joined(self, instance: Instance) -> None:
-        """An instance of the namespace is there."""
+        """Note that an instance of the namespace is there."""
         if self._is_ours(instance.key) and instance.figures.get("kv_events"):
             self._followed.add(instance.key)
             self._events.joined(instance.key, instance.figures, self, self.counts)
 
     def changed(self, instance: Instance) -> None:
-        """It may have begun to publish."""
+        """Note that it may have begun to publish."""
         if instance.key not in self._followed:
             self.joined(instance)
 
     def left(self, key: InstanceKey) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         if key in self._followed:
             self._followed.discard(key)
             self._events.left(key)
@@ -100,7 +103,7 @@ class KvIndexer:
 
 
 class ApproxKvIndexer:
-    """What caches probably hold, from what its user says was sent where, for `router_ttl_secs` each."""
+    """Index of what caches probably hold, from what its user says was sent where, for `router_ttl_secs` each."""
 
     def __init__(self, endpoint: Component | Endpoint, kv_block_size: int, router_ttl_secs: float = SECONDS) -> None:
         if kv_block_size < 1:
@@ -113,14 +116,14 @@ class ApproxKvIndexer:
         return self._block_size
 
     async def find_matches_for_request(self, token_ids: Sequence[int], lora_name: str | None = None) -> OverlapScores:
-        """How much of a prompt each worker was sent lately."""
+        """Return how much of a prompt each worker was sent lately."""
         self._predicted.expire(time.monotonic())
         return _scores(self._index, compute_block_hash_for_seq(token_ids, self._block_size, lora_name=lora_name))
 
     async def process_routing_decision_for_request(
         self, tokens: Sequence[int], worker_id: int, dp_rank: int = 0, lora_name: str | None = None
     ) -> None:
-        """A prompt was sent to a worker."""
+        """Note that a prompt was sent to a worker."""
         local = compute_block_hash_for_seq(tokens, self._block_size, lora_name=lora_name)
         now = time.monotonic()
         self._predicted.expire(now)

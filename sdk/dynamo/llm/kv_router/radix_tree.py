@@ -20,7 +20,7 @@ _HASH: Final = 1 << 64
 
 
 class OverlapScores:
-    """How many blocks of a prompt each worker holds from its beginning on."""
+    """Scores: how many blocks of a prompt each worker holds from its beginning on."""
 
     __slots__ = ("_scores",)
 
@@ -29,7 +29,7 @@ class OverlapScores:
 
     @property
     def scores(self) -> dict[tuple[int, int], int]:
-        """By `(worker_id, dp_rank)`; who doesn't hold the first block isn't there."""
+        """Return the scores by `(worker_id, dp_rank)`; who doesn't hold the first block isn't there."""
         return dict(self._scores)
 
     @property
@@ -98,7 +98,7 @@ class RadixTree:
         self._held: dict[Rank, _Held] = {}
 
     def find_matches(self, sequence: Sequence[int], early_exit: bool = False) -> OverlapScores:
-        """Who holds the longest beginnings of a prompt, by its blocks' local hashes (`compute_block_hash_for_seq`).
+        """Find the longest beginnings of a prompt, by its blocks' local hashes (`compute_block_hash_for_seq`).
 
         `early_exit` changes nothing, neither here nor in NVIDIA Dynamo's answers.
         """
@@ -125,11 +125,11 @@ class RadixTree:
             self._forget(rank)
 
     def clear_all_blocks(self, worker_id: int) -> None:
-        """The same: what a worker holds is all that is known of it."""
+        """Do the same: what a worker holds is all that is known of it."""
         self.remove_worker(worker_id)
 
     def dump_tree_as_events(self) -> list[str]:
-        """The events (JSON, with `worker_id`) that would make a tree that answers as this one does."""
+        """Return the events (JSON, with `worker_id`) that would make a tree that answers as this one does."""
         return [
             msgspec.json.encode(_router_event(number, rank, parent, run)).decode()
             for number, (rank, parent, run) in enumerate(self._runs())
@@ -177,7 +177,10 @@ class RadixTree:
             pass
 
     def _runs(self) -> Iterator[tuple[Rank, int | None, list[tuple[int, int]]]]:
-        """Each rank's blocks in chains without a fork, parents first; what no longer hangs together is left out."""
+        """Yield each rank's blocks in chains without a fork, parents first.
+
+        What no longer hangs together is left out.
+        """
         for rank, held in self._held.items():
             children: dict[int | None, list[int]] = {}
             for block_hash, edge in held.edges.items():

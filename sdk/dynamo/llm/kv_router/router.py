@@ -115,7 +115,7 @@ class KvRouter:
     # -- who is there (`InstanceListener`)
 
     def joined(self, instance: Instance) -> None:
-        """An instance of the namespace is there."""
+        """Note that an instance of the namespace is there."""
         if instance.key.path != self._endpoint.path:
             return
         self._figures[instance.key] = instance.figures
@@ -126,13 +126,13 @@ class KvRouter:
             self._replicas.joined(instance.key, self)
 
     def changed(self, instance: Instance) -> None:
-        """Its record is another one: it may have begun to publish events, or have other ranks."""
+        """Note that its record is another one: it may have begun to publish events, or have other ranks."""
         known = self._figures.get(instance.key)
         if known is not None and any(known.get(name) != instance.figures.get(name) for name in _LOOKED_AT):
             self.joined(instance)
 
     def left(self, key: InstanceKey) -> None:
-        """It is gone."""
+        """Note that it is gone."""
         if self._figures.pop(key, None) is None:
             return
         if self._events is not None:
@@ -178,11 +178,11 @@ class KvRouter:
     async def generate_from_request(
         self, request: Mapping[str, Any], response_buffer_size: int = 100, *, context: Context | None = None
     ) -> AsyncIterator[Any]:
-        """The same for a whole `PreprocessedRequest` as a dict, which goes to the worker as it is.
+        """Do the same for a whole `PreprocessedRequest` as a dict, which goes to the worker as it is.
 
-        Outputs are NVIDIA Dynamo's dicts (`token_ids`, `finish_reason`, …); what a worker sends in a form of its own is
-        handed on. Closing the iterator cancels the request. `response_buffer_size` has no effect: a reader may be
-        10,000 items behind.
+        Outputs are NVIDIA Dynamo's dicts (`token_ids`, `finish_reason`, …); what a worker sends in a form of
+        its own is handed on. Closing the iterator cancels the request. `response_buffer_size` has no effect: a
+        reader may be 10,000 items behind.
         """
         if not isinstance(request, Mapping):
             raise InvalidArgument(f"a request is a dict with token_ids, not {type(request).__name__}")
@@ -240,9 +240,12 @@ class KvRouter:
         policy_class: str | None = None,
         cache_namespace: str | None = None,
     ) -> tuple[int, int, int]:
-        """`(worker_id, dp_rank, overlap_blocks)`. With `request_id` the request counts there until `free` is called.
+        """Return `(worker_id, dp_rank, overlap_blocks)`.
 
-        `update_indexer` has no effect of its own: a booked request is predicted to be cached where nobody says what is.
+        With `request_id` the request counts there until `free` is called.
+
+        `update_indexer` has no effect of its own: a booked request is predicted to be cached where nobody says
+        what is.
         """
         config = self._chosen(router_config_override)
         if routing_constraints is not None:
@@ -260,12 +263,12 @@ class KvRouter:
         return booking.rank.instance, booking.rank.dp_rank, booking.overlap_blocks
 
     async def mark_prefill_complete(self, request_id: str) -> None:
-        """The first token of a booked request came; fine where it is unknown."""
+        """Note that the first token of a booked request came; fine where it is unknown."""
         if (booking := self._booked.get(request_id)) is not None:
             booking.prefilled()
 
     async def free(self, request_id: str) -> None:
-        """A booked request is over; fine where that was said already."""
+        """Free a booked request that is over; fine where that was said already."""
         if (booking := self._booked.pop(request_id, None)) is not None:
             booking.free()
 
@@ -273,7 +276,10 @@ class KvRouter:
         self, token_ids: Sequence[int], block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None,
         lora_name: str | None = None, cache_namespace: str | None = None,
     ) -> list[dict[str, int]]:  # fmt: skip
-        """What each worker would have to do with this prompt: tokens to prefill, blocks in use; and its requests."""
+        """Return what each worker would have to do with this prompt: tokens to prefill, blocks in use.
+
+        And its requests.
+        """
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         return potential_loads(self.router, prompt, self._ranks())
@@ -283,7 +289,7 @@ class KvRouter:
         block_mm_infos: Sequence[Mapping[str, Any] | None] | None = None, lora_name: str | None = None,
         include_shared: bool = True, cache_namespace: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """How many blocks of the prompt each worker holds. Only the device's tier is known; the others say 0."""
+        """Return how many blocks of the prompt each worker holds. Only the device's tier is known; the others say 0."""
         prompt = self._prompt(token_ids, block_mm_infos, lora_name, cache_namespace)
         await self.ready()
         return overlap_scores(self.router, prompt, self._ranks())
@@ -306,13 +312,13 @@ class KvRouter:
         return prompt_of(tokens, self.router.block_size, infos or (), lora, namespace)
 
     def _to_rank(self, request: dict[str, Any], rank: Rank) -> dict[str, Any]:
-        """The request as it is sent: to a worker of several ranks with the one that was chosen."""
+        """Return the request as it is sent: to a worker of several ranks with the one that was chosen."""
         if rank.instance not in self.router.spread:
             return request
         return request | {"routing": dict(request.get("routing") or {}) | {"dp_rank": rank.dp_rank}}
 
     def _ranks(self, target: Target = ANYWHERE, failed: Iterable[int] = ()) -> Sequence[Rank]:
-        """Where a request may go, one at least."""
+        """Return where a request may go, one at least."""
         ranks, wanted = self.router.ranks(self._instances(target, failed)), target.dp_rank
         if wanted is not None and not (ranks := [rank for rank in ranks if rank.dp_rank == wanted]):
             raise InvalidArgument(f"dp_rank: there is no data-parallel rank {wanted}")
@@ -334,7 +340,7 @@ class KvRouter:
         return ranks
 
     def _chosen(self, override: Any) -> KvRouterConfig:
-        """The configuration, as one request wants it."""
+        """Return the configuration, as one request wants it."""
         if not override:
             return self._config
         if not isinstance(override, Mapping):
@@ -372,6 +378,6 @@ class KvPushRouter(KvRouter):
         self, token_ids: Sequence[int], router_config_override: Mapping[str, Any] | None = None,
         request_id: str | None = None,
     ) -> tuple[int, int]:  # fmt: skip
-        """`(worker_id, overlap_blocks)`."""
+        """Return `(worker_id, overlap_blocks)`."""
         worker, _, overlap = await self.best_worker(token_ids, router_config_override, request_id)
         return worker, overlap

@@ -15,7 +15,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 def stated(settings: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """By id, objects with a text as `content`; what can't be read is left out."""
+    """Return objects with a text as `content` by id; what can't be read is left out."""
     given = settings.get("added_tokens_decoder")
     added: dict[int, Mapping[str, Any]] = {}
     for number, token in given.items() if isinstance(given, Mapping) else ():

@@ -237,7 +237,7 @@ def _check(refs: Mapping[str, FileRef]) -> None:
 
 
 def _present(cache: FileCache, refs: Iterable[FileRef]) -> dict[FileRef, Path]:
-    """What need not be fetched; there is room for the rest when this returns."""
+    """Return what need not be fetched; there is room for the rest when this returns."""
     paths = {ref: cache.find(ref) for ref in refs}
     cache.make_sure_of_room(sum(ref.size for ref, path in paths.items() if path is None))
     return {ref: path for ref, path in paths.items() if path is not None}

@@ -39,7 +39,7 @@ _BLOCKS: Final = {
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself."""
+    """Header: what a GGUF file says of itself."""
 
     fields: dict[str, Any]
     digest: str

@@ -120,7 +120,7 @@ def _bpe(**parts: Any) -> dict[str, Any]:
 
 
 def _word_piece(header: Header) -> dict[str, Any]:
-    """BERT's: pieces that begin a word have a mark in the file, the others in a `tokenizer.json`."""
+    """Return BERT's vocabulary: pieces that begin a word have a mark in the file, the others in a `tokenizer.json`."""
     tokens, types = token_list(header), token_types(header)
     names = [_piece(token, kind) for token, kind in zip(tokens, types, strict=True)]
     unknown = _named(header, tokens, ("unknown",), "[UNK]")
@@ -149,7 +149,7 @@ def _piece(token: str, kind: int) -> str:
 
 
 def _named(header: Header, tokens: list[str], names: tuple[str, ...], content: str = "") -> int | None:
-    """The token that the file names by one of these, or that is written so."""
+    """Return the token that the file names by one of these, or that is written so."""
     for name in names:
         number = header.number(f"tokenizer.ggml.{name}_token_id")
         if number is not None and 0 <= number < len(tokens):

@@ -155,7 +155,7 @@ def _added(model: Pieces, number: int) -> dict[str, Any]:
 
 
 def _stated(settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """The tokens that the configuration adds, by id."""
+    """Return the tokens that the configuration adds, by id."""
     steps = {}
     for number, about in stated(settings).items():
         own = _token(number, about["content"], bool(about.get("special")))

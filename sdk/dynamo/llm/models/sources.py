@@ -99,7 +99,10 @@ def _open_path(path: Path, cache: FileCache, weights: Weights) -> LocalModel:
 
 
 def _described(model: LocalModel, by: str, cache: FileCache, stop: threading.Event | None) -> LocalModel:
-    """The GGUF file `model` with another description of it; its own ids have to be enough for that one's tokens."""
+    """Return the GGUF file `model` with another description of it.
+
+    Its own ids have to be enough for that one's tokens.
+    """
     if model.path is None or model.path.suffix != ".gguf":
         raise InvalidArgument(f"{by} can describe a .gguf file only: a folder has its own tokenizer and template")
     other = _open(by, cache, "none", stop)
@@ -154,7 +157,7 @@ def find_path(source: str) -> Path:
 
 
 def _local(source: str) -> Path:
-    """Where a clone of a model of the hub would lie."""
+    """Return where a clone of a model of the hub would lie."""
     return Path(source.removeprefix(SCHEME)).expanduser()
 
 
@@ -171,7 +174,7 @@ def _hint(path: Path) -> str:
 
 
 def _check_context(wanted: int, known: int | None) -> None:
-    """A model that really runs has no more positions than it was made for."""
+    """Refuse a context that is too long: a model that really runs has no more positions than it was made for."""
     if known is not None and wanted > known:
         raise InvalidArgument(
             f"a context length of {wanted} is more than the {known} tokens that the model was made for: "

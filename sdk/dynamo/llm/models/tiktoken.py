@@ -159,7 +159,7 @@ def _target(node: ast.expr) -> str:
 
 
 def _text(node: ast.expr) -> str | None:
-    """The value of a string, of strings that are added, or of `"|".join([...])`."""
+    """Return the value of a string, of strings that are added, or of `"|".join([...])`."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

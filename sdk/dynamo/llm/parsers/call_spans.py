@@ -75,7 +75,7 @@ class JsonUntil:
         return None
 
     def _rest(self, text: str, at: int) -> str:
-        """What a marker or an escape may have begun in; of the space that indents a closer, nothing."""
+        """Return what a marker or an escape may have begun in; of the space that indents a closer, nothing."""
         if not self._inside:
             return text[max(at, len(text) - len(self._closer) + 1) :]
         line = text.rfind("\n", at)
@@ -118,7 +118,7 @@ class JsonValue:
         return None
 
     def _first(self, text: str, at: int) -> int | None:
-        """Where the value begins, or what can't be one."""
+        """Return where the value begins, or what can't be one."""
         if not self._in_header:
             match = self._TEXT.search(text, at)
             if match is None or not self._header or match[0] in "{[":
@@ -167,7 +167,7 @@ class PythonList:
         return None
 
     def _begun(self, text: str, at: int, carried: int) -> int | None:
-        """The beginning is short, so it is looked at again with each piece."""
+        """Return where the list begins; the beginning is short, so it is looked at again with each piece."""
         if self._BEGUN.fullmatch(text, at):
             self._carry = text[at:]
             return None

@@ -31,17 +31,17 @@ class Vocabulary(Protocol):
 
 
 def call_id() -> str:
-    """An id as OpenAI's."""
+    """Make an id as OpenAI's."""
     return f"call_{random.getrandbits(96):024x}"
 
 
 def nine_id() -> str:
-    """An id as Mistral's templates take."""
+    """Make an id as Mistral's templates take."""
     return "".join(random.choices(_NINE, k=9))
 
 
 class ParserFactory:
-    """How answers of one model are read. Raises `InvalidArgument` where its card names a parser that isn't here."""
+    """Factory of one model's readers. Raises `InvalidArgument` where its card names a parser that isn't here."""
 
     def __init__(self, card: ModelCard, vocabulary: Vocabulary | None) -> None:
         tool, reasoning = card.tool_call_parser, card.reasoning_parser
@@ -56,16 +56,16 @@ class ParserFactory:
 
     @classmethod
     def of(cls, card: ModelCard, vocabulary: Vocabulary | None) -> ParserFactory | None:
-        """None where the card names no parser: answers come as the model writes them."""
+        """Make the factory; None where the card names no parser: answers come as the model writes them."""
         return cls(card, vocabulary) if card.tool_call_parser or card.reasoning_parser else None
 
     def shown(self, body: Mapping[str, Any]) -> Mapping[int, str]:
-        """Special tokens that an answer's text must show, by their ids."""
+        """Return special tokens that an answer's text must show, by their ids."""
         thoughts, tools = self._shown
         return {**thoughts, **tools} if wants_tools(body) else thoughts
 
     def parsers(self, body: Mapping[str, Any], prompt_ids: Sequence[int] = ()) -> Callable[[], Parser] | None:
-        """What makes the parser of each choice; None where nothing of this request's answers is parsed."""
+        """Return what makes the parser of each choice; None where nothing of this request's answers is parsed."""
         tools = wants_tools(body)
         if any(self._harmony):
             thoughts, calls = self._harmony[0], self._harmony[1] and tools
@@ -81,7 +81,7 @@ class ParserFactory:
     def without_tools(
         self, body: Mapping[str, Any], prompt_ids: Sequence[int]
     ) -> tuple[Callable[[], Parser] | None, Mapping[int, str]]:
-        """What tells thoughts from the rest, and what the text must show for it."""
+        """Return what tells thoughts from the rest, and what the text must show for it."""
         plain = {**body, "tools": None, "parallel_tool_calls": None}
         return self.parsers(plain, prompt_ids), self.shown(plain)
 
@@ -103,7 +103,7 @@ def wants_tools(body: Mapping[str, Any]) -> bool:
 
 
 def _hidden(vocabulary: Vocabulary | None, markers: Sequence[str]) -> dict[int, str]:
-    """Those of the markers that are one token each, which text doesn't show."""
+    """Return those of the markers that are one token each, which text doesn't show."""
     if vocabulary is None:
         return {}
     ids = {marker: vocabulary.token_id(marker) for marker in markers}

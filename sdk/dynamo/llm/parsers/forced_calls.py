@@ -17,7 +17,7 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def schema_for(tools: list[Any], name: str | None, most: int | None) -> dict[str, Any]:
-    """The schema of an answer that calls the tool `name`, or, where that is None, at least one and at most `most`.
+    """Return the schema of an answer that calls the tool `name`; where that is None, at least one and at most `most`.
 
     Of one tool it is that of its arguments. Raises `InvalidArgument` where a tool can't be asked for.
     """
@@ -60,7 +60,7 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _share(known: dict[str, Any], properties: Any) -> None:
-    """Definitions move to the root, where references look for them."""
+    """Move definitions to the root, where references look for them."""
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():
         if known.setdefault(name, schema) != schema:
             raise InvalidArgument(

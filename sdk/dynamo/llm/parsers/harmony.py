@@ -65,7 +65,7 @@ class HarmonyParser:
         return events
 
     def _in_header(self) -> bool:
-        """Before `<|message|>`."""
+        """Go on before `<|message|>`."""
         held, at = self._held, self._at
         if self._first and not self._may_be_header(held[at : at + LONGEST_HEADER]):
             self._kind, self._state = Content, self._in_body  # a model that doesn't keep to the format
@@ -94,7 +94,7 @@ class HarmonyParser:
         return Thought if self._thoughts and channel is not None and channel[1] == "analysis" else Content
 
     def _in_body(self) -> bool:
-        """In a message."""
+        """Go on in a message."""
         held, at = self._held, self._at
         match = _BODY.find(held, at)
         end = len(held) - _BODY.begun(held, at) if match is None else match.start()

@@ -44,7 +44,7 @@ def dumps(value: Any) -> str:
 
 
 def in_turn(pattern: re.Pattern[str], text: str) -> list[re.Match[str]] | None:
-    """The matches that the text consists of, with white space between them; None where there is anything else.
+    """Return the matches that the text consists of, with white space between them; None where there is anything else.
 
     Each begins where the last one ended, so what a model repeats without end is looked at once.
     """
@@ -68,7 +68,7 @@ def writable(name: str) -> bool:
 
 
 def arguments_of(value: Any) -> str | None:
-    """Arguments as the object that they are, or the text of one; None where they are neither."""
+    """Return arguments as the object that they are, or the text of one; None where they are neither."""
     if value is None:
         return "{}"
     if isinstance(value, str):
@@ -83,7 +83,7 @@ def arguments_of(value: Any) -> str | None:
 
 
 def call_of(item: Any) -> Call | None:
-    """`{"name": …, "arguments" or "parameters": …}` as a call."""
+    """Return `{"name": …, "arguments" or "parameters": …}` as a call."""
     if not isinstance(item, Mapping) or not isinstance(name := item.get("name"), str) or not writable(name):
         return None
     arguments = arguments_of(item.get("arguments", item.get("parameters")))
@@ -91,7 +91,7 @@ def call_of(item: Any) -> Call | None:
 
 
 def calls_of(text: str) -> list[Call] | None:
-    """One JSON object or a list of them; None where one of them is no call, or there is none."""
+    """Return one JSON object or a list of them; None where one of them is no call, or there is none."""
     try:
         value = loads(text)
     except ValueError:
@@ -102,7 +102,7 @@ def calls_of(text: str) -> list[Call] | None:
 
 
 def between(opener: str, closer: str) -> Read:
-    """Reads the JSON between two markers; the second may be missing at the end of a text."""
+    """Return what reads the JSON between two markers; the second may be missing at the end of a text."""
 
     def read(text: str, tools: Tools) -> list[Call] | None:
         return calls_of(text.removeprefix(opener).removesuffix(closer))
@@ -111,7 +111,7 @@ def between(opener: str, closer: str) -> Read:
 
 
 def behind(*openers: str) -> Read:
-    """Reads the JSON behind one of several markers. Without one, only a call of a known tool is a call."""
+    """Return what reads the JSON behind one of several markers. Without one, only a call of a known tool is a call."""
 
     def read(text: str, tools: Tools) -> list[Call] | None:
         for opener in openers:

@@ -79,7 +79,7 @@ class AnswerParser:
         return events
 
     def _answer(self) -> bool:
-        """Outside of thoughts and calls; True where another state, or the same one, is to go on."""
+        """Read outside of thoughts and calls; True where another state, or the same one, is to go on."""
         if self._fresh and (goes_on := self._beginning()) is not None:
             return goes_on
         held, at = self._held, self._at
@@ -132,7 +132,7 @@ class AnswerParser:
         return None
 
     def _begin(self) -> None:
-        """Text follows: drop the line breaks that belong to the thought before it."""
+        """Begin text: drop the line breaks that belong to the thought before it."""
         if self._after == "thought" and self._thoughts is not None:
             while self._held[self._at] in self._thoughts.gap:
                 self._at += 1
@@ -171,7 +171,7 @@ class AnswerParser:
             self._fresh, self._after = True, "call"
 
     def _thought(self) -> bool:
-        """Inside a thought."""
+        """Read inside a thought."""
         held = self._held
         if not self._begun:
             self._at = behind_space(held, self._at)

@@ -14,12 +14,12 @@ GPT_OSS: Final = "gpt_oss"
 
 
 def tool_parser_names() -> list[str]:
-    """What `--dyn-tool-call-parser` may be."""
+    """Return what `--dyn-tool-call-parser` may be."""
     return sorted([*TOOLS, HARMONY])
 
 
 def reasoning_parser_names() -> list[str]:
-    """What `--dyn-reasoning-parser` may be."""
+    """Return what `--dyn-reasoning-parser` may be."""
     return sorted([*THOUGHTS, GPT_OSS])
 
 

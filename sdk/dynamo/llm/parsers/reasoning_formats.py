@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class ThoughtFormat:
-    """Where a thought begins and ends."""
+    """Format of thoughts: where one begins and ends."""
 
     opens: tuple[str, ...] = ("<think>",)
     closes: tuple[str, ...] = ("</think>",)
@@ -28,7 +28,7 @@ class ThoughtFormat:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Markers that are special tokens in some vocabularies, where text would not show them."""
+        """Return markers that are special tokens in some vocabularies, where text would not show them."""
         return self.opens + self.closes + self.ends_too
 
 

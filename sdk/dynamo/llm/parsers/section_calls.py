@@ -13,7 +13,7 @@ from dynamo.llm.parsers.json_calls import Read, arguments_of, calls_of, dumps, i
 
 
 def section(openers: tuple[str, ...], closers: tuple[str, ...], call: str) -> Read:
-    """Reads calls by a regular expression with the groups `name`, `arguments` and, where there is one, `id`.
+    """Return what reads calls by a regular expression with the groups `name`, `arguments` and, if any, `id`.
 
     Of a text that broke off, the section's end may be missing, not that of a call.
     """
@@ -48,7 +48,7 @@ _STRINGS: Final = re.compile(r"""(?<=(.))(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?|'[^'\\]
 
 
 def read_mistral(text: str, tools: Tools) -> list[Call] | None:
-    """`[TOOL_CALLS]` with a JSON list, as up to tokenizer v7, or one name and its arguments, as since v11."""
+    """Read `[TOOL_CALLS]` with a JSON list, as up to tokenizer v7, or one name and its arguments, as since v11."""
     body = text.removeprefix("[TOOL_CALLS]")
     if match := _NAMED.fullmatch(body):
         call = _call(match)
@@ -57,7 +57,7 @@ def read_mistral(text: str, tools: Tools) -> list[Call] | None:
 
 
 def read_python(text: str, tools: Tools) -> list[Call] | None:
-    """`[f(a=1), g()]`, calls of known tools with keyword arguments that are plain values."""
+    """Read `[f(a=1), g()]`, calls of known tools with keyword arguments that are plain values."""
     if _formatted(text):
         return None
     try:
@@ -101,7 +101,7 @@ _NAMES: Final = {"true": True, "false": False, "null": None}
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal that JSON has, too; `ValueError` for anything else."""
+    """Read a literal that JSON has, too; `ValueError` for anything else."""
     match node:
         case ast.Constant(value=str() | int() | bool() | None):
             return node.value

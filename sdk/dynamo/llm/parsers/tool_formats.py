@@ -32,12 +32,12 @@ class ToolFormat:
 
     @cached_property
     def markers(self) -> Markers:
-        """What opens a call."""
+        """Return what opens a call."""
         return Markers(self.blocks)
 
 
 def _wrapped(opener: str, closer: str, *tokens: str) -> ToolFormat:
-    """JSON between two markers."""
+    """Make a format of JSON between two markers."""
     closers = partial(JsonUntil, closer=closer)
     return ToolFormat({opener: closers}, json_calls.between(opener, closer), tokens=tokens)
 

@@ -20,7 +20,7 @@ _MOST_VARIANTS: Final = 64
 
 
 def typed(text: str, schema: Any) -> Any:
-    """The value that `text` stands for in an argument of this JSON schema."""
+    """Return the value that `text` stands for in an argument of this JSON schema."""
     kinds = set(_kinds(schema))
     if kinds and kinds <= {"string"}:
         return text
@@ -37,7 +37,7 @@ def typed(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> Iterator[str]:
-    """The types that a schema allows; none where it doesn't say. Of a huge one, by what is looked at first."""
+    """Yield the types that a schema allows; none where it doesn't say. Of a huge one, by what is looked at first."""
     left = [schema]
     for _ in range(_MOST_VARIANTS):
         if not left:
@@ -113,7 +113,7 @@ read_glm: Final[Read] = _GLM.read
 
 
 def dsml(opener: str, closer: str) -> Read:
-    """DeepSeek's markup, in which each argument says whether it is a string."""
+    """Read DeepSeek's markup, in which each argument says whether it is a string."""
     return Tags(
         opener,
         closer,

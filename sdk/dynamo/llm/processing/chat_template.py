@@ -113,7 +113,7 @@ class ChatTemplate:
             raise InvalidArgument(f"the model's chat template failed on the messages: {_short(error)}") from error
 
     def _message(self, message: Any, index: int) -> dict[str, Any]:
-        """A message as templates expect it, with a missing content as nothing at all where the template looks."""
+        """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
         flat = flatten_message(message, index)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
             flat["content"] = None
@@ -155,7 +155,7 @@ def _part_text(part: Any, index: int, number: int) -> str:
 
 
 def _parsed_call(call: Any) -> Any:
-    """Tool arguments travel as a JSON string and templates print them as an object."""
+    """Parse tool arguments: they travel as a JSON string, and templates print them as an object."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
@@ -171,12 +171,12 @@ def _parsed_call(call: Any) -> Any:
 
 
 def _size(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The characters of a chat's texts."""
+    """Count the characters of a chat's texts."""
     return sum(len(content) for message in messages if isinstance(content := message.get("content"), str))
 
 
 def _short(error: Exception) -> str:
-    """What a template, or Python, says of an error: no longer than one reads."""
+    """Cut what a template, or Python, says of an error to what one reads."""
     return (str(error) or type(error).__name__)[:_LONGEST_REFUSAL]
 
 

@@ -24,7 +24,7 @@ def openai_finish_reason(finish: str) -> str:
 
 
 class _Showing:
-    """Some special tokens become text: a parser looks for them."""
+    """Stream in which some special tokens become text: a parser looks for them."""
 
     __slots__ = ("_shown", "_step")
 

@@ -45,12 +45,12 @@ class EmbeddingRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Of all inputs together."""
+        """Count the tokens of all inputs together."""
         return sum(map(len, self.token_ids))
 
 
 class Vectors(msgspec.Struct):
-    """What one item of an engine holds."""
+    """Vectors that one item of an engine holds."""
 
     vectors: list[tuple[int, bytes]]
     """Inputs by their number, and their vectors."""
@@ -71,7 +71,7 @@ class InputTooLong(ContextLengthExceeded):
 
 
 def read_inputs(given: Any) -> list[Input]:
-    """OpenAI's four forms of `input`: text, texts, token ids, lists of token ids. Raises `InvalidArgument`."""
+    """Read OpenAI's four forms of `input`: text, texts, token ids, lists of token ids. Raises `InvalidArgument`."""
     several = [given] if isinstance(given, str) or _are_ids(given) else given
     if not isinstance(several, list) or not several:
         kind = "an empty list" if several == [] else type(given).__name__
@@ -95,8 +95,10 @@ def _are_ids(given: Any) -> bool:
 
 
 async def tokenised(inputs: Sequence[Input], preprocessor: Preprocessor, *, blocking: bool = False) -> list[list[int]]:
-    """The tokens of each input; `InvalidArgument` names the one that doesn't fit the model. `blocking`: it is called
-    in a thread, and never waits."""
+    """Return the tokens of each input; `InvalidArgument` names the one that doesn't fit the model.
+
+    `blocking`: it is called in a thread, and never waits.
+    """
     prompts = []
     for number, text in enumerate(inputs):
         if number % _TURN == _TURN - 1 and not blocking:
@@ -129,7 +131,7 @@ async def _tokens(number: int, given: Input, preprocessor: Preprocessor, blockin
 
 
 def packed(numbers: Sequence[float]) -> bytes:
-    """A vector of these numbers. Raises `TypeError` or `OverflowError` for what has no place in one."""
+    """Pack a vector of these numbers. Raises `TypeError` or `OverflowError` for what has no place in one."""
     floats = array("f", numbers)
     if sys.byteorder == "big":
         floats.byteswap()
@@ -137,7 +139,7 @@ def packed(numbers: Sequence[float]) -> bytes:
 
 
 def numbers_of(vector: bytes) -> list[float]:
-    """The numbers of a vector."""
+    """Return the numbers of a vector."""
     floats = array("f")
     floats.frombytes(vector)
     if sys.byteorder == "big":
@@ -146,19 +148,22 @@ def numbers_of(vector: bytes) -> list[float]:
 
 
 def dimensions_of(vector: bytes) -> int:
-    """How many numbers it has."""
+    """Return how many numbers it has."""
     return len(vector) // _NUMBER
 
 
 def shortened(vector: bytes, dimensions: int | None) -> bytes:
-    """The first `dimensions` numbers of a vector, of length 1 again: for models whose vectors are made to be cut."""
+    """Return the first `dimensions` numbers of a vector, of length 1 again.
+
+    For models whose vectors are made to be cut.
+    """
     if dimensions is None or dimensions_of(vector) <= dimensions:
         return vector
     return packed(normalised(numbers_of(vector[: dimensions * _NUMBER])))
 
 
 def normalised(numbers: Sequence[float]) -> list[float]:
-    """The same direction with length 1; nothing but zeros stays as it is."""
+    """Return the same direction with length 1; nothing but zeros stays as it is."""
     length = math.sqrt(math.fsum(number * number for number in numbers))
     return [number / length for number in numbers] if length else [*numbers]
 
@@ -176,8 +181,10 @@ def check_dimensions(wanted: int | None, own: int, *, cut: bool) -> None:
 
 
 def read_vectors(item: Any) -> Vectors:
-    """What an engine sent: `[index, vector]`, or NVIDIA Dynamo's `{"embeddings": [[…], …], "prompt_tokens": n}`, or
-    OpenAI's own answer. `ValueError`, `TypeError` or `KeyError`: none of them."""
+    """Read what an engine sent: `[index, vector]`, or NVIDIA Dynamo's `{"embeddings": [[…], …], "prompt_tokens".
+
+    N}`, or OpenAI's own answer. `ValueError`, `TypeError` or `OverflowError` for anything else.
+    """
     if type(item) is list:
         index, vector = item
         if type(index) is not int or type(vector) is not bytes or len(vector) % _NUMBER:

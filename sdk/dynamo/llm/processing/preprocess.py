@@ -209,7 +209,7 @@ class Preprocessor:
 
 
 def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
-    """How many tokens a text has at least, where its length alone shows that they are far too many; else 0."""
+    """Return how many tokens a text has at least, where its length alone shows that they are far too many; else 0."""
     if len(text) <= context:  # it may fit, whatever its tokens are
         return 0
     least = len(text) // tokenizer.longest_token
@@ -217,7 +217,7 @@ def far_over(text: str, tokenizer: Tokenizer, context: int) -> int:
 
 
 def size_of(text: str) -> int:
-    """How many bytes of UTF-8 a text has: no tokenizer makes more tokens of it."""
+    """Return how many bytes of UTF-8 a text has: no tokenizer makes more tokens of it."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
@@ -264,7 +264,7 @@ def content_size(messages: Any) -> int:
 
 
 def _call_size(call: Any) -> int:
-    """A call's arguments are parsed, and printed again."""
+    """Return what a call's arguments cost: they are parsed, and printed again."""
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     return _PER_MESSAGE + _PER_PARSED * (len(arguments) if isinstance(arguments, str) else 0)
@@ -297,5 +297,5 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
 
 
 async def load_preprocessor(card: ModelCard, files: Mapping[str, Path], mode: Mode = "auto") -> Preprocessor:
-    """`Preprocessor.load` in a thread."""
+    """Call `Preprocessor.load` in a thread."""
     return await asyncio.to_thread(Preprocessor.load, card, files, mode)

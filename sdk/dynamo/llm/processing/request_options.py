@@ -59,7 +59,7 @@ def given(body: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def choices(body: Mapping[str, Any]) -> int:
-    """How many answers per prompt."""
+    """Count the answers per prompt."""
     return int(body.get("n") or 1)
 
 
@@ -136,7 +136,7 @@ def output_options(body: Mapping[str, Any], chat: bool) -> OutputOptions:
 
 
 def wanted_tokens(body: Mapping[str, Any], chat: bool) -> int | None:
-    """How many tokens were asked for, at most."""
+    """Count the tokens that were asked for, at most."""
     wanted = body.get("max_completion_tokens")
     if wanted is None:
         wanted = body.get("max_tokens")

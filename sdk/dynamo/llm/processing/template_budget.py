@@ -77,7 +77,7 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Steps that may yet be taken."""
+        """Count the steps that may yet be taken."""
         return self._left
 
     def spend(self, steps: int = 1) -> None:
@@ -107,13 +107,13 @@ class Budget:
         return value
 
     def counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What is lazy, with a step for each item."""
+        """Yield what is lazy, with a step for each item."""
         for item in items:
             self.spend(2)
             yield item
 
     def called(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What a filter or a test is called with, one by one."""
+        """Yield what a filter or a test is called with, one by one."""
         for item in items:
             self.spend(_CALL)
             yield item
@@ -124,7 +124,7 @@ class Budget:
             self.spend(len(text) * len(other) // _COMPARED)
 
     def items(self, value: Iterable[Any]) -> list[Any]:
-        """All items of a list, of a dictionary or of what is lazy."""
+        """List all items of a list, of a dictionary or of what is lazy."""
         if isinstance(value, (list, tuple, dict, str)):
             self.spend(1 + len(value))
             return list(value)
@@ -161,7 +161,7 @@ class Budget:
             self.weigh(value, per_depth=indent)
 
     def text(self, value: Any) -> str:
-        """A value as a template prints it."""
+        """Return a value as a template prints it."""
         if type(value) is str:
             return value
         if isinstance(value, (*_SCALARS, str)):
@@ -173,13 +173,13 @@ class Budget:
         return str(value) if type(value).__name__ == "Undefined" else f"<{type(value).__name__}>"
 
     def concat(self, parts: Iterable[str]) -> str:
-        """The text that a part of the template has printed."""
+        """Return the text that a part of the template has printed."""
         texts = parts if isinstance(parts, list) else list(parts)
         self.characters(sum(map(len, texts)))
         return "".join(texts)
 
     def printed(self, parts: Iterator[str]) -> str:
-        """The text of a whole template, with steps for each part: for some of them at once, which is faster."""
+        """Return the text of a whole template, with steps for each part: for some of them at once, which is faster."""
         texts: list[str] = []
         while some := list(islice(parts, _AT_ONCE)):
             self.spend(2 * len(some))
@@ -187,11 +187,11 @@ class Budget:
         return self.concat(texts)
 
     def join(self, values: Iterable[Any]) -> str:
-        """`~`."""
+        """Pay for `~`."""
         return self.concat(map(self.text, values))
 
     def add(self, *values: Any) -> Any:
-        """`+`, of all that stand in a row."""
+        """Pay for `+`, of all that stand in a row."""
         try:
             self.characters(sum(map(len, values)))
             return "".join(values)
@@ -207,7 +207,7 @@ class Budget:
             return total
 
     def operator(self, kind: str, left: Any, right: Any, work: Any) -> Any:
-        """Any other operator of two values."""
+        """Pay for any other operator of two values."""
         if kind == "%" and isinstance(left, (str, bytes)):
             return self.percent(left, right)
         if kind == "*" and not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
@@ -231,7 +231,7 @@ class Budget:
                 self.weigh(value)
 
     def percent(self, form: Any, values: Any) -> Any:
-        """`"%s" % value`."""
+        """Pay for `"%s" % value`."""
         if not isinstance(form, str) or _WIDTH.search(form):
             refuse("formats a text too widely")
         before = self._left
@@ -240,7 +240,7 @@ class Budget:
         return self.made(form % values)
 
     def format(self, form: str, work: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """`"{}".format(value)`."""
+        """Pay for `"{}".format(value)`."""
         if _FIELD.search(form):
             refuse("formats a text too widely")
         before = self._left
@@ -250,7 +250,7 @@ class Budget:
         return self.made(work(*args, **named))
 
     def compared(self, value: Any) -> Any:
-        """What may be compared, or looked for: all of it is looked at."""
+        """Pay for what is compared, or looked for: all of it is looked at."""
         if type(value) is str:
             self.spend(len(value) // CHARACTERS)
         elif not isinstance(value, _SCALARS):
@@ -258,7 +258,7 @@ class Budget:
         return value
 
     def searched(self, value: Any) -> Any:
-        """What something is looked for in."""
+        """Pay for what something is looked for in."""
         if type(value) is str:
             self.spend(1 + len(value) // CHARACTERS)
         elif isinstance(value, (list, tuple, *_VIEWS)):
@@ -268,11 +268,11 @@ class Budget:
         return value
 
     def cut(self, value: Any) -> Any:
-        """A part of a text or of a list."""
+        """Cut a part of a text or of a list."""
         return self.made(value)
 
     def key(self, value: Any) -> Any:
-        """What a dictionary is asked by."""
+        """Pay for what a dictionary is asked by."""
         return value if isinstance(value, (str, *_SCALARS)) else refuse("has a key that is no text")
 
     def numbers(self, values: Iterable[Any]) -> None:
@@ -282,7 +282,7 @@ class Budget:
                 refuse(f"asks a filter or a text for {str(value)[:20]} of something")
 
     def replaced(self, text: str, old: str, new: str, count: int | None = None) -> str:
-        """`replace`."""
+        """Pay for `replace`."""
         self.characters(len(text))
         times = text.count(old) if count is None or count < 0 else min(count, text.count(old))
         self.characters(len(text) + times * max(0, len(new) - len(old)))
@@ -290,7 +290,7 @@ class Budget:
 
 
 def _within(value: Any, printed: bool) -> Iterable[Any]:
-    """What is in a value of a rarer type, as far as it is looked at where it is compared or printed."""
+    """Yield what is in a value of a rarer type, as far as it is looked at where it is compared or printed."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (str, bytes)):

@@ -41,7 +41,7 @@ _OF_OTHERS: Final = ("map", "reject", "select")
 
 
 class CountedContext(Context):
-    """What a template sees, with the budget of this render."""
+    """Context that a template sees, with the budget of this render."""
 
     budget: Budget
 
@@ -72,7 +72,7 @@ class CountedEnvironment(ImmutableSandboxedEnvironment):
             return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """`str.format`, which says whose it is."""
+        """Wrap `str.format`, which says whose it is."""
         wrapped: Any = super().wrap_str_format(value)
         if wrapped is not None:
             wrapped.form = value.__self__
@@ -99,7 +99,7 @@ class CountedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def filters() -> dict[str, Callable[..., Any]]:
-    """All filters, by name."""
+    """Return all filters, by name."""
     own: dict[str, Callable[..., Any]] = {
         "_tick": _tick, "center": _center, "e": _escape, "escape": _escape, "format": _format, "indent": _indent,
         "join": _join, "replace": _replace, "safe": _string, "string": _string, "sum": _sum, "tojson": _tojson,
@@ -115,7 +115,7 @@ def filters() -> dict[str, Callable[..., Any]]:
 
 
 def tests() -> dict[str, Callable[..., Any]]:
-    """All tests, by name."""
+    """Return all tests, by name."""
     known: Mapping[str, Any] = TESTS
     tests: dict[str, Any] = dict(known)
     tests |= {name: _compared(known[name]) for name in _TESTED}
@@ -124,7 +124,7 @@ def tests() -> dict[str, Callable[..., Any]]:
 
 
 def _paid(work: Callable[..., Any], pay: Callable[[Budget, Any], Any]) -> Callable[..., Any]:
-    """One of Jinja's filters, paid for before and after."""
+    """Wrap one of Jinja's filters, paid for before and after."""
     needs = _PassArg.from_obj(work)
     of_others = any(work is FILTERS[name] for name in _OF_OTHERS)
 
@@ -155,7 +155,7 @@ def _few_places(values: Iterable[Any]) -> None:
 
 
 def _by(method: Callable[[str], str]) -> Callable[..., str]:
-    """A filter that is a method of texts."""
+    """Make a filter of a method of texts."""
 
     @pass_context
     def applied(context: Any, value: Any) -> str:
@@ -317,7 +317,7 @@ def _tojson(
     context: Any, value: Any, ensure_ascii: bool = False, indent: int | None = None,
     separators: tuple[str, str] | None = None, sort_keys: bool = False,
 ) -> str:  # fmt: skip
-    """Plain JSON: Jinja's own filter escapes HTML characters, which models were not trained on."""
+    """Write plain JSON: Jinja's own filter escapes HTML characters, which models were not trained on."""
     if indent is not None and not (isinstance(indent, int) and indent <= _DEEPEST_INDENT):
         refuse(f"indents JSON by more than {_DEEPEST_INDENT}")
     if separators is not None and any(len(separator) > _DEEPEST_INDENT for separator in separators):
@@ -330,7 +330,7 @@ def _tojson(
 
 
 def strftime_layout(layout: Any) -> str:
-    """A layout of a date, as short and plain as those of templates are."""
+    """Write the layout of a date, as short and plain as those of templates are."""
     if not isinstance(layout, str) or len(layout) > 256 or _LAYOUT.fullmatch(layout) is None:
         refuse("asks for a date in too long a layout")
     return layout

@@ -37,15 +37,13 @@ _REFUSED: Final = {
     "metrics_prefix": "metrics are called dynamo_frontend_… here: leave it out",
     "chat_engine_factory": "register a model with ModelInput.Text, whose program answers chats by itself",
     "ais_perf_config": "there is no such model of performance here: leave it out",
-    "enable_anthropic_api": "this version serves OpenAI's routes: leave it out",
-    "strip_anthropic_preamble": "this version serves OpenAI's routes: leave it out",
     "enable_streaming_tool_dispatch": "streams carry OpenAI's chunks only: leave it out",
     "enable_streaming_reasoning_dispatch": "streams carry OpenAI's chunks only: leave it out",
 }
 
 
 class EngineType(enum.Enum):
-    """Who answers."""
+    """Type of the engine that answers."""
 
     Echo = "echo_full"
     """The prompt's own text."""
@@ -56,7 +54,8 @@ class EngineType(enum.Enum):
 
 
 class EntrypointArgs:
-    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect.
+    """NVIDIA Dynamo's arguments. `tokenizer_fallback` and `reasoning_field_name` have no effect; Anthropic's API is
+    always served.
 
     `InvalidArgument` for those that ask for what isn't here. `extra_engine_args` names a JSON file for the mocker,
     `mocker_engine_args` holds the same as a dict.
@@ -90,12 +89,15 @@ class EntrypointArgs:
         self.values: dict[str, Any] = given
 
 
-_LATER: Final = ("tokenizer_backend", "tokenizer_fallback", "reasoning_field_name")
+_LATER: Final = (
+    "tokenizer_backend", "tokenizer_fallback", "reasoning_field_name", "enable_anthropic_api",
+    "strip_anthropic_preamble",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What `make_engine` gives to `run_input`."""
+    """Engine that `make_engine` gives to `run_input`."""
 
     args: EntrypointArgs
     engine: EngineOn | None = None
@@ -169,7 +171,7 @@ def _say_ready(url: str, grpc: str = "") -> None:
 
 
 def _way(text: str) -> str:
-    """The word of an input."""
+    """Return the word of an input."""
     if text.startswith(_DYN):
         return _DYN
     word = text.partition(":")[0]
@@ -180,45 +182,40 @@ def _way(text: str) -> str:
 
 
 def _of_worker(args: EntrypointArgs) -> dict[str, Any]:
-    """Fields of the worker's settings."""
+    """Return the arguments, with options of the worker where these are called otherwise there."""
     values = args.values
     extra, file = values["mocker_engine_args"], values["extra_engine_args"]
-    given = {
-        "engine": args.engine_type.value, "model_path": _text(values["model_path"]), "model_name": values["model_name"],
-        "kv_cache_block_size": values["kv_cache_block_size"],
+    return _as_options(args) | {
+        "engine": args.engine_type.value,
         "context_length": values["context_length"] or (values["runtime_config"] or ModelRuntimeConfig()).context_length,
-        "chat_template": _text(values["template_file"]), "migration_limit": values["migration_limit"] or None,
+        "chat_template": _plain(values["template_file"]),
         "engine_args": json.dumps(dict(extra)) if extra else f"@{file}" if file else None,
         "role": "prefill" if values["is_prefill"] else "decode" if values["is_decode"] else None,
     }  # fmt: skip
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
-    """Fields of the frontend's settings."""
-    values, dynamic = args.values, args.engine_type is EngineType.Dynamic
-    router = values["router_config"]
-    given = {name: values[name] for name in ("http_host", "http_port", "migration_max_seq_len")}
-    # NVIDIA Dynamo's default is 0, which says here that the frontend's own counts.
-    given |= {"migration_limit": values["migration_limit"] or None, "tokenizer": values.get("tokenizer_backend")}
-    if dynamic:
-        given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
-        given["namespace_prefix"] = values["namespace_prefix"]
+    """Return the arguments, with options of the frontend where these are called otherwise there."""
+    values, router = args.values, args.values["router_config"]
+    options = _as_options(args) | {"tokenizer": values.get("tokenizer_backend")}
+    if args.engine_type is EngineType.Dynamic:
+        options["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
     else:  # the engine's own runtime has no other
-        given["worker_wait_timeout_secs"] = _HOLD_SECONDS
-    given |= {name: _text(values[name]) for name in ("tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")}
-    if router is not None:
-        given |= _of_router(router)
-    return {name: value for name, value in given.items() if value is not None}
+        options |= {"namespace": None, "namespace_prefix": None, "worker_wait_timeout_secs": _HOLD_SECONDS}
+    return options | ({} if router is None else _of_router(router))
+
+
+def _as_options(args: EntrypointArgs) -> dict[str, Any]:
+    """Return the arguments as plain values; the layer above takes those that are options of its own."""
+    options = {name: _plain(value) for name, value in args.values.items()}
+    # NVIDIA Dynamo's default is 0, which says here that the frontend's own counts.
+    return options | {"migration_limit": options["migration_limit"] or None}
 
 
 def _of_router(config: RouterConfig) -> dict[str, Any]:
     kv = config.kv_router_config
-    options: dict[str, Any] = {
+    options = vars(config) | {
         "router_mode": mode_word(config.router_mode),
-        "active_decode_blocks_threshold": config.active_decode_blocks_threshold,
-        "active_prefill_tokens_threshold": config.active_prefill_tokens_threshold,
-        "active_prefill_tokens_threshold_frac": config.active_prefill_tokens_threshold_frac,
         "router_session_affinity_ttl_secs": config.session_affinity_ttl_secs,
     }
     if config.session_affinity_ttl_secs is not None:
@@ -235,5 +232,5 @@ def _namespace(endpoint_id: str | None) -> str | None:
     return None if endpoint_id is None else EndpointPath.parse(endpoint_id).namespace
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

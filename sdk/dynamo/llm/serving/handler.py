@@ -29,7 +29,7 @@ Send = Callable[[AsyncIterator[Any]], AsyncIterator[Any]]
 
 
 def adapter(model_input: Literal["tokens", "text"]) -> Callable[[Generate], Generate]:
-    """What stands around a `generate` that takes tokens, or text."""
+    """Return what stands around a `generate` that takes tokens, or text."""
     read = _tokens if model_input == "tokens" else _text
 
     def adapt(generate: Generate) -> Generate:
@@ -48,7 +48,7 @@ def adapter(model_input: Literal["tokens", "text"]) -> Callable[[Generate], Gene
 
 
 async def _items(output: Any) -> AsyncGenerator[Any, None]:
-    """Of a generator, which is closed however its reader leaves; of a coroutine its one result."""
+    """Yield the items of a generator, which is closed however its reader leaves; of a coroutine its one result."""
     if inspect.isawaitable(output):
         output = await output
     if isinstance(output, dict | str):
@@ -66,7 +66,10 @@ async def _items(output: Any) -> AsyncGenerator[Any, None]:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """What `generate` raises, as it travels: `HttpError` keeps its status, `ValueError` is the client's mistake."""
+    """Translate what `generate` raises, as it travels.
+
+    `HttpError` keeps its status, `ValueError` is the client's mistake.
+    """
     try:
         yield
     except DynamoException:
@@ -102,7 +105,7 @@ def _text(payload: Any) -> tuple[Any, Send]:
 
 
 def _wants_vectors(payload: Any) -> bool:
-    """Whether it has tokens of several inputs, as requests for vectors have."""
+    """Tell whether it has tokens of several inputs, as requests for vectors have."""
     try:
         return bool(msgspec.convert(payload, EmbeddingRequest).token_ids)
     except msgspec.ValidationError:
@@ -114,21 +117,21 @@ def _as_they_are(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 async def _vectors(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The dicts themselves, which frontends read."""
+    """Yield the dicts themselves, which frontends read."""
     async for item in items:
         check_vectors(item)
         yield item
 
 
 async def _outputs(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The dicts themselves, which frontends read: programs find their own names in them."""
+    """Yield the dicts themselves, which frontends read: programs find their own names in them."""
     async for item in items:
         piece = read_output(item)
         yield item if piece.extras is None and piece.finish is None else {**item, **output_dict([*piece])}
 
 
 async def _deltas(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The end comes last: the usage may follow the finish reason."""
+    """Yield the deltas, the end last: the usage may follow the finish reason."""
     finish: str | None = None
     extras: dict[str, Any] = {}
     async for item in items:

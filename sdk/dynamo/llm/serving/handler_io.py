@@ -42,7 +42,7 @@ class Mistake(ValueError):  # noqa: N818 - it is what the user made
 
 
 def kind_of(value: object) -> str:
-    """What somebody has given, in words: `a list`, `an int`, `None`."""
+    """Return what somebody has given, in words: `a list`, `an int`, `None`."""
     name = type(value).__name__
     return "None" if value is None else f"an {name}" if name[:1] in "aeiou" else f"a {name}"
 
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 
 def read_chunk(item: Any) -> Piece:
-    """An OpenAI chunk, of chat or of completions, or bare text. `EngineError` where it is an error event."""
+    """Read an OpenAI chunk, of chat or of completions, or bare text. `EngineError` where it is an error event."""
     if type(item) is str:
         return Piece(item, None, None)
     if not isinstance(item, dict):
@@ -77,8 +77,10 @@ def read_chunk(item: Any) -> Piece:
 
 
 def check_vectors(item: Any) -> None:
-    """`Mistake` for what is no answer with vectors: OpenAI's, NVIDIA Dynamo's, or `[index, bytes]`. The numbers
-    themselves are read where they are used. `EngineError` where it is an error event."""
+    """Raise `Mistake` for what is no answer with vectors: OpenAI's, NVIDIA Dynamo's, or `[index, bytes]`.
+
+    The numbers themselves are read where they are used. `EngineError` where it is an error event.
+    """
     if isinstance(item, list) and [type(part) for part in item] == [int, bytes]:
         return
     if not isinstance(item, dict):
@@ -147,7 +149,7 @@ def _usage(usage: Any) -> dict[str, Any] | None:
 
 
 def read_output(item: Any) -> Piece:
-    """NVIDIA Dynamo's engine output. `EngineError` where its finish reason is an error."""
+    """Read NVIDIA Dynamo's engine output. `EngineError` where its finish reason is an error."""
     if not isinstance(item, dict):
         raise _no_output(item)
     ids, finish = item.get("token_ids"), item.get("finish_reason")
@@ -183,7 +185,7 @@ def _extras(item: dict[str, Any], count: int) -> dict[str, Any] | None:
 
 
 def _alternative(alternative: Any) -> list[Any]:
-    """`[token_id, logprob]`, of that or of NVIDIA Dynamo's dict."""
+    """Read `[token_id, logprob]`, of that or of NVIDIA Dynamo's dict."""
     try:
         token, logprob = (
             (alternative["token_id"], alternative["logprob"]) if isinstance(alternative, dict) else alternative
@@ -217,13 +219,13 @@ def _finish(reason: Any) -> str | None:
 
 
 def _told(error: Any) -> EngineError:
-    """An error that the file says in its output."""
+    """Return an error that the file says in its output."""
     message = error.get("message") if isinstance(error, dict) else error
     return EngineError(str(message or "the engine failed"))
 
 
 def tokens_request(request: PreprocessedRequest) -> dict[str, Any]:
-    """A request as a tokens engine in Python gets it.
+    """Return a request as a tokens engine in Python gets it.
 
     Beside our own names those of NVIDIA Dynamo that are made from them: `stop_token_ids_hidden` holds every id that
     ends the answer, the model's own unless they are ignored.
@@ -237,12 +239,12 @@ def tokens_request(request: PreprocessedRequest) -> dict[str, Any]:
 
 
 def text_request(request: TextRequest) -> dict[str, Any]:
-    """A request as a text engine in Python gets it: the client's body, with a copy's freedom to change it."""
+    """Return a request as a text engine in Python gets it: the client's body, with a copy's freedom to change it."""
     return dict(request.body)
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
-    """With the fields that are at their defaults, which `to_builtins` leaves out."""
+    """Return it with the fields that are at their defaults, which `to_builtins` leaves out."""
     return {name: _deep(getattr(value, name)) for name in value.__struct_fields__}
 
 

@@ -35,7 +35,7 @@ _ENDPOINTS: Final = {"chat": "chat", "completion": "completions", "completions":
 
 
 class Token(Protocol):
-    """What ends a service: a runtime's cancellation token."""
+    """Token that ends a service: a runtime's cancellation token."""
 
     def cancelled(self) -> Any: ...
 
@@ -53,7 +53,7 @@ class PythonAsyncEngine:
         self._wants = wanted_context(generator, starred=False)
 
     def open(self, request: Any, context: Context) -> Any:
-        """The answer to one request, not begun."""
+        """Open the answer to one request, not begun."""
         return call(self.generator, self._wants, request, context)
 
 
@@ -87,7 +87,7 @@ class HttpService:
         self._add("chat", model, checksum_and_engine)
 
     def add_completions_model(self, model: str, *checksum_and_engine: Any) -> None:
-        """The same at /v1/completions."""
+        """Do the same at /v1/completions."""
         self._add("completions", model, checksum_and_engine)
 
     def remove_chat_completions_model(self, model: str) -> None:
@@ -95,15 +95,15 @@ class HttpService:
         self._remove("chat", model)
 
     def remove_completions_model(self, model: str) -> None:
-        """The same at /v1/completions."""
+        """Do the same at /v1/completions."""
         self._remove("completions", model)
 
     def list_chat_completions_models(self) -> list[str]:
-        """Names, in the order they came."""
+        """List names, in the order they came."""
         return [name for name, kinds in self._models.items() if "chat" in kinds]
 
     def list_completions_models(self) -> list[str]:
-        """The same of /v1/completions."""
+        """List the same of /v1/completions."""
         return [name for name, kinds in self._models.items() if "completions" in kinds]
 
     def enable_endpoint(self, endpoint: str, enabled: bool = True) -> None:
@@ -168,14 +168,14 @@ class HttpService:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, models: _Models) -> None:
-        """Until it fails, or is cancelled."""
+        """Follow changes until it fails, or is cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             await models.follow()
 
     def _more(self) -> dict[str, Any]:
-        """Other fields of the frontend's settings."""
+        """Return other fields of the frontend's settings."""
         return {}
 
     def _answers(self, address: str) -> None:
@@ -186,7 +186,7 @@ class HttpService:
         log.info("serving on %s/v1", url)
 
     def wanted(self) -> dict[str, ModelType]:
-        """The models that are to be served now, and at which routes."""
+        """Return the models that are to be served now, and at which routes."""
         models = {}
         for name, kinds in self._models.items():
             routes = [_KINDS[kind] for kind in kinds if kind not in self._off]
@@ -195,7 +195,7 @@ class HttpService:
         return models
 
     def answering(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """What its endpoint is served with."""
+        """Return what its endpoint is served with."""
 
         async def generate(request: dict[str, Any], context: Context) -> Any:
             engine = self._models.get(name, {}).get("chat" if "messages" in request else "completions")

@@ -34,13 +34,13 @@ class KserveGrpcService(HttpService):
         return {"kserve_grpc_server": True, **own}
 
     def add_tensor_model(self, model: str, *checksum_and_engine: Any, runtime_config: Any = None) -> NoReturn:
-        """Refused: `InvalidArgument`."""
+        """Refuse: `InvalidArgument`."""
         raise InvalidArgument(f"KserveGrpcService.add_tensor_model({model!r}): {_TENSORS}")
 
     def remove_tensor_model(self, model: str) -> NoReturn:
-        """Refused: there are none."""
+        """Refuse: there are none."""
         raise InvalidArgument(f"{model!r} is not served")
 
     def list_tensor_models(self) -> list[str]:
-        """None are."""
+        """Return none, since there are none."""
         return []

@@ -64,19 +64,19 @@ class ModelRuntimeConfig:
         self.runtime_data[key] = value
 
     def get_engine_specific(self, key: str) -> Any:
-        """The value of `key`, or None."""
+        """Return the value of `key`, or None."""
         return self.runtime_data.get(key)
 
     def set_disaggregated_endpoint(self, bootstrap_host: str | None = None, bootstrap_port: int | None = None) -> None:
-        """Where decode workers meet this prefill worker."""
+        """Set where decode workers meet this prefill worker."""
         self.bootstrap_host, self.bootstrap_port = bootstrap_host, bootstrap_port
 
     def set_structural_tag(self, tag: Any) -> None:
-        """Refused when the model is registered."""
+        """Set what is refused when the model is registered."""
         self.structural_tag = tag
 
     def parsers(self) -> tuple[str | None, str | None]:
-        """For tool calls and for reasoning; `InvalidArgument` where there is none of that name."""
+        """Return those for tool calls and for reasoning; `InvalidArgument` where there is none of that name."""
         for field in ("tool_call_parser", "reasoning_parser"):
             if not isinstance(name := getattr(self, field), str | None):
                 raise InvalidArgument(f"runtime_config.{field} is {name!r}, not the name of a parser")
@@ -87,7 +87,7 @@ class ModelRuntimeConfig:
         return self.tool_call_parser or None, self.reasoning_parser or None
 
     def figures(self) -> dict[str, Any]:
-        """What the instance's record gets; `InvalidArgument` names the first field that can't be."""
+        """Return what the instance's record gets; `InvalidArgument` names the first field that can't be."""
         for name, why in _REFUSED.items():
             if getattr(self, name):
                 raise InvalidArgument(f"runtime_config.{name} = {getattr(self, name)!r}: {why}")
@@ -102,7 +102,7 @@ class ModelRuntimeConfig:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """As JSON can hold it: the record is that."""
+    """Return a value as JSON can hold it: the record is that."""
     try:
         return msgspec.to_builtins(value, str_keys=True)
     except (TypeError, msgspec.ValidationError) as error:

@@ -33,23 +33,23 @@ class ModelType(enum.Flag):
     Backend = 4096
 
     def supports_chat(self) -> bool:
-        """Whether `/v1/chat/completions` is among them."""
+        """Tell whether `/v1/chat/completions` is among them."""
         return bool(self & (ModelType.Chat | ModelType.Backend))
 
     def supports_embedding(self) -> bool:
-        """Whether `/v1/embeddings` is among them."""
+        """Tell whether `/v1/embeddings` is among them."""
         return ModelType.Embedding in self
 
     def supports_classify(self) -> bool:
-        """Whether `/v1/classify` is among them."""
+        """Tell whether `/v1/classify` is among them."""
         return ModelType.Classify in self
 
     def supports_pooling(self) -> bool:
-        """Whether `/v1/pooling` is among them."""
+        """Tell whether `/v1/pooling` is among them."""
         return ModelType.Pooling in self
 
     def supports_rerank(self) -> bool:
-        """Whether `/v1/rerank` is among them."""
+        """Tell whether `/v1/rerank` is among them."""
         return ModelType.Rerank in self
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ _WORDS: Final = {ModelType.TensorBased: "tensor"}
 
 
 class ModelInput(enum.Enum):
-    """What a model's `generate` is given."""
+    """Form of what a model's `generate` takes."""
 
     Text = "text"
     """The OpenAI body, as the client sent it; it yields OpenAI chunks."""

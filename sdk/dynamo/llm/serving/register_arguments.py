@@ -40,7 +40,7 @@ _RANGES: Final = {"context_length": 2, "kv_cache_block_size": 1, "migration_limi
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a program asked for, checked."""
+    """Registration that a program asked for, checked."""
 
     endpoint: Endpoint
     model_path: str
@@ -115,7 +115,7 @@ def _since_0_4(
     media_fetcher: Any = None, needs: Any = None, self_host_metadata: bool | None = None, ignore_weights: bool = False,
     max_gpu_lora_count: int | None = None, model_aliases: Sequence[str] | None = None, skip_model_assets: bool = False,
 ) -> None:  # fmt: skip
-    """The arguments since 0.4; 1.x names those behind `model_name`."""
+    """Read the arguments since 0.4; 1.x names those behind `model_name`."""
 
 
 def _of_0_3(
@@ -123,7 +123,7 @@ def _of_0_3(
     context_length: int | None = None, kv_cache_block_size: int | None = None, router_mode: Any = None,
     migration_limit: int | None = None, user_data: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """The arguments up to 0.3."""
+    """Read the arguments up to 0.3."""
 
 
 _UNSAID: Final = {
@@ -144,7 +144,7 @@ def _bound(form: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _input_of(model_type: Any) -> ModelInput:
-    """What 0.3's types say of it."""
+    """Return what 0.3's types say of it."""
     return ModelInput.Tokens if isinstance(model_type, ModelType) and model_type & _NO_ROUTE else ModelInput.Text
 
 
@@ -159,7 +159,7 @@ def _check_kinds(given: dict[str, Any]) -> None:
 
 
 def _routes(types: ModelType, model_input: ModelInput) -> list[str]:
-    """The OpenAI routes that are wanted."""
+    """Return the OpenAI routes that are wanted."""
     both = ModelType.Chat | ModelType.Completions
     wanted = (types | both if ModelType.Backend in types else types) & ~_NO_ROUTE
     if unserved := [str(kind) for kind in wanted if kind not in _SERVED]:
@@ -200,7 +200,7 @@ def _router_mode(mode: Any, config: Any) -> str | None:
 
 
 def _user_data(data: Any) -> dict[str, Any]:
-    """As the record can hold it."""
+    """Return it as the record can hold it."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):

@@ -82,7 +82,7 @@ async def unregister_model(endpoint: Endpoint, lora_name: str | None = None) -> 
 
 
 async def fetch_model(remote_name: str, ignore_weights: bool = False) -> str:
-    """The folder, or GGUF file, of a model: that of a local one, else fetched from the hub into its cache.
+    """Fetch a model; returns its folder, or GGUF file: that of a local one, else fetched from the hub into its cache.
 
     Raises as `open_model`. Cancelled, it stops soon, and what has come stays.
     """
@@ -100,7 +100,7 @@ async def fetch_model(remote_name: str, ignore_weights: bool = False) -> str:
 
 
 async def update_model_taints(endpoint: Endpoint, taints: set[str]) -> None:
-    """Refused where there are any: no router here reads taints."""
+    """Refuse taints where there are any: no router here reads them."""
     if taints:
         raise InvalidArgument(
             f"update_model_taints of {endpoint.path}: no router here reads taints; give workers that aren't for "
@@ -114,7 +114,7 @@ fetch_llm = fetch_model
 
 
 async def _opened(wanted: Wanted) -> LocalModel:
-    """The model's description; of one that takes text only the name."""
+    """Open the model's description; of one that takes text only the name."""
     if wanted.model_input == "text":
         name = wanted.model_name or Path(wanted.model_path).name
         if not name:
@@ -131,7 +131,7 @@ async def _opened(wanted: Wanted) -> LocalModel:
 
 
 def _name_of(model_path: str) -> str:
-    """As a model of tokens would be called: ORG/REPO of the hub, else the last part."""
+    """Name it as a model of tokens would be called: ORG/REPO of the hub, else the last part."""
     from dynamo.llm.hub.names import parse
     from dynamo.llm.models.sources import is_of_hub
 
@@ -140,7 +140,7 @@ def _name_of(model_path: str) -> str:
 
 
 def _card(opened: ModelCard, wanted: Wanted, before: Mapping[str, Any] | None) -> ModelCard:
-    """The card as this program serves the model."""
+    """Return the card as this program serves the model."""
     types = wanted.model_types
     if before is not None:
         known = card_from_dict(before)

@@ -29,7 +29,7 @@ class RouterMode(enum.Enum):
     """Refused likewise."""
 
     def __str__(self) -> str:
-        """The word, which `endpoint.client(router_mode=…)` reads."""
+        """Return the word, which `endpoint.client(router_mode=…)` reads."""
         return self.value
 
 
@@ -60,7 +60,7 @@ class RouterConfig:
         self.session_affinity_mode = session_affinity_mode
 
     def of_frontend(self) -> list[str]:
-        """Names of what is set here beside the mode."""
+        """Return names of what is set here beside the mode."""
         names = (
             "kv_router_config", "active_decode_blocks_threshold", "active_prefill_tokens_threshold",
             "active_prefill_tokens_threshold_frac", "session_affinity_ttl_secs",
@@ -69,14 +69,17 @@ class RouterConfig:
 
 
 class RoutedEngine(Protocol):
-    """What answers requests after choosing a worker for each, for type hints of programs; a `KvRouter` does."""
+    """Engine that answers requests after choosing a worker for each, for type hints of programs; a `KvRouter` does."""
 
     async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """The pieces of the answer."""
+        """Yield the pieces of the answer."""
 
 
 def mode_word(mode: RouterMode | str | enum.Enum) -> str:
-    """The word of a mode, also of `dynamo.runtime.RouterMode` or of a text; `InvalidArgument` where there is none."""
+    """Return the word of a mode, also of `dynamo.runtime.RouterMode` or of a text.
+
+    `InvalidArgument` where there is none.
+    """
     if isinstance(mode, RouterMode) and mode.name in _INSTEAD:
         raise InvalidArgument(f"RouterMode.{mode.name}: {_INSTEAD[mode.name]}")
     words = {known.value for known in RouterMode if known.name not in _INSTEAD}

@@ -46,13 +46,16 @@ class LLMUnaryClient:
 
     @classmethod
     async def connect(cls, runtime: DistributedRuntime, endpoint_name: str) -> LLMUnaryClient:
-        """A client of an endpoint that somebody serves; waits until it is so."""
+        """Connect to an endpoint that somebody serves; waits until it is so."""
         client = await runtime.endpoint(endpoint_name).client()
         await client.wait_for_instances()
         return cls(client)
 
     async def complete(self, request: Mapping[str, Any], *, context: Context | None = None) -> dict[str, Any]:
-        """The whole answer; `StreamIncomplete` where it ends without a finish reason, `ValueError` for `n` above 1."""
+        """Return the whole answer.
+
+        `StreamIncomplete` where it ends without a finish reason, `ValueError` for `n` above 1.
+        """
         if (request.get("sampling_options") or {}).get("n") not in (None, 1):
             raise ValueError("LLMUnaryClient asks for one answer: leave n out, or ask several times")
         tokens: list[int] = []
@@ -66,7 +69,7 @@ class LLMUnaryClient:
 
 
 def with_engine_data(completion: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of an answer with more `engine_data`; `ValueError` where some of it is there already."""
+    """Return a copy of an answer with more `engine_data`; `ValueError` where some of it is there already."""
     known = completion.get("engine_data") or {}
     if both := sorted(set(known) & set(values)):
         raise ValueError(f"engine_data has {', '.join(both)} already")

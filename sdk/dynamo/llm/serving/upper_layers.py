@@ -23,7 +23,7 @@ EngineOn = Callable[[DistributedRuntime, str], AbstractAsyncContextManager[Faile
 
 
 class HttpFrontend(Protocol):
-    """What the entry point `frontend` is."""
+    """Type of the entry point `frontend`."""
 
     async def __call__(
         self, runtime: DistributedRuntime, options: Mapping[str, Any], *, on_ready: Callable[[str], None],
@@ -31,21 +31,22 @@ class HttpFrontend(Protocol):
     ) -> None:  # fmt: skip
         """Serve HTTP for the models of `runtime` until the event is set, or (`signals`) SIGTERM or SIGINT comes.
 
-        `options` are fields of the frontend's settings; what they leave out is as its variables say, else its default.
+        Those of `options` count that are options of the frontend, by their names, and not None. What they leave out
+        is as its variables say, else its default.
         `on_ready(url)` once requests are answered; right before, `on_grpc(HOST:PORT)` where the options ask for gRPC.
         Raises `InvalidArgument` where it can't be served.
         """
 
 
 class EngineHost(Protocol):
-    """What the entry point `worker` is."""
+    """Type of the entry point `worker`."""
 
     async def __call__(self, options: Mapping[str, Any]) -> EngineOn:
-        """Load what the worker's settings name; `options` are fields of these. `InvalidArgument` says what is wrong."""
+        """Load what the worker's settings name; `options` as above. `InvalidArgument` says what is wrong."""
 
 
 class Talk(Protocol):
-    """What the entry point `cli` is."""
+    """Type of the entry point `cli`."""
 
     async def __call__(self, runtime: DistributedRuntime, way: str, options: Mapping[str, Any], model: str) -> None:
         """Chat in this terminal (`text`), or answer one prompt from a pipe (`stdin`), with a model of `runtime`."""

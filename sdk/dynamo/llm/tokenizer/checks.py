@@ -117,7 +117,7 @@ def check_merges(model: Mapping[str, Any], merges: Any) -> None:
 
 
 def _steps(node: Any, name: str) -> Iterator[Mapping[str, Any]]:
-    """All steps, those within a `Sequence` one by one."""
+    """Yield all steps, those within a `Sequence` one by one."""
     left, count = [node], 0
     while left:
         step = left.pop()
@@ -132,7 +132,7 @@ def _steps(node: Any, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(step: Mapping[str, Any]) -> float:
-    """How much longer one step makes a text at most; refuses what it must not hold."""
+    """Return how much longer one step makes a text at most; refuses what it must not hold."""
     kind, content = step.get("type"), step.get("content")
     pattern = step.get("pattern")
     if isinstance(pattern, Mapping) and isinstance(expression := pattern.get("Regex"), str):
@@ -200,7 +200,7 @@ def check_expression(expression: str) -> None:
 
 
 def _behind_flags(expression: str, at: int) -> int:
-    """Where a group's own text begins."""
+    """Return where a group's own text begins."""
     if expression[at : at + 1] != "?":
         return at
     match = re.compile(r"\?(?:[<']\w+[>']|<?[=!>]|>|[a-zA-Z-]*:|[a-zA-Z-]*(?=\)))").match(expression, at)
@@ -208,7 +208,7 @@ def _behind_flags(expression: str, at: int) -> int:
 
 
 def _behind_class(expression: str, at: int) -> int:
-    """Where a class ends, with the classes in it."""
+    """Return where a class ends, with the classes in it."""
     depth = 0
     while at < len(expression):
         character = expression[at]
@@ -229,7 +229,7 @@ def _behind_class(expression: str, at: int) -> int:
 
 
 def _repeated(expression: str, at: int) -> tuple[int, float, int]:
-    """How often what ends at `at` is repeated, at least and at most, and where that ends."""
+    """Return how often what ends at `at` is repeated, at least and at most, and where that ends."""
     least, most = 1, 1.0
     while at < len(expression):
         character = expression[at]

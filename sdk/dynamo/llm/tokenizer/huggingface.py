@@ -190,7 +190,7 @@ class NativeStream:
         return self._given_up() if len(self._waiting) >= MOST_WAITING else ""
 
     def _given_up(self) -> str:
-        """What the tokens stand for that made no character for so long."""
+        """Return what the tokens stand for that made no character for so long."""
         ids, self._waiting = self._waiting, []
         self._stream = self._start([])
         with as_refusals("the model's tokenizer failed on a token"):

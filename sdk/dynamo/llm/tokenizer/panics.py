@@ -29,7 +29,7 @@ def as_refusals(what: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """What an error says of itself, cut to what a sentence holds."""
+    """Return what an error says of itself, cut to what a sentence holds."""
     try:
         text = str(error)
     except Exception:  # an error's own words may be what is broken

@@ -131,7 +131,7 @@ class Cutter:
         return parts
 
     def _matches(self, text: str) -> Iterable[re.Match[str]]:
-        """Where all begin alike, and few places do, faster than an expression that looks at each character."""
+        """Yield matches; where all begin alike and few places do, faster than an expression that reads each one."""
         first, tries = self._first, _FEW if self._first else 0
         position = text.find(first)
         while position >= 0 and tries:
@@ -147,7 +147,7 @@ class Cutter:
 
 
 def whole(text: str) -> list[Part]:
-    """The cutter of tokenizers whose special tokens can't be cut at."""
+    """Return the cutter of tokenizers whose special tokens can't be cut at."""
     return [text]
 
 
@@ -216,9 +216,10 @@ class SegmentCache:
     """Segment text to ids, the least recently used dropped first. Used by several threads."""
 
     def __init__(self, limit: int = CACHE_BYTES, hesitate_from: int | None = None) -> None:
-        """Segments of `hesitate_from` characters or more are remembered when they come for the second time.
+        """Remember segments of `hesitate_from` characters or more when they come for the second time.
 
-        For a fast encoder: keeping the ids of a long text costs a sixth of finding them, and most never come again.
+        For a fast encoder: keeping the ids of a long text costs a sixth of finding them, and most never come
+        again.
         """
         self._limit = limit
         self._hesitate_from = hesitate_from

@@ -165,7 +165,7 @@ _CHECKS: Final = 300
 
 
 class PieceTable:
-    """All pieces of one tokenizer, with special tokens shown and hidden."""
+    """Pieces of one tokenizer, with special tokens shown and hidden."""
 
     def __init__(self, shown: list[Piece], special: set[int], *, fallback: bool, strips: bool) -> None:
         self._shown = shown

@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
         """Return the ids; `InvalidArgument` for text that has no UTF-8 form (lone surrogates)."""
 
     async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
-        """As `encode`, but long work is done in a thread."""
+        """Encode as `encode`, but long work is done in a thread."""
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has, without keeping any; special tokens around it aren't counted."""

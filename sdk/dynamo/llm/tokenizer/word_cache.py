@@ -78,7 +78,7 @@ class Words:
         return self._encode([text])[0]
 
     def _learned(self, new: list[str]) -> dict[str, tuple[int, ...]]:
-        """What is known, now with those of the new pieces that are pieces by themselves, too."""
+        """Return what is known, now with those of the new pieces that are pieces by themselves, too."""
         new = [piece for piece in new if len(piece) <= _LONGEST_PIECE and self._split(piece) == [piece]]
         known = self._known
         if len(known) > MOST_KNOWN:

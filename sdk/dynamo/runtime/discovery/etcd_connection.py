@@ -91,7 +91,7 @@ class Cluster:
         return ", ".join(self._config.endpoints)
 
     async def use(self) -> Connection:
-        """The connection in use, signed in."""
+        """Return the connection in use, signed in."""
         if self._connection is None:
             endpoint = self._config.endpoints[self._turn % len(self._config.endpoints)]
             self._connection = Connection(endpoint, self._config.with_files())
@@ -110,7 +110,10 @@ class Cluster:
             return await self._once(work)
 
     def gone(self, connection: Connection) -> None:
-        """The connection failed: the next call takes the next endpoint (or the same one, where it is alone)."""
+        """Note that the connection failed.
+
+        The next call takes the next endpoint (or the same one, where it is alone).
+        """
         if connection is not self._connection:
             return
         if len(self._config.endpoints) > 1:
@@ -174,7 +177,7 @@ def still_wanted() -> None:
 
 
 def translate(error: grpc.aio.AioRpcError, endpoint: str, user: str | None) -> DynamoException:
-    """What a call of `user` that failed means to us."""
+    """Return what a failed call of `user` means to us."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.NOT_FOUND and "lease" in details:
         return LeaseLost()
@@ -194,7 +197,7 @@ def translate(error: grpc.aio.AioRpcError, endpoint: str, user: str | None) -> D
 
 
 def _plain(details: str) -> str:
-    """gRPC's sentence without its preamble, the endpoint is named already."""
+    """Return gRPC's sentence without its preamble; the endpoint is named already."""
     return _PREAMBLE.sub("", details)
 
 
@@ -202,7 +205,7 @@ Certificates = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def _certificates(config: EtcdConfig) -> Certificates:
-    """Authority, key and certificate, as gRPC wants them."""
+    """Return authority, key and certificate, as gRPC wants them."""
     return (
         _read(config.ca, "ETCD_AUTH_CA"),
         _read(config.client_key, "ETCD_AUTH_CLIENT_KEY"),

@@ -71,24 +71,24 @@ class InstanceView:
 
     @property
     def instances(self) -> Mapping[InstanceKey, Instance]:
-        """All that serve: neither draining nor confirmed gone."""
+        """Return all instances that serve: neither draining nor confirmed gone."""
         return self._known.instances
 
     @property
     def synced(self) -> bool:
-        """The first list is applied and the client's key written: requests may be sent."""
+        """Tell whether the first list is applied and the client's key written: requests may be sent."""
         return bool(self._known.epoch) and self.leased.written is not None
 
     def serves(self, key: InstanceKey) -> bool:
-        """Is it one of `instances`? Cheaper than to ask for all of them."""
+        """Tell whether it is one of `instances`; cheaper than to ask for all of them."""
         return self._known.serves(key)
 
     def routable(self, path: EndpointPath) -> list[InstanceKey]:
-        """The instances of an endpoint that may be picked: those that traffic doesn't call dead or silent."""
+        """Return the instances of an endpoint that may be picked: those that traffic doesn't call dead or silent."""
         return self._known.routable(path)
 
     async def wait_synced(self, timeout: float = 120.0) -> None:
-        """Raises `CannotConnect` where the store doesn't answer in time."""
+        """Wait; raises `CannotConnect` where the store doesn't answer in time."""
         try:
             async with asyncio.timeout(timeout):
                 while not self._known.epoch:
@@ -113,19 +113,19 @@ class InstanceView:
         return lambda: self._listeners.remove(listener)
 
     def pending(self, key: InstanceKey) -> None:
-        """This client is still loading what the instance needs: it is not Ready for it yet."""
+        """Note that this client is still loading what the instance needs: it is not Ready for it yet."""
         self._known.failed.pop(key, None)
         self._known.pending.add(key)
         self.publish()
 
     def loaded(self, key: InstanceKey) -> None:
-        """This client can route to the instance."""
+        """Note that this client can route to the instance."""
         self._known.pending.discard(key)
         self._known.failed.pop(key, None)
         self.publish()
 
     def failed(self, key: InstanceKey, reason: str) -> None:
-        """This client can't use the instance; its `/health` says so."""
+        """Note that this client can't use the instance; its `/health` says so."""
         self._known.pending.discard(key)
         self._known.failed[key] = reason
         self.publish()
@@ -146,7 +146,7 @@ class InstanceView:
             self.publish()
 
     def observe(self, key: InstanceKey, verdict: Verdict | None) -> None:
-        """What a ping or traffic said of an instance."""
+        """Take what a ping or traffic said of an instance."""
         self._apply(self._known.verdict(key, verdict, self._clock()))
 
     async def confirm(self) -> None:

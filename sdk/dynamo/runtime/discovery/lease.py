@@ -54,11 +54,11 @@ class LeasedKey:
 
     @property
     def stored(self) -> bool:
-        """As far as we know."""
+        """Tell whether it is stored, as far as we know."""
         return self._stored is not None
 
     def forget(self) -> None:
-        """The store lost it, or may have."""
+        """Forget it: the store lost it, or may have."""
         self._stored = None
         self._lease = 0
 
@@ -144,12 +144,12 @@ class LeaseKeeper:
         self._keys.pop(key.key, None)
 
     def wake(self, *, now: bool = False) -> None:
-        """Some key's value has changed; `now`: somebody waits for it to be written."""
+        """Look now: some key's value has changed; `now`: somebody waits for it to be written."""
         self._hurry |= now
         self._wake.set()
 
     def recheck(self) -> None:
-        """The store may have been replaced: look now instead of at the next renewal."""
+        """Look now instead of at the next renewal: the store may have been replaced."""
         self._renew_at = 0.0
         self._wake.set()
 
@@ -171,7 +171,7 @@ class LeaseKeeper:
                 await self._wake.wait()
 
     async def lease(self, timeout: float) -> Lease:
-        """The lease, for keys that are written without being kept; `CannotConnect` after `timeout` seconds."""
+        """Return the lease, for keys that are written without being kept; `CannotConnect` after `timeout` seconds."""
         self._wanted = True
         try:
             async with asyncio.timeout(timeout):
@@ -227,7 +227,7 @@ class LeaseKeeper:
         self._renew_at = now + self._ttl / 3
 
     async def _look_for_lost_keys(self) -> None:
-        """Somebody may have deleted a key by hand."""
+        """Look for keys that somebody deleted by hand."""
         for key in list(self._keys.values()):
             if key.stored and not (await self._store.read(key.key)).entries:
                 log.warning("Key %s was deleted from etcd by another process; writing it again.", key.key)

@@ -61,7 +61,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client publishes of itself: what it has applied of the instances."""
+    """Record that a client publishes of itself: what it has applied of the instances."""
 
     kind: str
     epoch: str
@@ -79,7 +79,7 @@ class Joined(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """In routing before and after, with other contents."""
+    """Effect: the instance is in routing before and after, with other contents."""
 
     instance: Instance
 
@@ -109,7 +109,7 @@ def encode_instance(instance: Instance) -> bytes:
 
 
 def decode_instance(entry_key: str, value: bytes) -> Instance:
-    """The record under a key; `InvalidArgument` where the two don't belong together."""
+    """Read the record under a key; `InvalidArgument` where the two don't belong together."""
     key = parse_instance_key(entry_key)
     try:
         instance = msgspec.json.decode(value, type=Instance)
@@ -146,16 +146,19 @@ class Membership:
 
     @property
     def instances(self) -> Mapping[InstanceKey, Instance]:
-        """Neither draining nor gone; `unconfirmed` and `suspended` ones are among them."""
+        """Return the instances that are neither draining nor gone.
+
+        `unconfirmed` and `suspended` ones are among them.
+        """
         return {key: known.instance for key, known in self._known.items() if not known.instance.draining}
 
     def serves(self, key: InstanceKey) -> bool:
-        """Is it one of `instances`?"""
+        """Tell whether it is one of `instances`."""
         known = self._known.get(key)
         return known is not None and not known.instance.draining
 
     def routable(self, path: EndpointPath) -> list[InstanceKey]:
-        """The instances of one endpoint that may be picked, in order of their ids."""
+        """Return the instances of one endpoint that may be picked, in order of their ids."""
         due = [
             key
             for key, known in self._known.items()
@@ -190,7 +193,7 @@ class Membership:
         return self._noted(effects)
 
     def verdict(self, key: InstanceKey, verdict: Verdict | None, now: float) -> list[Effect]:
-        """What a ping or traffic said; None: the question could not be asked."""
+        """Take what a ping or traffic said; None: the question could not be asked."""
         known = self._known.get(key)
         if known is None:
             return []
@@ -211,18 +214,18 @@ class Membership:
         return []
 
     def due_pings(self, now: float) -> list[InstanceKey]:
-        """The instances to ask now; each is asked again later unless an answer settles it."""
+        """Return the instances to ask now; each is asked again later unless an answer settles it."""
         due = [key for key, at in self._pings.items() if at <= now]
         for key in due:
             self._pings[key] = now + PING_AGAIN
         return due
 
     def next_ping(self) -> float | None:
-        """When `due_pings` has something to do next."""
+        """Return when `due_pings` has something to do next."""
         return min(self._pings.values(), default=None)
 
     def acknowledgement(self, kind: str) -> ClientRecord:
-        """What this client has applied, for its own key in the store."""
+        """Return what this client has applied, for its own key in the store."""
         pending = sorted({key.id for key in self.pending if key in self._known})
         failed = {key.id: reason for key, reason in sorted(self.failed.items()) if key in self._known}
         return ClientRecord(
@@ -284,7 +287,7 @@ class Membership:
 
 
 def _difference(old: Instance, new: Instance) -> list[Effect]:
-    """What a listener is told when `new` takes the place of `old`."""
+    """Return what a listener is told when `new` takes the place of `old`."""
     if new.draining:
         return [] if old.draining else [Left(new.key)]
     if old.draining:

@@ -46,7 +46,7 @@ class StoreWorld:
 
     @property
     def down(self) -> bool:
-        """While True every operation raises `CannotConnect` and every watch ends."""
+        """Tell whether every operation raises `CannotConnect` and every watch ends."""
         return self._down
 
     @down.setter
@@ -61,7 +61,7 @@ class StoreWorld:
         self._history.clear()
 
     def replace(self) -> None:
-        """An empty store takes this one's place, as after a lost data directory."""
+        """Put an empty store in this one's place, as after a lost data directory."""
         self.generation += 1
         self._empty()
         self._wake()
@@ -78,7 +78,7 @@ class StoreWorld:
             self.drop_lease(lease)
 
     def next_expiry(self) -> float | None:
-        """Seconds until the first lease may end."""
+        """Return the seconds until the first lease may end."""
         untils = [until for _, until in self._leases.values()]
         return max(min(untils) - self.clock(), 0.001) if untils else None
 
@@ -129,7 +129,7 @@ class StoreWorld:
         return Snapshot(self.revision, entries)
 
     def since(self, prefix: str, revision: int) -> list[Change]:
-        """What happened from `revision` on."""
+        """Return what happened from `revision` on."""
         if revision <= self._compacted:
             raise Compacted
         first = len(self._history)
@@ -190,7 +190,7 @@ class MemoryStore:
         self._world.check()
 
     async def close(self) -> None:
-        """Nothing to free; leases end by themselves, as with etcd."""
+        """Do nothing: nothing is to be freed, leases end by themselves, as with etcd."""
 
     async def grant(self, ttl: float) -> Lease:
         self._world.check()

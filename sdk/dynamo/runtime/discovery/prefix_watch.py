@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_epoch(store: Store) -> tuple[str, int]:
-    """The store's epoch and its present revision; whoever finds no epoch creates one."""
+    """Return the store's epoch and its present revision; whoever finds no epoch creates one."""
     revision, entries = await store.read(EPOCH_KEY)
     if entries:
         return entries[0].value.decode(errors="replace"), revision
@@ -52,7 +52,7 @@ class PrefixWatch:
         self._said = ""
 
     def relist(self) -> None:
-        """Another store answers, or may: look again now."""
+        """Look again now: another store answers, or may."""
         self._position = None
         if self._watching is not None:
             self._watching.reschedule(0)

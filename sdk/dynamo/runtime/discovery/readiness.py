@@ -30,7 +30,7 @@ class Readiness(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where in the store's history a registration stands."""
+    """Place of a registration in the store's history."""
 
     epoch: str
     revision: int
@@ -71,7 +71,7 @@ class Clients:
         self._forget(now)
 
     def judge(self, instance: int, written: Written, now: float) -> Readiness:
-        """Can every live frontend route to the instance?"""
+        """Say whether every live frontend can route to the instance."""
         reasons: list[str] = []
         lagging: list[str] = []
         for key, seen in sorted(self._seen.items()):

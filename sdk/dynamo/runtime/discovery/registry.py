@@ -96,7 +96,7 @@ class Registration:
 
     @property
     def revision(self) -> int:
-        """The store's revision at which the others learned of this instance; 0 before."""
+        """Return the store's revision at which the others learned of this instance; 0 before."""
         return self.leased.written.revision if self.leased.written else 0
 
     async def update(
@@ -136,7 +136,7 @@ class Registration:
         return settled and known.clients.cover(self._lease_keeper.epoch, self.leased.revision)
 
     def readiness(self) -> Readiness:
-        """Can every live frontend route here? Latches; drain ends it."""
+        """Say whether every live frontend can route here. Latches; drain ends it."""
         if self._instance.draining or self.leased.value is None:
             return Readiness(False, ["this instance is leaving"])
         if self._ready:
@@ -190,7 +190,7 @@ class Registry:
 
     @property
     def store_away(self) -> str:
-        """Why the store can't be used now; empty while it can."""
+        """Return why the store can't be used now; empty while it can."""
         return self._lease_keeper.away
 
     async def register(
@@ -219,13 +219,13 @@ class Registry:
         await self._store.put(key, value, await self._lease_keeper.lease(timeout))
 
     async def put_new(self, key: str, value: bytes, timeout: float = FIRST_WRITE) -> tuple[bool, bytes | None]:
-        """The same where the key is absent: whether it was, else its value. In one step: no half of it stays."""
+        """Put a key that is absent: returns whether it was, else its value. In one step: no half of it stays."""
         self._start()
         written, _, present = await self._store.put_if(key, value, None, await self._lease_keeper.lease(timeout))
         return written, present
 
     async def watch(self, namespace: str | None, kind: str = "other") -> InstanceView:
-        """The instances of a namespace (None: of all). One view per namespace, shared by all who ask."""
+        """Watch the instances of a namespace (None: of all). One view per namespace, shared by all who ask."""
         view = self._views.get(namespace)
         if view is None:
             view = InstanceView(self._store, namespace, self._client_id, self._clock, self._ping, self._settle)
@@ -240,7 +240,7 @@ class Registry:
         return view
 
     def observe(self, key: InstanceKey, verdict: Verdict) -> None:
-        """What traffic learned of an instance."""
+        """Take what traffic learned of an instance."""
         for view in self._views.values():
             view.observe(key, verdict)
 
@@ -284,7 +284,7 @@ class Registry:
         return neighbours
 
     def _settle(self, effects: list[Effect], now: bool) -> None:
-        """Effects of a view that concern the whole process, and a key of its own to be written (`now`)."""
+        """Settle effects of a view that concern the whole process, and a key of its own to be written (`now`)."""
         for effect in effects:
             if isinstance(effect, Replaced):
                 self._lease_keeper.recheck()

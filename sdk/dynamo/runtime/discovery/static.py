@@ -38,22 +38,22 @@ log = logging.getLogger(__name__)
 
 
 def who_subject(path: EndpointPath) -> str:
-    """Where those who serve an endpoint are asked for."""
+    """Return the subject where those who serve an endpoint are asked for."""
     return f"dyn.{path.namespace}.ep.{path.component}.{path.endpoint}.who"
 
 
 def here_subject(path: EndpointPath, client: int) -> str:
-    """Where they answer one client."""
+    """Return the subject where they answer one client."""
     return f"dyn.{path.namespace}.in.{hex_id(client)}.here.{path.component}.{path.endpoint}"
 
 
 class StaticWorkers:
-    """What a process says of itself and hears of the others, over one bus."""
+    """Workers that say what they are and hear of each other, over one bus."""
 
     def __init__(
         self, bus: Bus, store: Store, client: int, own: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`store` is this process's own; `client` and `own` are its ids as a client and as an instance."""
+        """Begin; `store` is this process's own; `client` and `own` are its ids as a client and as an instance."""
         self._bus, self._store, self._client, self._own, self._clock = bus, store, client, own, clock
         self._tasks = TaskOwner(log)
         self._subscriptions: list[Subscription] = []
@@ -108,7 +108,7 @@ class StaticWorkers:
 
 
 class _Looking:
-    """What was heard of one endpoint. Pure, but for the clock that it is given."""
+    """Instances that were heard of at one endpoint. Pure, but for the clock that it is given."""
 
     def __init__(self, path: EndpointPath, own: int, clock: Callable[[], float]) -> None:
         self._path, self._own, self._clock = path, own, clock
@@ -117,11 +117,11 @@ class _Looking:
 
     @property
     def known(self) -> bool:
-        """Somebody is, as of the last `settle`."""
+        """Tell whether somebody is known, as of the last `settle`."""
         return bool(self._stored)
 
     def heard(self, message: Message) -> None:
-        """Somebody answered. What can't be read, or is of another endpoint, is left out."""
+        """Note that somebody answered. What can't be read, or is of another endpoint, is left out."""
         if message.no_responders:
             return
         try:
@@ -134,7 +134,7 @@ class _Looking:
         self._heard[instance_key(instance.key)] = message.data, self._clock()
 
     def settle(self) -> list[tuple[str, bytes | None]]:
-        """What has to be written since the last time: keys with their values, None for those that are gone."""
+        """Return what has to be written since the last time: keys with their values, None for those that are gone."""
         oldest = self._clock() - LOST_AFTER
         self._heard = {key: entry for key, entry in self._heard.items() if entry[1] >= oldest}
         now = {key: value for key, (value, _) in self._heard.items()}

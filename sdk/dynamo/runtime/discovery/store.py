@@ -17,7 +17,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All entries of a prefix at one revision of the store."""
+    """Snapshot of all entries of a prefix at one revision of the store."""
 
     revision: int
     entries: list[Entry]
@@ -53,7 +53,7 @@ class Lease(Protocol):
 
     @property
     def alive(self) -> bool:
-        """False once the store said that the lease is gone."""
+        """Tell whether the lease is there; false once the store said that it is gone."""
 
     async def keep_alive(self) -> bool:
         """Renew once; False where the lease is gone. Raises `CannotConnect`."""
@@ -70,7 +70,7 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
     async def grant(self, ttl: float) -> Lease:
-        """A new lease of `ttl` seconds. Raises `CannotConnect`."""
+        """Make a new lease of `ttl` seconds. Raises `CannotConnect`."""
 
     async def put(self, key: str, value: bytes, lease: Lease | None = None) -> int:
         """Write; returns the revision. Raises `LeaseLost`, `CannotConnect`."""
@@ -88,8 +88,8 @@ class Store(Protocol):
     async def read(self, prefix: str) -> Snapshot: ...
 
     def watch(self, prefix: str, start_revision: int) -> AsyncIterator[list[Change]]:
-        """Changes from `start_revision` on, in order, in batches of one revision or more.
+        """Yield changes from `start_revision` on, in order, in batches of one revision or more.
 
-        Raises `Compacted`, or `CannotConnect` where the connection is lost (open it again
-        from the last revision + 1).
+        Raises `Compacted`, or `CannotConnect` where the connection is lost (open it again from the last
+        revision + 1).
         """

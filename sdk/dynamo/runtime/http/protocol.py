@@ -43,7 +43,7 @@ class Phase(Enum):
 
 
 class Fault(Enum):
-    """Why a request is refused before it is whole; the value is the status of its answer."""
+    """Fault of a request that is refused before it is whole; the value is the status of its answer."""
 
     UNREADABLE = 400
     HEADERS_TOO_LARGE = 431
@@ -51,15 +51,15 @@ class Fault(Enum):
 
 
 class ByteBounds(Interface):
-    """What one request may send, in bytes."""
+    """Bounds of what one request may send, in bytes."""
 
     @property
     def head(self) -> int:
-        """Of its headers, and what one read brings beyond them."""
+        """Bound its headers, and what one read brings beyond them."""
 
     @property
     def whole(self) -> int | None:
-        """Of all of it: headers, body, trailers and the frames of its chunks; None: any number."""
+        """Bound all of it: headers, body, trailers and the frames of its chunks; None: any number."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def unread(self) -> bool:
-        """Something has come that nobody has read: closing now would reset the connection."""
+        """Tell whether something has come that nobody has read: closing now would reset the connection."""
         sock = self.transport.get_extra_info("socket")
         if sock is None or (number := sock.fileno()) < 0:
             return False
@@ -222,7 +222,7 @@ class BadRequestError(Exception):
 
 
 class Target(NamedTuple):
-    """What a request line asks for."""
+    """Target of a request line."""
 
     path: bytes
     """With its query."""

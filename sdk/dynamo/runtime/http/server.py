@@ -34,7 +34,7 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class ProbeLimits(NamedTuple):
-    """What one server takes. Times are in seconds and run from the beginning of what they bound, sizes in bytes."""
+    """Limits of one server. Times are in seconds and run from the beginning of what they bound, sizes in bytes."""
 
     connections: int = 128
     headers: float = 5.0
@@ -59,7 +59,7 @@ class Held(NamedTuple):
 
 
 def victim(held: Sequence[Held]) -> int:
-    """Which connection makes room for a new one. Pure; `held` is not empty.
+    """Choose which connection makes room for a new one. Pure; `held` is not empty.
 
     One of the address that has most of them, so that no client can close another's; of those one that isn't being
     answered; of those the one that waits longest.
@@ -142,7 +142,7 @@ class _Connection(BoundedProtocol):
         self._refuse(fault.value, text)
 
     def _rest(self) -> None:
-        """Nothing is half received: an answer takes its time, the next request may come a while later."""
+        """Rest: nothing is half received. An answer takes its time, the next request may come a while later."""
         if self._answering:
             self.expect_nothing()
         else:

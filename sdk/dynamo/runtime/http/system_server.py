@@ -47,10 +47,10 @@ class ServedEndpoint(Protocol):
 
     @property
     def path(self) -> EndpointPath:
-        """Its name."""
+        """Return its name."""
 
     def readiness(self) -> Readiness:
-        """Whether every frontend can route to it."""
+        """Say whether every frontend can route to it."""
 
 
 class HealthSource(Protocol):
@@ -60,15 +60,15 @@ class HealthSource(Protocol):
 
     @property
     def bus(self) -> Bus:
-        """What requests come over."""
+        """Return what requests come over."""
 
     @property
     def served(self) -> Sequence[ServedEndpoint]:
-        """The endpoints of this process."""
+        """Return the endpoints of this process."""
 
 
 def runtime_health(runtime: HealthSource) -> Health:
-    """Ready when every endpoint is and requests can come; `set_health_status` has the last word."""
+    """Return ready when every endpoint is and requests can come; `set_health_status` has the last word."""
     endpoints: dict[str, bool] = {}
     reasons: list[str] = []
     for served in runtime.served:
@@ -103,7 +103,7 @@ class SystemServer:
         limits: ProbeLimits | None = None,
         open_trees: bool = False,
     ) -> None:
-        """`trees`: what answers everything whose path begins so, with the body of the request.
+        """Make the server; `trees`: what answers everything whose path begins so, with the body of the request.
 
         What changes something there is taken from this machine only; with `open_trees` from everybody.
         """
@@ -199,7 +199,10 @@ def _is_local(scope: Mapping[str, Any]) -> bool:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """A request's body, or as much of it as shows that it is too large; None where the client left before its end."""
+    """Read a request's body, or as much of it as shows that it is too large.
+
+    None where the client left before its end.
+    """
     body, more = b"", True
     while more and len(body) <= BODY_LIMIT:
         message = await receive()

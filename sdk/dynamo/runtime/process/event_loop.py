@@ -14,7 +14,7 @@ _COLLECT_EVERY: Final = 10_000
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What `asyncio.Runner` is given."""
+    """Return what `asyncio.Runner` takes."""
     try:
         import uvloop
     except ImportError:  # not there on Windows; slower, otherwise the same
@@ -43,7 +43,7 @@ async def watched(work: Coroutine[Any, Any, T]) -> T:
 
 
 def task_count() -> float:
-    """How many tasks the running loop has; 0 where none runs. They are counted when somebody asks."""
+    """Count the tasks of the running loop; 0 where none runs. They are counted when somebody asks."""
     try:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:
@@ -58,7 +58,7 @@ def raise_if_cancelled() -> None:
 
 
 def calm_collector() -> None:
-    """For a process that is ready to serve: keep the garbage collector off what lives as long as the process.
+    """Keep the garbage collector off what lives as long as the process, for one that is ready to serve.
 
     A full pass over that stalls every stream.
     """

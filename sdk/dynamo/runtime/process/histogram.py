@@ -19,7 +19,7 @@ class Histogram:
         self.total += value * count
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as the exposition wants them."""
+        """Return the buckets, cumulative, as the exposition wants them."""
         buckets, so_far = [], 0
         for bound, count in zip([*map(str, map(float, self.bounds)), "+Inf"], self.counts, strict=True):
             so_far += count

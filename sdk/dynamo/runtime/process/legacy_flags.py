@@ -40,17 +40,17 @@ class LegacyFlag:
 
     @property
     def state(self) -> str:
-        """In the words of docs/compatibility.md."""
+        """Return the state in the words of docs/compatibility.md."""
         return REFUSED if self.refused else RENAMED if self.to else NEEDLESS
 
 
 def renamed(old: str, *new: str, switch: bool = False, env: str = "", says: str = "") -> LegacyFlag:
-    """`old` is today's `new`; `{}` in it is the value."""
+    """Make a flag `old` that is today's `new`; `{}` in it is the value."""
     return LegacyFlag((old,), says, new, switch=switch, env=env)
 
 
 def needless(flags: str, why: str, *, switch: bool = False, plain: Sequence[str] = (), env: str = "") -> LegacyFlag:
-    """`flags` (spellings, separated by blanks) change nothing."""
+    """Make flags (spellings, separated by blanks) that change nothing."""
     return LegacyFlag(tuple(flags.split()), why, switch=switch, plain=tuple(plain), env=env)
 
 
@@ -58,14 +58,17 @@ def refused(
     flags: str, instead: str, *, switch: bool = False, plain: Sequence[str] = (), keeps: Sequence[str] = (),
     env: str = "",
 ) -> LegacyFlag:  # fmt: skip
-    """`flags` can't be followed, but for values that are `plain` or that a setting `keeps`."""
+    """Make flags that can't be followed, but for values that are `plain` or that a setting `keeps`."""
     return LegacyFlag(
         tuple(flags.split()), instead, refused=True, switch=switch, plain=tuple(plain), keeps=tuple(keeps), env=env
     )
 
 
 def modern(words: Sequence[str], legacy_flags: Sequence[LegacyFlag]) -> tuple[list[str], list[str]]:
-    """`words` with today's flags, and a sentence for each older one; raises `click.UsageError` for refused ones."""
+    """Return `words` with today's flags, and a sentence for each older one.
+
+    Raises `click.UsageError` for refused ones.
+    """
     known = {flag: legacy for legacy in legacy_flags for flag in legacy.flags}
     out: list[str] = []
     notices: list[str] = []
@@ -135,7 +138,7 @@ class FlagCommand(click.Command):
                     formatter.write_dl(records)
 
     def group_of(self, param: click.Parameter) -> str:
-        """The title under which `--help` shows it."""
+        """Return the title under which `--help` shows it."""
         for title, beginnings in self.groups.items():
             if (param.name or "").startswith(tuple(beginnings)):
                 return title

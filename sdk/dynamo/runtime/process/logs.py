@@ -40,7 +40,7 @@ _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 def parse_filter(text: str) -> dict[str, int]:
-    """`info,dynamo.llm=debug` as levels by logger name; `""` holds the one without a name."""
+    """Read `info,dynamo.llm=debug` as levels by logger name; `""` holds the one without a name."""
     levels: dict[str, int] = {}
     for part in (p.strip() for p in text.split(",")):
         if not part:
@@ -53,7 +53,7 @@ def parse_filter(text: str) -> dict[str, int]:
 
 
 def without_secrets(text: str) -> str:
-    """A URL, or a text with URLs, without user names and passwords."""
+    """Return a URL, or a text with URLs, without user names and passwords."""
     return _USERINFO.sub("", text)
 
 
@@ -99,7 +99,7 @@ class Readable(logging.Formatter):
 
 
 def levels(verbosity: int, env: Mapping[str, str]) -> dict[str, int]:
-    """Levels by logger name: `-v`, `-vv` set the general ones, `DYN_LOG` those it names, the flag wins."""
+    """Return levels by logger name: `-v`, `-vv` set the general ones, `DYN_LOG` those it names, the flag wins."""
     general = {
         0: {"": logging.WARNING, _ROOT: logging.INFO},
         1: {"": logging.INFO, _ROOT: logging.DEBUG},

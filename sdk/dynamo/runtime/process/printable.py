@@ -36,7 +36,7 @@ def _escape(character: str) -> str:
 
 
 def visible_json(text: str) -> str:
-    """The same within JSON that is written already, so that it reads back as it was."""
+    """Write the same within JSON that is written already, so that it reads back as it was."""
     return _CONTROL.sub(lambda match: _json_escape(match[0]), text)
 
 
@@ -46,7 +46,7 @@ def _json_escape(character: str) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """At most `most` bytes of a text on one line, and how much was left out."""
+    """Cut a text to `most` bytes on one line, and say how much was left out."""
     shown = visible(text[:most])
     if len(text) <= most and len(shown) * _LARGEST_CHARACTER <= most:
         return shown
@@ -57,7 +57,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def indented(text: str, most: int) -> str:
-    """The lines of a traceback, none of which can be taken for a log line; the middle is left out where it is long."""
+    """Indent the lines of a traceback, so that none looks like a log line; the middle is left out where it is long."""
     if len(text) > most:
         text = f"{text[: most // 2]}\n… ({len(text) - most} characters are left out)\n{text[-(most // 2) :]}"
     return "\n".join(f"  {visible(line)}" for line in text.split("\n"))

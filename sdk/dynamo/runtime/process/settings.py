@@ -7,6 +7,9 @@ with exit code 2 and the name of the flag or variable.
 
 One concern is one settings class of its own, and a field of each program's settings that has it (`group()`): its
 flags come in the place of that field, and the group is handed whole to its consumer.
+
+A program that has single options of another one's says which (`like()`) and how they differ; `values_for()` hands
+them on.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import click
@@ -22,6 +26,8 @@ from dynamo.runtime.process.legacy_flags import FlagCommand, LegacyFlag
 
 T = TypeVar("T")
 _GROUP: Final = "group"
+_LIKE: Final = "like"
+_SPELLED: Final = "spelled"
 
 
 def setting(
@@ -40,8 +46,12 @@ def setting(
     Of several `env` the first that is set counts. `aliases` are flags and variables of NVIDIA Dynamo's that mean the
     same: they are accepted, and only docs/compatibility.md names them.
     """
+    spelled = {
+        "help": help, "env": env, "flags": flags, "choices": choices, "hidden": hidden, "aliases": aliases,
+    }  # fmt: skip
     variables = () if env is None else (env,) if isinstance(env, str) else tuple(env)
     meta = {
+        _SPELLED: spelled,
         "help": help, "choices": tuple(choices), "hidden": hidden, "name": name, "aliases": frozenset(aliases),
         "flags": (*flags, *(alias for alias in aliases if alias.startswith("-"))),
         "env": (*variables, *(alias for alias in aliases if not alias.startswith("-"))) or None,
@@ -54,6 +64,33 @@ def setting(
 def group(settings: type[Any]) -> Any:
     """Make a field that contains the settings of one concern."""
     return dataclasses.field(default_factory=settings, metadata={_GROUP: settings})
+
+
+def like(settings: type[Any], option: str, **differences: Any) -> Any:
+    """Make a field that is an option of another settings class; `differences` are arguments of `setting`."""
+    spelled = next((field for field in _options_of(settings) if _name(field) == option), None)
+    if spelled is None:
+        raise TypeError(f"{settings.__name__} has no option {option}")
+    made = setting(**{"default": _default(spelled), **spelled.metadata[_SPELLED], **differences})
+    made.metadata = MappingProxyType({**made.metadata, _LIKE: (settings, option)})
+    return made
+
+
+def values_for(kind: type[Any], settings: Any) -> dict[str, Any]:
+    """Return the values of the fields that are `like` options of `kind`, by their names there; None says nothing."""
+    values = {}
+    for field in dataclasses.fields(settings):
+        origin, option = field.metadata.get(_LIKE, (None, ""))
+        value = getattr(settings, field.name)
+        if origin is kind and value is not None:
+            values[option] = value
+    return values
+
+
+def options_among(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values whose name is that of an option of `kind`; None says nothing."""
+    names = {_name(field) for field in _options_of(kind)}
+    return {name: value for name, value in values.items() if name in names and value is not None}
 
 
 class Setting(NamedTuple):
@@ -73,6 +110,15 @@ def settings_in(kind: type[Any]) -> Iterator[Setting]:
             yield from settings_in(field.metadata[_GROUP])
         elif "help" in field.metadata:
             yield Setting(_name(field), field, hints[field.name])
+
+
+def _options_of(kind: type[Any]) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the fields that are options, without their types, which take long to read."""
+    for field in dataclasses.fields(kind):
+        if _GROUP in field.metadata:
+            yield from _options_of(field.metadata[_GROUP])
+        elif "help" in field.metadata:
+            yield field
 
 
 def values_in(settings: Any) -> dict[str, Any]:
@@ -95,7 +141,9 @@ def changed(settings: T, **changes: Any) -> T:
             name = _name(field)
             if name in changes:
                 own[field.name] = changes.pop(name)
-        elif theirs := {one.name: changes.pop(one.name) for one in settings_in(kind) if one.name in changes}:
+        elif theirs := {
+            option.name: changes.pop(option.name) for option in settings_in(kind) if option.name in changes
+        }:
             own[field.name] = changed(getattr(settings, field.name), **theirs)
     if changes:
         raise TypeError(f"{type(settings).__name__} has no {', '.join(changes)}")
@@ -130,8 +178,12 @@ def _name(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get("name") or field.name
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
 def _plain_type(annotation: Any) -> tuple[Any, bool]:
-    """`(type, many)`: `int | None` is int, `list[str]` is str and repeatable."""
+    """Return `(type, many)`: `int | None` is int, `list[str]` is str and repeatable."""
     if get_origin(annotation) in (list, tuple):
         return get_args(annotation)[0], True
     options = [arg for arg in get_args(annotation) if arg is not type(None)]
@@ -165,7 +217,7 @@ def _option(setting: Setting) -> SettingOption:
     name = flag(setting.name)
     if kind is bool:
         name = f"{name}/--no-{name.removeprefix('--')}"
-    default = field.default_factory() if callable(field.default_factory) else field.default
+    default = _default(field)
     return SettingOption(
         [setting.name, name, *meta["flags"]],
         aliases=meta["aliases"],
@@ -182,7 +234,7 @@ def _option(setting: Setting) -> SettingOption:
 
 def options(settings: type[Any]) -> list[click.Parameter]:
     """Return the click options of a settings class, in the order of its fields."""
-    return [_option(one) for one in settings_in(settings)]
+    return [_option(option) for option in settings_in(settings)]
 
 
 def command(
@@ -195,7 +247,7 @@ def command(
     former: Sequence[LegacyFlag] = (),
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> FlagCommand:
-    """A click command that builds `settings` from flags and environment and calls `run` with it.
+    """Make a click command that builds `settings` from flags and environment and calls `run` with it.
 
     `former` flags of older versions are understood; `groups` order its `--help`.
     """
@@ -212,7 +264,7 @@ def command(
 
 
 def version_option() -> click.Option:
-    """`--version`, as all programs have it."""
+    """Make `--version`, as all programs have it."""
 
     def tell(context: click.Context, _: click.Parameter, given: bool) -> None:
         if given:
@@ -225,7 +277,7 @@ def version_option() -> click.Option:
 
 
 def installed_version() -> str:
-    """The distribution's version."""
+    """Return the distribution's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -236,6 +288,6 @@ def installed_version() -> str:
 
 def parse(settings: type[T], argv: Sequence[str]) -> T:
     """Build `settings` from `argv` without running anything; raises `click.UsageError`."""
-    found: list[T] = []
-    command(settings, found.append, name="parse", help="").main(list(argv), standalone_mode=False)
-    return found[0]
+    results: list[T] = []
+    command(settings, results.append, name="parse", help="").main(list(argv), standalone_mode=False)
+    return results[0]

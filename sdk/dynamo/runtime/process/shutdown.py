@@ -12,7 +12,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class ShutdownSignal:
-    """Why and how fast to leave: the first signal asks for order, the second for speed."""
+    """Signal why and how fast to leave: the first signal asks for order, the second for speed."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

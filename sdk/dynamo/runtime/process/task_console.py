@@ -32,7 +32,7 @@ _OFF: Final = ("", "0", "false", "no", "off")
 
 
 class Spot(NamedTuple):
-    """Where a task waits."""
+    """Spot where a task waits."""
 
     where: str
     """Function, file and line of the innermost coroutine."""
@@ -43,23 +43,23 @@ class Spot(NamedTuple):
 
 
 def wanted(env: dict[str, str] | os._Environ[str]) -> bool:
-    """Whether the environment turns the console on."""
+    """Tell whether the environment turns the console on."""
     return env.get(VARIABLE, "").strip().lower() not in _OFF
 
 
 def folder(env: dict[str, str] | os._Environ[str]) -> Path:
-    """Where the sockets of this user's processes are."""
+    """Return the folder of the sockets of this user's processes."""
     runtime = env.get("XDG_RUNTIME_DIR", "")
     return Path(runtime) / "dynamo" if runtime else Path(tempfile.gettempdir()) / f"dynamo-{os.getuid()}"
 
 
 def socket_path(env: dict[str, str] | os._Environ[str], pid: int) -> Path:
-    """The socket of a process."""
+    """Return the socket of a process."""
     return folder(env) / f"console-{pid}.sock"
 
 
 def spot(task: asyncio.Task[Any]) -> Spot:
-    """Where `task` stands now."""
+    """Return where `task` stands now."""
     names: list[str] = []
     where, inner = "", task.get_coro()
     for _ in range(_DEEPEST):
@@ -74,7 +74,7 @@ def spot(task: asyncio.Task[Any]) -> Spot:
 
 
 def _parts(inner: Any) -> tuple[FrameType | None, CodeType | None, Any]:
-    """Frame, code and what is awaited, of a coroutine or a generator."""
+    """Return frame, code and what is awaited, of a coroutine or a generator."""
     for prefix, awaited in (("cr", "cr_await"), ("ag", "ag_await"), ("gi", "gi_yieldfrom")):
         code = getattr(inner, f"{prefix}_code", None)
         if code is not None:
@@ -91,7 +91,7 @@ def _described(waiter: Any) -> str:
 
 
 def _short(file: str) -> str:
-    """The end of a path: enough to find the file, nothing of the machine."""
+    """Return the end of a path: enough to find the file, nothing of the machine."""
     return "/".join(Path(file).parts[-3:])
 
 
@@ -112,7 +112,7 @@ class Console:
         self._since = places
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """All tasks, those that wait longest first."""
+        """Return all tasks, those that wait longest first."""
         rows = sorted(self._since.items(), key=lambda item: item[1][1])
         tasks = [
             {"name": task.get_name(), "waits_for": here.what, "where": here.where, "since": round(now - since, 3),
@@ -152,7 +152,7 @@ class Console:
 
 @contextlib.asynccontextmanager
 async def console(env: dict[str, str] | os._Environ[str]) -> AsyncIterator[Path | None]:
-    """The console while the body runs, where `env` wants one; `InvalidArgument`: its folder is not ours alone."""
+    """Open the console while the body runs, where `env` wants one; `InvalidArgument`: its folder is not ours alone."""
     if not wanted(env):
         yield None
         return
@@ -194,7 +194,7 @@ def check_private(here: Path) -> None:
 
 
 def running(env: dict[str, str] | os._Environ[str]) -> Iterable[int]:
-    """The processes of this user that have a console, by their sockets; some may be gone."""
+    """Yield the processes of this user that have a console, by their sockets; some may be gone."""
     for path in sorted(folder(env).glob("console-*.sock")):
         number = path.stem.removeprefix("console-")
         if number.isdigit():

@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 async def unless_dead(failed: Callable[[], Awaitable[object]], work: Awaitable[T]) -> T:
-    """The result of `work`; `EngineError` where the engine dies before it is done: `failed()` returns how, then."""
+    """Return the result of `work`.
+
+    `EngineError` where the engine dies before it is done: `failed()` returns how, then.
+    """
     doing, dead = asyncio.ensure_future(work), asyncio.ensure_future(failed())
     try:
         await asyncio.wait((doing, dead), return_when=asyncio.FIRST_COMPLETED)

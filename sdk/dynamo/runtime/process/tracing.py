@@ -52,11 +52,11 @@ class Span:
         self._tracing, self._otel, self._ended = tracing, otel, False
 
     def child(self, name: str, attributes: Mapping[str, Any] | None = None) -> Span:
-        """A stage of it, which begins now."""
+        """Begin a stage of it."""
         return self._tracing.begin(name, parent=self, attributes=attributes)
 
     def carried(self) -> dict[str, str]:
-        """What goes into the metadata of a request that it causes."""
+        """Return what goes into the metadata of a request that it causes."""
         return self._tracing.inject(self._otel)
 
     def event(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Span:
         self._otel.set_attributes(attributes)
 
     def end(self, error: str = "") -> None:
-        """Over; with the error where it failed."""
+        """End it; with the error where it failed."""
         if self._ended:
             return
         self._ended = True
@@ -85,7 +85,7 @@ class Tracing:
     """The tracer of a process."""
 
     def __init__(self, tracer: Tracer, provider: Any) -> None:
-        """`provider`: what sends the spans; has `shutdown`."""
+        """Begin tracing; `provider`: what sends the spans; has `shutdown`."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer, self._provider, self._closed = tracer, provider, False
@@ -95,7 +95,7 @@ class Tracing:
         self, name: str, *, parent: Span | None = None, carried: Mapping[str, str] | None = None,
         attributes: Mapping[str, Any] | None = None, serves: bool = False,
     ) -> Span:  # fmt: skip
-        """A span that begins now: below `parent`, or below what `carried` (a request's metadata) names, or a new trace.
+        """Begin a span below `parent`, or below what `carried` (a request's metadata) names, or a new trace.
 
         `serves`: it answers somebody else's request.
         """
@@ -108,7 +108,7 @@ class Tracing:
         return Span(self, self._tracer.start_span(name, context, kind=_kind(serves), attributes=attributes))
 
     def inject(self, otel: OtelSpan) -> dict[str, str]:
-        """The W3C headers that name a span."""
+        """Return the W3C headers that name a span."""
         from opentelemetry.trace import set_span_in_context
 
         carrier: dict[str, str] = {}
@@ -138,7 +138,7 @@ def _kind(serves: bool) -> SpanKind:
 
 
 def tracing_from_env(service: str, env: Mapping[str, str] | None = None) -> Tracing | None:
-    """As the environment says; None where it doesn't ask for it. `OTEL_SERVICE_NAME` replaces `service`.
+    """Make tracing as the environment says; None where it doesn't ask for it. `OTEL_SERVICE_NAME` replaces `service`.
 
     Where to and how is OpenTelemetry's own affair (`OTEL_EXPORTER_OTLP_*`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`).
     Raises `InvalidArgument` where the packages are missing, or another protocol is asked for.

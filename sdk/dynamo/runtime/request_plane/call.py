@@ -47,12 +47,12 @@ class OpenStream:
         """The encoded request, kept until it is accepted."""
 
     def finish(self, error: DynamoException | None) -> None:
-        """It is over; called once."""
+        """Finish: it is over; called once."""
         self.on_end(error)
 
 
 class CallOwner(Protocol):
-    """What a call needs of its caller."""
+    """Owner of a call, with what the call needs of it."""
 
     def cancelled(self, call: Call) -> None: ...
 
@@ -102,7 +102,7 @@ class Call(OpenStream):
             self._caller.cancelled(self)
 
     def stop(self) -> None:
-        """The context was stopped: end with `Cancelled`, and tell the worker."""
+        """Stop: the context was stopped. End with `Cancelled`, and tell the worker."""
         self._caller.end(self, Cancelled())
 
     def expire(self) -> None:

@@ -61,7 +61,7 @@ OUTAGE: Final = 10.0
 
 
 class Caller:
-    """Everything that one process asks of instances, over one bus."""
+    """Caller of instances over one bus: everything that one process asks of them."""
 
     def __init__(self, bus: Bus, client_id: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
@@ -87,7 +87,7 @@ class Caller:
 
     @property
     def active(self) -> int:
-        """Streams that are open."""
+        """Count the streams that are open."""
         return len(self._calls)
 
     # -- life
@@ -179,7 +179,7 @@ class Caller:
             self._collect(call.inbox)
 
     def cancelled(self, call: Call) -> None:
-        """`call.cancel()` was called."""
+        """Take the word that `call.cancel()` was called."""
         call.inbox.cancel(call.stream, self._clock())
         self._collect(call.inbox)
 
@@ -281,7 +281,7 @@ class Caller:
         return Verdict.ALIVE
 
     def on_verdict(self, listener: Callable[[InstanceKey, Verdict], None]) -> None:
-        """`listener(instance, verdict)` whenever traffic changes what is known of an instance."""
+        """Call `listener(instance, verdict)` whenever traffic changes what is known of an instance."""
         self._verdicts.append(listener)
 
     def _collect(self, inbox: Inbox) -> None:
@@ -343,7 +343,7 @@ class Caller:
         return inbox.watched()
 
     def _sit_out(self, inbox: Inbox, now: float) -> None:
-        """The bus is away: nothing can be heard, so nobody is blamed; what waits too long is given up."""
+        """Sit out that the bus is away: nothing can be heard, so nobody is blamed; what waits too long is given up."""
         inbox.postpone(TICK)
         away = now - self._away_since if self._away_since is not None else 0.0
         for stream in tuple(inbox.streams.values()) if away >= OUTAGE else ():

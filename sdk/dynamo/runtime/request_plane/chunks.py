@@ -30,7 +30,7 @@ MAX_ALL: Final = 512 * 1024 * 1024
 
 
 class Shelf:
-    """How much is kept for all clients together."""
+    """Shelf that bounds what is kept for all clients together."""
 
     def __init__(self, most: int = MAX_ALL) -> None:
         self.most, self.used = most, 0
@@ -72,7 +72,7 @@ class Assembler:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
+        """Count the bytes held."""
         return self._size
 
     def add(self, chunk: Chunk, now: float) -> bytes | None:

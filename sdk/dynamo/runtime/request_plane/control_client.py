@@ -31,7 +31,7 @@ OnReply = Callable[["ControlReply | DynamoException"], None]
 
 
 class ControlClient:
-    """What one client has asked and not yet heard."""
+    """Client's requests for control that were not answered yet."""
 
     def __init__(self, bus: Bus, client: int) -> None:
         self._bus = bus
@@ -77,7 +77,7 @@ class ControlClient:
         self._waiting.pop(token, None)
 
     def on_reply(self, token: str, message: Message) -> None:
-        """An answer came, or the bus says that nobody listens."""
+        """Take an answer that came, or the bus's word that nobody listens."""
         on_reply = self._waiting.pop(token, None)
         if on_reply is None:
             return
@@ -90,7 +90,7 @@ class ControlClient:
             on_reply(EngineError(f"the instance's answer can't be read: {error}"))
 
     def give_up(self, error: DynamoException) -> None:
-        """Nobody will answer any more."""
+        """Give up: nobody will answer any more."""
         waiting, self._waiting = self._waiting, {}
         for on_reply in waiting.values():
             on_reply(error)

@@ -45,7 +45,7 @@ class ControlServer:
     """The operations of all endpoints of one process."""
 
     def __init__(self, bus: Bus, peers: Peers, send: Callable[[Peer], None]) -> None:
-        """`send` sends what a peer's outbox has."""
+        """Begin; `send` sends what a peer's outbox has."""
         self._bus, self._peers, self._send = bus, peers, send
         self._handlers: dict[tuple[EndpointPath, str], ControlHandler] = {}
         self._tasks = TaskOwner(_log)

@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Wants(enum.Enum):
-    """How a handler takes the request's context."""
+    """Form in which a handler takes the request's context."""
 
     NO = 0
     SECOND = 1
@@ -46,7 +46,9 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def wanted_context(handler: Callable[..., Any], *, starred: bool = True) -> Wants:
-    """From its parameters: one called `context`, or a second one that must be given. Pure.
+    """Read from its parameters how it takes its context: one called `context`, or a second one that must be given.
+
+    Pure.
 
     `starred`: any number of them (`*args`) takes it, too. What can't be inspected takes none.
     """
@@ -67,7 +69,7 @@ def wanted_context(handler: Callable[..., Any], *, starred: bool = True) -> Want
 
 
 def call(handler: Callable[..., Any], wants: Wants, request: Any, context: Context) -> Any:
-    """What `handler` returns, given its context as it wants it."""
+    """Return what `handler` returns, given its context as it wants it."""
     if wants is Wants.SECOND:
         return handler(request, context)
     if wants is Wants.NAMED:

@@ -48,7 +48,7 @@ _MAX_GHOSTS: Final = 4096
 
 
 class _Claim:
-    """What a pong said, to be compared with what came once frames had time to settle."""
+    """Claim of a pong, to be compared with what came once frames had time to settle."""
 
     __slots__ = ("asked", "due", "pong")
 
@@ -151,7 +151,7 @@ class Inbox:
         self._deliver(frame.items, now)
 
     def _advance(self, seq: int, now: float) -> None:
-        """All frames up to `seq` were sent; fail what was lost with those that did not come."""
+        """Go on to `seq`: all frames up to it were sent; fail what was lost with those that did not come."""
         expected, self._expected = self._expected, seq + 1
         if expected is None or expected > seq:
             return
@@ -196,7 +196,7 @@ class Inbox:
         self.end(stream, None, now)
 
     def _stray(self, item: Item, now: float) -> None:
-        """An item of a stream that is not open here: cancel it again, now and then."""
+        """Cancel an item of a stream that is not open here again, now and then."""
         early = self.pending.get(item.stream)
         if early is not None:
             self.end(early, StreamIncomplete("the beginning of the answer was lost"), now, tell=item.end == MORE)
@@ -215,7 +215,7 @@ class Inbox:
     # -- who is alive
 
     def postpone(self, seconds: float) -> None:
-        """Our own side was held up for so long: time in which nothing could be heard doesn't count."""
+        """Postpone it: our own side was held up for so long, and time in which nothing could be heard doesn't count."""
         self._heard += seconds
         self._suspect_since += seconds
         if self._pinged is not None:
@@ -238,7 +238,7 @@ class Inbox:
         return self.verdict is Verdict.DEAD and now - self._asked >= DEAD_PING
 
     def forgettable(self, now: float) -> bool:
-        """Nothing open here, and nothing more to learn."""
+        """Tell whether nothing is open here, and nothing more is to be learned."""
         if not self.idle:
             return False
         if self.verdict is Verdict.ALIVE:
@@ -246,21 +246,22 @@ class Inbox:
         return now - self._suspect_since >= FORGET_AFTER
 
     def watched(self) -> bool:
-        """Whether `tick` has anything to look at."""
+        """Tell whether `tick` has anything to look at."""
         return not self.idle or self.verdict is not Verdict.ALIVE
 
     def pinged(self, now: float) -> None:
         self._pinged = self._asked = now
 
     def pong(self, pong: Pong, asked: float, now: float) -> None:
-        """The worker answered the ping of `asked`: it is alive; its words are checked a little later."""
+        """Take the pong to the ping of `asked`: the worker is alive; its words are checked a little later."""
         self.alive(now)
         self._claim = _Claim(pong, asked, now + SETTLE)
 
     def no_responders(self, now: float, *, grace: bool, asked: float | None = None) -> None:
-        """The bus says that nobody listens; `grace`: everybody is reconnecting, so that means little.
+        """Note that nobody listens, as the bus says; `grace`: everybody is reconnecting, so that means little.
 
-        `asked`: when the question was sent. What was sent after it did not reach the worker: the bus says so, too.
+        `asked`: when the question was sent. What was sent after it did not reach the worker: the bus says so,
+        too.
         """
         if grace:
             self._suspect(now)
@@ -275,7 +276,7 @@ class Inbox:
         return self._claim is None and any(now - s.since >= s.limit for s in self.pending.values())
 
     def alive(self, now: float) -> None:
-        """There is proof of it."""
+        """Note that there is proof of life."""
         self._heard = now
         self._pinged = None
         self.verdict = Verdict.ALIVE
@@ -286,7 +287,7 @@ class Inbox:
             self._suspect_since = now if self._pinged is None else self._pinged
 
     def _silent(self, now: float) -> None:
-        """A ping was not answered in time."""
+        """Note that a ping was not answered in time."""
         self._suspect(now)
         self._pinged = None
         suspected = now - self._suspect_since

@@ -68,7 +68,7 @@ class Outbox:
         self.items[:] = [item for item in self.items if item[0] != stream]
 
     def take(self, now: float, limit: int) -> list[bytes]:
-        """The frames of this step, each of at most `limit` bytes."""
+        """Take the frames of this step, each of at most `limit` bytes."""
         if not self.items and not self.accepted:
             return []
         self.last_sent = now
@@ -87,14 +87,14 @@ class Outbox:
         return frames
 
     def heartbeat(self, now: float) -> bytes | None:
-        """An empty frame where one is due."""
+        """Return an empty frame where one is due."""
         if not self.streams or now - self.last_sent < TICK * 0.9:
             return None
         self.last_sent = now
         return encoder.encode(StepFrame(VERSION, self._worker, self.seq, [], [], True))
 
     def _cut(self, limit: int) -> Iterator[bytes]:
-        """Frames of at most `limit` bytes; what can't be encoded becomes the end of its stream."""
+        """Yield frames of at most `limit` bytes; what can't be encoded becomes the end of its stream."""
         room = limit - _FRAME_BYTES
         per_frame = max(1, room // _ACCEPTED_BYTES)
         accepted = self.accepted
@@ -117,7 +117,7 @@ class Outbox:
         return encoder.encode(StepFrame(VERSION, self._worker, self.seq, accepted, items))
 
     def _encoded(self, room: int) -> Iterator[bytes]:
-        """Each item by itself, encoded; nothing after the one that had to be replaced by a failure."""
+        """Yield each item by itself, encoded; nothing after the one that had to be replaced by a failure."""
         failed: set[int] = set()
         for item in self.items:
             if item[0] in failed:
@@ -154,7 +154,7 @@ class Peer:
         self._order: deque[int] = deque()
 
     def first_time(self, stream: int) -> bool:
-        """Whether this request did not come before; remembers it."""
+        """Tell whether this request did not come before; remembers it."""
         if stream in self._seen:
             return False
         self._seen.add(stream)
@@ -168,7 +168,7 @@ class Peer:
         self.outbox.accept(incoming.stream)
 
     def cancel(self, stream: int) -> None:
-        """The client wants no more of a stream; unknown ones are ignored."""
+        """Cancel a stream that the client wants no more of; unknown ones are ignored."""
         incoming = self.streams.get(stream)
         if incoming is not None:
             incoming.cancel()
@@ -184,7 +184,7 @@ class Peer:
 
 
 class Owner(Protocol):
-    """What a stream needs of its server."""
+    """Owner of streams, with what a stream needs of it."""
 
     def mark(self, peer: Peer) -> None: ...
 
@@ -208,7 +208,7 @@ class Incoming:
 
     @property
     def open(self) -> bool:
-        """False once it ended, was cancelled or ran out of time."""
+        """Tell whether it is open; false once it ended, was cancelled or ran out of time."""
         return self._open
 
     def send(self, data: Any) -> None:
@@ -236,7 +236,7 @@ class Incoming:
         self.context.on_stop(callback)
 
     def cancel(self) -> None:
-        """The client left: nothing more is sent, the handler is told."""
+        """Cancel it: the client left, nothing more is sent, the handler is told."""
         if self._open:
             self._close()
             self.peer.outbox.discard(self.stream)
@@ -246,7 +246,7 @@ class Incoming:
         self.abandon(DeadlineExceeded())
 
     def abandon(self, error: DynamoException) -> None:
-        """The worker ends it for a reason of its own: the client is told, and so is the handler."""
+        """Abandon it for a reason of the worker's own: the client is told, and so is the handler."""
         if self._open:
             self._end((self.stream, [error.code, error.message], FAILED))
             self.context.kill()
@@ -268,7 +268,7 @@ class Incoming:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """An error as it travels: code and message."""
+    """Describe an error as it travels: code and message."""
     if isinstance(error, DynamoException):
         return error.code, error.message
     if isinstance(error, asyncio.CancelledError):
@@ -287,14 +287,16 @@ class Peers:
         return len(self._peers)
 
     def values(self) -> Iterable[Peer]:
-        """Those that are known."""
+        """Return the peers that are known."""
         return self._peers.values()
 
     def get(self, key: tuple[str, int]) -> Peer | None:
         return self._peers.get(key)
 
     def of(self, namespace: str, client: int, worker: int, now: float) -> Peer:
-        """The client, known from now on. Where too many are, who came first of those without a stream is forgotten.
+        """Return the client, known from now on.
+
+        Where too many are, who came first of those without a stream is forgotten.
 
         `worker` is the id that clients are told; it changes where another process has the same.
         """

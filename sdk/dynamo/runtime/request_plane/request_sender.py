@@ -47,7 +47,7 @@ OnPong = Callable[["Inbox", float, ControlReply | DynamoException], None]
 
 
 class Pace(Generic[T]):
-    """What is under way to one worker, and who waits. Pure.
+    """Pace of one worker: what is under way to it, and who waits. Pure.
 
     The server of the bus keeps what a worker hasn't read yet, and cuts off one for whom it would have to keep too much:
     all its streams end, whoever's they are. So what is published counts as under way until the worker has answered a
@@ -66,28 +66,31 @@ class Pace(Generic[T]):
 
     @property
     def waiting(self) -> bool:
-        """Somebody does."""
+        """Tell whether somebody waits."""
         return bool(self._flows) or self._begun is not None
 
     def waits(self, flow: str) -> bool:
-        """Somebody of that flow does."""
+        """Tell whether somebody of that flow waits."""
         return flow in self._flows
 
     def fits(self, size: int) -> bool:
-        """Whether a request of `size` bytes may be sent at once, before those who wait."""
+        """Tell whether a request of `size` bytes may be sent at once, before those who wait."""
         if size <= SMALL:
             return self._out + size <= self._window + EXTRA
         return not self.waiting and self._out + size <= self._window
 
     def sent(self, size: int) -> None:
-        """So much was published."""
+        """Note that so much was published."""
         self._out += size
 
     def wait(self, flow: str, item: T) -> None:
         self._flows.setdefault(flow, deque()).append(item)
 
     def next(self) -> T | None:
-        """Who may send a message now; call `more` where it has another one. None: nobody, or there is no room."""
+        """Return who may send a message now; call `more` where it has another one.
+
+        None: nobody, or there is no room.
+        """
         if self._out >= self._window:
             return None
         begun, self._begun = self._begun, None
@@ -102,11 +105,11 @@ class Pace(Generic[T]):
         return item
 
     def more(self, item: T) -> None:
-        """It goes on with its next message: workers keep few requests that are half there."""
+        """Go on with its next message: workers keep few requests that are half there."""
         self._begun = item
 
     def asks(self, now: float) -> bool:
-        """Whether to send a ping now, and call `asked`."""
+        """Tell whether to send a ping now, and call `asked`."""
         if self._behind is not None:
             return now - self._asked >= ASK_AGAIN
         return self._out >= self._window // 2
@@ -117,24 +120,24 @@ class Pace(Generic[T]):
         self._asked = now
 
     def answered(self) -> None:
-        """The worker has read what was published before the ping."""
+        """Note that the worker has read what was published before the ping."""
         if self._behind is not None:
             self._out -= self._behind
             self._behind = None
 
     def reset(self) -> None:
-        """Nothing is under way: the bus was away, or the worker is gone."""
+        """Reset it: nothing is under way, since the bus was away, or the worker is gone."""
         self._out, self._behind = 0, None
 
 
 class Sending:
-    """Everything that one client sends to instances, over one bus."""
+    """Sender of one client's messages to instances, over one bus."""
 
     def __init__(
         self, bus: Bus, client: int, control_client: ControlClient, clock: Callable[[], float],
         fail: Callable[[Call, DynamoException], None], on_pong: OnPong,
     ) -> None:  # fmt: skip
-        """`fail` ends a call, `on_pong` hears that a worker is gone."""
+        """Begin; `fail` ends a call, `on_pong` hears that a worker is gone."""
         self._bus, self._client, self._control_client, self._clock = bus, client, control_client, clock
         self._fail, self._on_pong = fail, on_pong
 
@@ -191,7 +194,7 @@ class Sending:
             asyncio.get_running_loop().call_soon(self.pump, inbox)
 
     def encoded(self, call: Call, payload: Any, now: float) -> list[bytes]:
-        """A request as messages that the bus takes; raises `InvalidArgument` where it can't be one."""
+        """Encode a request as messages that the bus takes; raises `InvalidArgument` where it can't be one."""
         context, limit = call.context, self._bus.max_payload
         left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
         try:
@@ -216,7 +219,7 @@ class Sending:
         return True
 
     def begin_anew(self, call: Call, now: float) -> None:
-        """The bus is back: what was on its way may be lost; a worker drops what it has seen before."""
+        """Begin anew: the bus is back, what was on its way may be lost; a worker drops what it has seen before."""
         call.at = 0
         if call.waits_since is None:
             self.send(call, now)
@@ -230,7 +233,7 @@ class Sending:
             _log.debug("a ping could not be sent")
 
     def _on_pace(self, inbox: Inbox, asked: float, answer: ControlReply | DynamoException) -> None:
-        """The worker has read all that was sent before the ping, or is gone."""
+        """Go on: the worker has read all that was sent before the ping, or is gone."""
         if isinstance(answer, ControlReply):
             inbox.pace.answered()
             self.pump(inbox)

@@ -69,7 +69,11 @@ class Typed:
     """A handler of requests of one type, which come to it decoded as that; what doesn't fit is refused."""
 
     def __init__(self, kind: type[Any], handle: Handler, check: Callable[[msgspec.Raw], None] | None = None) -> None:
-        """`check` looks at a large one before it is decoded, and raises `InvalidArgument` where that isn't worth it."""
+        """Begin.
+
+        `check` looks at a large one before it is decoded, and raises `InvalidArgument` where that isn't worth
+        it.
+        """
         decode = msgspec.msgpack.Decoder(kind).decode
 
         def checked(data: msgspec.Raw) -> Any:
@@ -102,7 +106,7 @@ class ServedEndpoint:
 
 
 class RequestServer:
-    """All endpoints that one process serves over one bus."""
+    """Server of all endpoints of one process over one bus."""
 
     def __init__(
         self,
@@ -308,7 +312,7 @@ class RequestServer:
     # -- what streams produce
 
     def mark(self, peer: Peer) -> None:
-        """`peer` has something to send: at the end of this turn of the loop, or by `flush`."""
+        """Mark that `peer` has something to send: at the end of this turn of the loop, or by `flush`."""
         peer.dirty = True
         self._dirty.append(peer)
         if not self._scheduled:
@@ -316,7 +320,7 @@ class RequestServer:
             asyncio.get_running_loop().call_soon(self._flush_soon)
 
     def ended(self, incoming: Incoming) -> None:
-        """A stream is over (called by it, once)."""
+        """Note that a stream is over (called by it, once)."""
         self.active -= 1
         if not self.active:
             self._empty.set()
@@ -372,7 +376,10 @@ class RequestServer:
             self._publish(peer.subject, frame)
 
     def _on_gone(self, served: ServedEndpoint, message: Message) -> None:
-        """The bus says that nobody listens to a client's frames; several times in a row, and its streams end."""
+        """Note that nobody listens to a client's frames, as the bus says.
+
+        Several times in a row, and its streams end.
+        """
         if not message.no_responders or self._clock() < self._grace_until:
             return
         client = int(message.subject.rpartition(".")[2], 16)

@@ -56,7 +56,7 @@ class Rejection(msgspec.Struct, array_like=True, tag="x", gc=False):
 
 
 class Item(msgspec.Struct, array_like=True, gc=False):
-    """What one engine step adds to one stream. `data` is the endpoint's own."""
+    """Item that one engine step adds to one stream. `data` is the endpoint's own."""
 
     stream: int
     data: Any = None
@@ -64,7 +64,7 @@ class Item(msgspec.Struct, array_like=True, gc=False):
 
 
 class StepFrame(msgspec.Struct, array_like=True, gc=False):
-    """All that one step of one worker has for one client, on `dyn.<ns>.in.<client>.s`."""
+    """Frame of all that one step of one worker has for one client, on `dyn.<ns>.in.<client>.s`."""
 
     version: int
     worker: int
@@ -118,7 +118,7 @@ decode_control_reply: Final = msgspec.msgpack.Decoder(ControlReply).decode
 
 
 def version_of(data: bytes) -> int | None:
-    """The protocol version that an unreadable request names, where it still says so; else None."""
+    """Return the protocol version that an unreadable request names, where it still says so; else None."""
     try:
         parts = msgspec.msgpack.decode(data)
     except UNREADABLE:

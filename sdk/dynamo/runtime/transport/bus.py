@@ -17,7 +17,7 @@ from dynamo.runtime.errors import CannotConnect
 
 
 class Verdict(enum.Enum):
-    """What a ping, or the lack of traffic, says of an instance."""
+    """Verdict on an instance, by a ping or by the lack of traffic."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -40,7 +40,7 @@ OnMessage = Callable[[Message], None]
 
 
 class Subscription(Protocol):
-    """What `Bus.subscribe` gives back."""
+    """Subscription that `Bus.subscribe` gives back."""
 
     async def unsubscribe(self) -> None:
         """Stop, and return once the server knows (nothing arrives afterwards)."""
@@ -51,7 +51,7 @@ class Bus(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """Bytes that one message may hold."""
+        """Return how many bytes one message may hold."""
 
     @property
     def connected(self) -> bool: ...
@@ -79,7 +79,7 @@ class Bus(Protocol):
         """
 
     def on_state(self, listener: Callable[[bool], None]) -> None:
-        """`listener(connected)` at each change."""
+        """Call `listener(connected)` at each change."""
 
 
 async def leave(subscription: Subscription) -> None:

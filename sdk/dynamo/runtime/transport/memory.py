@@ -37,7 +37,7 @@ class MemorySubscription:
 
 
 class MemoryNetwork:
-    """What all buses of one world share."""
+    """Network that all buses of one world share."""
 
     def __init__(self, *, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         self.max_payload = max_payload
@@ -48,7 +48,7 @@ class MemoryNetwork:
         self._subscriptions: dict[str, list[MemorySubscription]] = {}
 
     def bus(self) -> MemoryBus:
-        """A new bus of this world, not yet connected."""
+        """Make a new bus of this world, not yet connected."""
         return MemoryBus(self)
 
     def add(self, subscription: MemorySubscription) -> None:
@@ -133,18 +133,18 @@ class MemoryBus:
         self._listeners.append(listener)
 
     def disconnect(self) -> None:
-        """Tests: lose the connection; what was on its way to this bus is gone."""
+        """Lose the connection, for tests; what was on its way to this bus is gone."""
         self._arrived.clear()
         self._set_connected(False)
 
     def reconnect(self) -> None:
-        """Tests: come back, with the subscriptions that it had."""
+        """Come back, for tests, with the subscriptions that it had."""
         self._set_connected(True)
         for subscription in tuple(self._subscriptions):
             subscription.on_loss()
 
     def crash(self) -> None:
-        """Tests: vanish without a word, as a killed process does."""
+        """Vanish without a word, for tests, as a killed process does."""
         self.disconnect()
         for subscription in tuple(self._subscriptions):
             subscription.active = False

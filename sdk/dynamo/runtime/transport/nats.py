@@ -171,7 +171,7 @@ class NatsBus:
         return [*self._config.servers, *self._discovered]
 
     async def _dial(self, server: str) -> NatsProtocol:
-        """One connection to one server, authenticated."""
+        """Connect to one server, authenticated."""
         client = Client()
         failures: list[Exception] = []
         options = dial_options(self._config, server)

@@ -109,7 +109,7 @@ def dial_options(config: NatsConfig, server: str) -> dict[str, Any]:
 
 
 def _checked(credentials: str | None) -> str | None:
-    """The file's name, where it is one of credentials; nats-py would read on for ever in another."""
+    """Return the file's name, where it is one of credentials; nats-py would read on for ever in another."""
     if credentials is not None:
         text = Path(credentials).read_text()
         if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:

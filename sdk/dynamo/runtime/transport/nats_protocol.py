@@ -199,7 +199,7 @@ class NatsProtocol(asyncio.Protocol):
 
 
 def _read(words: list[bytes], data: bytes, start: int, end: int) -> Message:
-    """`MSG subject number [reply] size` or `HMSG subject number [reply] header-size size`, and what follows."""
+    """Read `MSG subject number [reply] size` or `HMSG subject number [reply] header-size size`, and what follows."""
     if words[0] == b"MSG":
         reply = words[3].decode() if len(words) == 5 else ""
         return Message(words[1].decode(), data[start:end], reply)

@@ -16,7 +16,7 @@ async def keys(runtime: DistributedRuntime, prefix: str) -> None:
             await what(f"{prefix}/a", b"3")
         except Exception as error:
             print("refused", error)
-    print("keys", [(one["key"].rpartition("/")[2], one["value"]) for one in await etcd.kv_get_prefix(prefix)])
+    print("keys", [(entry["key"].rpartition("/")[2], entry["value"]) for entry in await etcd.kv_get_prefix(prefix)])
     cache = await EtcdKvCache.create(etcd, f"{prefix}/cache/", {"x": b"1", "y": "two"})
     await cache.put("z", b"3")
     await cache.delete("x")

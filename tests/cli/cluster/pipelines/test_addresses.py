@@ -54,7 +54,7 @@ def test_a_cluster_ip_has_no_address_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "url"),
+    ("fields", "url"),
     [
         (ingress("llm.example.com"), "http://llm.example.com"),
         (ingress("llm.example.com", tls=["llm.example.com"]), "https://llm.example.com"),
@@ -66,25 +66,25 @@ def test_a_cluster_ip_has_no_address_outside() -> None:
         (ingress(given=[{"hostname": "lb.example.com"}]), "http://lb.example.com"),
     ],
 )
-def test_an_ingress_gives_it_a_name(found: dict[str, Any], url: str) -> None:
+def test_an_ingress_gives_it_a_name(fields: dict[str, Any], url: str) -> None:
     """With its scheme and its path."""
-    assert [a.url for a in addresses(service(), [found])] == [url]
+    assert [a.url for a in addresses(service(), [fields])] == [url]
 
 
 @pytest.mark.parametrize(
-    "found",
+    "fields",
     [ingress("x.example.com", backend="other"), ingress("x.example.com", namespace="other"), ingress("x", given=[])],
 )
-def test_other_ingresses_do_not_count(found: dict[str, Any]) -> None:
+def test_other_ingresses_do_not_count(fields: dict[str, Any]) -> None:
     """Of another Service, of another namespace, or without a controller that took it."""
-    assert addresses(service(), [found]) == []
+    assert addresses(service(), [fields]) == []
 
 
 def test_a_default_backend_counts() -> None:
     """It has no rule."""
-    found = ingress()
-    found["spec"] = {"defaultBackend": {"service": {"name": "llama-frontend"}}}
-    assert [a.url for a in addresses(service(), [found])] == ["http://192.0.2.7"]
+    live = ingress()
+    live["spec"] = {"defaultBackend": {"service": {"name": "llama-frontend"}}}
+    assert [a.url for a in addresses(service(), [live])] == ["http://192.0.2.7"]
 
 
 def test_a_load_balancer_has_an_address_and_nodes_have_ports() -> None:
@@ -130,8 +130,8 @@ def location(reachable: Address | None = None, **more: Any) -> Location:
 
 
 def greeted(where: Location, workers: tuple[int, int] = (2, 2), target: Target | None = None) -> str:
-    found = PipelineProgress("llama", "serving", PipelinePhase.READY, workers=workers)
-    return "\n".join(lines(found, where, Served("m"), target or Target()))
+    pipeline_progress = PipelineProgress("llama", "serving", PipelinePhase.READY, workers=workers)
+    return "\n".join(lines(pipeline_progress, where, Served("m"), target or Target()))
 
 
 def test_the_greeting_can_be_pasted() -> None:

@@ -17,13 +17,13 @@ from dynamo.cli.local.process_lifecycle import State
 def pipeline(
     generation: int = 2, observed: int = 2, conditions: dict[str, str] | None = None, **status: Any
 ) -> dict[str, Any]:
-    found = [
+    results = [
         {"type": kind, "status": value, "reason": "Why", "message": "because", "observedGeneration": observed}
         for kind, value in (conditions or {}).items()
     ]
     return {
         "metadata": {"name": "llama", "namespace": "serving", "generation": generation},
-        "status": {"observedGeneration": observed, "conditions": found, **status},
+        "status": {"observedGeneration": observed, "conditions": results, **status},
     }
 
 
@@ -68,20 +68,20 @@ def test_parts_say_how_many_and_why_not_more() -> None:
         {"name": "roll", "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2},
     ]
     live = pipeline(conditions={"Ready": "False", "FrontendReady": "True"}, components=components)
-    found = progress(live, [pod("p-1", "decode", "ImagePullBackOff"), pod("p-0", "decode", ready=True)])
-    assert found.parts == (
+    state = progress(live, [pod("p-1", "decode", "ImagePullBackOff"), pod("p-0", "decode", ready=True)])
+    assert state.parts == (
         Part("frontend", True, "because"),
         Part("prefill", True, "2 of 2 ready"),
         Part("decode", False, "1 of 2 ready; pod p-1 ImagePullBackOff: no such image"),
         Part("roll", False, "1 of 2 of the new revision ready"),
     )
-    assert found.workers == (5, 6)
+    assert state.workers == (5, 6)
 
 
 def test_an_unseen_generation_shows_no_old_parts() -> None:
     """They would be of the spec before."""
-    found = progress(pipeline(observed=1, conditions={"FrontendReady": "True"}, components=[{"name": "a"}]))
-    assert (found.parts, found.reason) == ((), "")
+    state = progress(pipeline(observed=1, conditions={"FrontendReady": "True"}, components=[{"name": "a"}]))
+    assert (state.parts, state.reason) == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def run(looks: list[Any], seconds: float = 10.0) -> tuple[list[PipelineProgress]
     display, clock, rest = Recorder(), Time(), list(looks)
 
     def look() -> list[PipelineProgress]:
-        found = rest.pop(0) if len(rest) > 1 else rest[0]
-        if isinstance(found, Exception):
-            raise found
-        return list(found)
+        state = rest.pop(0) if len(rest) > 1 else rest[0]
+        if isinstance(state, Exception):
+            raise state
+        return list(state)
 
     result = follow(look, display, seconds, clock=clock, sleep=clock.sleep)
     return result, display, clock.now - 100.0
@@ -156,8 +156,8 @@ def test_a_wait_ends_when_it_is_ready() -> None:
     """Parts are told once, when they are there."""
     waiting = [seen(PipelinePhase.WAITING, Part("frontend", True, "1 of 1"), Part("w", False, "0 of 1"))]
     ready = [seen(PipelinePhase.READY, Part("frontend", True, "1 of 1"), Part("w", True, "1 of 1"))]
-    found, display, seconds = run([[seen(PipelinePhase.UNSEEN)], waiting, waiting, ready])
-    assert found[0].phase is PipelinePhase.READY
+    progresses, display, seconds = run([[seen(PipelinePhase.UNSEEN)], waiting, waiting, ready])
+    assert progresses[0].phase is PipelinePhase.READY
     assert display.said == [f"frontend {State.READY} 0 1 of 1", f"w {State.READY} 2 1 of 1"]
     assert display.moving == [["operator hasn't looked at it yet"], ["w 0 of 1"], ["w 0 of 1"], []]
     assert seconds == 1.5
@@ -165,24 +165,24 @@ def test_a_wait_ends_when_it_is_ready() -> None:
 
 def test_a_wait_ends_with_the_time() -> None:
     """And says how it stood last."""
-    found, _, seconds = run([[seen(PipelinePhase.WAITING)]], seconds=3.0)
-    assert (found[0].phase, seconds) == (PipelinePhase.WAITING, 3.0)
+    progresses, _, seconds = run([[seen(PipelinePhase.WAITING)]], seconds=3.0)
+    assert (progresses[0].phase, seconds) == (PipelinePhase.WAITING, 3.0)
 
 
 def test_one_that_stalled_does_not_end_the_others_wait() -> None:
     """All must have settled."""
     first = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.WAITING, name="b")]
     last = [seen(PipelinePhase.STALLED, name="a"), seen(PipelinePhase.READY, name="b")]
-    found, _, seconds = run([first, first, last])
-    assert [each.phase for each in found] == [PipelinePhase.STALLED, PipelinePhase.READY]
+    progresses, _, seconds = run([first, first, last])
+    assert [entry.phase for entry in progresses] == [PipelinePhase.STALLED, PipelinePhase.READY]
     assert seconds == 1.0
 
 
 def test_a_lost_server_is_said_once_and_asked_again() -> None:
     """The wait goes on; at its end the loss is the reason."""
     lost = ClusterError("gone")
-    found, display, _ = run([[seen(PipelinePhase.WAITING)], lost, lost, [seen(PipelinePhase.READY)]])
-    assert found[0].phase is PipelinePhase.READY
+    progresses, display, _ = run([[seen(PipelinePhase.WAITING)], lost, lost, [seen(PipelinePhase.READY)]])
+    assert progresses[0].phase is PipelinePhase.READY
     assert display.said == ["gone (goes on asking)"]
     with pytest.raises(ClusterError, match="gone"):
         run([lost], seconds=2.0)

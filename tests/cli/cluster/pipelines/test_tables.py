@@ -72,11 +72,11 @@ def test_ages_are_short() -> None:
 def test_one_pipeline_closely() -> None:
     """Parts with their revision, and the reason while it isn't ready."""
     live = pipeline(components=[{"name": "w", "revision": "r1"}])
-    found = PipelineProgress(
+    pipeline_progress = PipelineProgress(
         "llama", "serving", PipelinePhase.WAITING, "Starting", "w: 0 of 1", (Part("w", False, "0 of 1"),)
     )
-    assert component_rows(live, found)[1:] == [("w", "waits", "r1", "0 of 1")]
-    texts = [block for block in detail(live, found, NOW, wide=False) if isinstance(block, str)]
+    assert component_rows(live, pipeline_progress)[1:] == [("w", "waits", "r1", "0 of 1")]
+    texts = [block for block in detail(live, pipeline_progress, NOW, wide=False) if isinstance(block, str)]
     assert texts[-1] == "Starting: w: 0 of 1"
     unseen = PipelineProgress("llama", "serving", PipelinePhase.UNSEEN)
     assert "No operator has looked" in str(list(detail(live, unseen, NOW, wide=False))[-1])

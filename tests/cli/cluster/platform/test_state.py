@@ -65,7 +65,7 @@ def test_old_servers_are_told_from_new_ones(server: str, wanted: str, old: bool)
 
 
 @pytest.mark.parametrize(
-    ("found", "part"),
+    ("workload", "part"),
     [
         (None, Part("operator", False, "isn't there yet")),
         (live(), Part("operator", False, "0 of 1 ready")),
@@ -78,10 +78,10 @@ def test_old_servers_are_told_from_new_ones(server: str, wanted: str, old: bool)
     ],
 )
 def test_workloads_are_done_when_their_controller_says_so_of_this_generation(
-    found: dict[str, Any] | None, part: Part
+    workload: dict[str, Any] | None, part: Part
 ) -> None:
     """Old pods don't count."""
-    assert workload_part(DEPLOYMENT, found, []) == part
+    assert workload_part(DEPLOYMENT, workload, []) == part
 
 
 def test_a_pod_that_waits_says_why() -> None:
@@ -90,8 +90,8 @@ def test_a_pod_that_waits_says_why() -> None:
     pod = {"metadata": {"name": "operator-x"}, "status": {"containerStatuses": [waiting]}}
     part = workload_part(DEPLOYMENT, live(), [pod])
     assert part.text == "0 of 1 ready; pod operator-x ErrImagePull: not found"
-    found = platform_progress(ReleaseName("dynamo", "platform"), [part, Part("etcd", True, "1 of 1 ready")])
-    assert (found.phase, found.message) == (PipelinePhase.WAITING, f"operator: {part.text}")
+    progress = platform_progress(ReleaseName("dynamo", "platform"), [part, Part("etcd", True, "1 of 1 ready")])
+    assert (progress.phase, progress.message) == (PipelinePhase.WAITING, f"operator: {part.text}")
     assert platform_progress(ReleaseName("d", "p"), [Part("etcd", True, "")]).phase is PipelinePhase.READY
 
 
@@ -163,8 +163,8 @@ def test_what_a_chart_needs_comes_from_its_manifests() -> None:
         {"kind": "Service", "metadata": {"name": "c", "namespace": "other"}},
         ROLE,
     ]
-    found = for_objects(manifests, lambda m: KNOWN[m["kind"]], "platform")
-    assert [str(a) for a in found if a.verb == "create"] == [
+    accesses = for_objects(manifests, lambda m: KNOWN[m["kind"]], "platform")
+    assert [str(a) for a in accesses if a.verb == "create"] == [
         "create services in namespace platform",
         "create services in namespace other",
         "create clusterroles.rbac.authorization.k8s.io",
@@ -179,9 +179,9 @@ def test_who_grants_must_hold() -> None:
         "kind": "Role",
         "rules": [{"apiGroups": ["x"], "resources": ["y"], "verbs": ["get"], "resourceNames": ["n"]}],
     }
-    found = for_roles([ROLE, role, {"kind": "Service", "metadata": {}}], "platform")
-    assert Access("list", "", "services/proxy") in found
-    assert found[-1] == Access("get", "x", "y", "platform", "n")
+    accesses = for_roles([ROLE, role, {"kind": "Service", "metadata": {}}], "platform")
+    assert Access("list", "", "services/proxy") in accesses
+    assert accesses[-1] == Access("get", "x", "y", "platform", "n")
     attributes = Access("list", "", "services/proxy").review()["spec"]["resourceAttributes"]
     assert attributes == {"verb": "list", "group": "", "resource": "services", "subresource": "proxy"}
 

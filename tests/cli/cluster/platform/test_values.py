@@ -12,7 +12,7 @@ from dynamo.cli.cluster.platform.values import merge, read_files, set_all
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "fields"),
     [
         ("a=b", {"a": "b"}),
         ("a.b.c=1", {"a": {"b": {"c": 1}}}),
@@ -33,9 +33,9 @@ from dynamo.cli.cluster.platform.values import merge, read_files, set_all
         ("a=99999999999999999999", {"a": "99999999999999999999"}),
     ],
 )
-def test_assignments(text: str, found: dict[str, Any]) -> None:
+def test_assignments(text: str, fields: dict[str, Any]) -> None:
     """Helm's little language; e2e compares with helm itself."""
-    assert set_all({}, [(text, False)]) == found
+    assert set_all({}, [(text, False)]) == fields
 
 
 def test_text_stays_text() -> None:
@@ -46,8 +46,8 @@ def test_text_stays_text() -> None:
 def test_later_ones_win_and_the_rest_stays() -> None:
     """Nothing of what was handed in is changed."""
     base = {"a": {"b": 1, "c": [1, 2]}, "d": "text"}
-    found = set_all(base, [("a.b=2", False), ("a.c[0]=9", False), ("d.e=f", False)])
-    assert found == {"a": {"b": 2, "c": [9, 2]}, "d": {"e": "f"}}
+    values = set_all(base, [("a.b=2", False), ("a.c[0]=9", False), ("d.e=f", False)])
+    assert values == {"a": {"b": 2, "c": [9, 2]}, "d": {"e": "f"}}
     assert base == {"a": {"b": 1, "c": [1, 2]}, "d": "text"}
 
 
@@ -67,11 +67,11 @@ def test_maps_are_merged_and_lists_replaced() -> None:
 
 def test_files_come_one_over_the_other(tmp_path: Path) -> None:
     """An empty one is no mistake."""
-    one, two, empty = tmp_path / "one", tmp_path / "two", tmp_path / "empty"
-    one.write_text("a: {b: 1, c: 2}\n")
-    two.write_text("a: {b: 3}\n")
+    first, second, empty = tmp_path / "one", tmp_path / "two", tmp_path / "empty"
+    first.write_text("a: {b: 1, c: 2}\n")
+    second.write_text("a: {b: 3}\n")
     empty.write_text("")
-    assert read_files([one, empty, two]) == {"a": {"b": 3, "c": 2}}
+    assert read_files([first, empty, second]) == {"a": {"b": 3, "c": 2}}
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "a: [\n", "text\n"])

@@ -105,7 +105,7 @@ def asking(wanted: dict[str, Any] | None) -> PreprocessedRequest:
 
 async def compiled(pool: ConstraintPool, wanted: dict[str, Any]) -> dict[str, Any]:
     data, digest, made = pool.remembered(wanted)
-    return constraint_pool.told(made) if made is not None else await pool.compile(data, digest)
+    return constraint_pool.engine_form(made) if made is not None else await pool.compile(data, digest)
 
 
 def with_pool(body: Callable[[ConstraintPool], Awaitable[None]], engine: str = "llamacpp", **options: Any) -> None:
@@ -141,14 +141,14 @@ def test_hostile_constraints_are_refused(engine: str) -> None:
     """With one bounded sentence; their process may fall, and the next constraint finds another."""
 
     async def body(pool: ConstraintPool) -> None:
-        told: dict[str, str] = {}
+        values: dict[str, str] = {}
         for name, wanted in HOSTILE.items():
             try:
                 await compiled(pool, wanted)
             except InvalidArgument as error:
-                told[name] = error.message
-        assert [name for name in HOSTILE if name not in told] == []
-        assert max(map(len, told.values())) < 1100
+                values[name] = error.message
+        assert [name for name in HOSTILE if name not in values] == []
+        assert max(map(len, values.values())) < 1100
         assert await compiled(pool, {"choice": ["a", "b"]})
 
     with_pool(body, engine)

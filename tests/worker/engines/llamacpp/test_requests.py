@@ -168,7 +168,7 @@ def test_short_prompts_have_no_progress() -> None:
     assert (long.get("timings_per_token"), long.get("return_progress")) == (None, True)
     stream = reader()
     tokens = [chunk([{"id": 9, "bytes": list(b" Berlin"), "logprob": -1.0}], timings={"cache_n": n}) for n in (5, 8)]
-    assert [stream.read(one).extras for one in tokens] == [{"cached_tokens": 5}, None]
+    assert [stream.read(token).extras for token in tokens] == [{"cached_tokens": 5}, None]
 
 
 def test_stop_ids_have_their_reasons() -> None:

@@ -30,8 +30,8 @@ BOTH = ["mistralrs", "mistralrs-safetensors"]
 
 @pytest.fixture(scope="module")
 def together() -> Iterator[Callable[[str], Run]]:
-    with shared() as found:
-        yield found
+    with shared() as rig:
+        yield rig
 
 
 @pytest.fixture(params=BOTH)
@@ -172,9 +172,13 @@ def asked(**sampling: Any) -> PreprocessedRequest:
 
 def test_what_is_asked() -> None:
     """What the client gave is passed, what it did not is left to mistral.rs; EOS is banned, not ignored."""
-    found = options(wishes(asked(temperature=0.7, top_k=-1, logit_bias={"7": 2.0})), 5, [2])
-    assert (found["max_tokens"], found["temperature"], found["logit_bias"]) == (5, 0.7, {7: 2.0, 2: -1000.0})
-    assert "top_k" not in found
+    arguments = options(wishes(asked(temperature=0.7, top_k=-1, logit_bias={"7": 2.0})), 5, [2])
+    assert (arguments["max_tokens"], arguments["temperature"], arguments["logit_bias"]) == (
+        5,
+        0.7,
+        {7: 2.0, 2: -1000.0},
+    )
+    assert "top_k" not in arguments
     greedy = options(wishes(asked(temperature=0.0)), 5)
     assert (options(wishes(asked()), 5)["logit_bias"], greedy["top_logprobs"]) == (None, 1)
     with pytest.raises(InvalidArgument, match="seed"):

@@ -19,7 +19,7 @@ from dynamo.worker.engines.mocker.stepper import Timing, decode_ms, prefill_ms
 
 @pytest.mark.parametrize(("tokens", "ms"), [(0, 0.0), (1, 16.516604), (1000, 32.105850), (8192, 169.135768)])
 def test_prefill_follows_the_polynomial(tokens: int, ms: float) -> None:
-    """Prefill time is the original's polynomial, and nothing for nothing."""
+    """Prefill time is NVIDIA Dynamo's polynomial, and nothing for nothing."""
     assert prefill_ms(tokens) == pytest.approx(ms, rel=1e-5)
 
 
@@ -181,7 +181,7 @@ def test_chunked_prefill_spreads_a_long_prompt() -> None:
 
 
 def test_both_forms_of_arguments() -> None:
-    """Flat and nested files mean the same; what the original has and we don't need is let through."""
+    """Flat and nested files mean the same; what NVIDIA Dynamo has and we don't need is let through."""
     flat = read_arguments({"speedup_ratio": 10, "num_gpu_blocks": 99, "dp_size": 1}, 16)
     nested = read_arguments({"engine": {"speedup_ratio": 10, "num_gpu_blocks": 99, "backend": "vllm"}}, 16)
     assert flat == nested
@@ -198,7 +198,7 @@ def test_both_forms_of_arguments() -> None:
 
 
 def test_prefill_and_decode_in_all_their_forms() -> None:
-    """The newer word, the older ones, and the session's timeout where the original has it."""
+    """The newer word, the older ones, and the session's timeout where NVIDIA Dynamo has it."""
     for role in ("prefill", "decode"):
         forms: list[dict[str, Any]] = [
             {"disaggregation_mode": role}, {f"is_{role}": True}, {"engine": {"disaggregation-mode": role}},
@@ -216,7 +216,7 @@ def test_prefill_and_decode_in_all_their_forms() -> None:
 
 
 def test_reasoning_is_an_object_or_its_text() -> None:
-    """The original's file has the object, its flag the text; both name all three."""
+    """NVIDIA Dynamo's file has the object, its flag the text; both name all three."""
     given = {"start_thinking_token_id": 5, "end_thinking_token_id": 6, "thinking_ratio": 0.5}
     read = read_arguments({"reasoning": given}, 16)
     assert read.reasoning == (5, 6, 0.5)

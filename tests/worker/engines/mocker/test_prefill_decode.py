@@ -137,8 +137,8 @@ def play(case: Any, prefill: dict[str, Any] | None = None, decode: dict[str, Any
     async def main() -> None:
         pair = Pair(prefill or {}, decode or {})
         facts = [await engine.start() for engine in (pair.prefill, pair.decode)]
-        assert [one.role for one in facts] == ["prefill", "decode"]
-        assert [one.kv_events for one in facts] == [True, True]
+        assert [fact.role for fact in facts] == ["prefill", "decode"]
+        assert [fact.kv_events for fact in facts] == [True, True]
         try:
             await case(pair)
         finally:
@@ -295,20 +295,20 @@ def test_a_decode_engine_works_alone_too() -> None:
 
 def test_the_same_seed_gives_the_same_answer_whole_or_in_parts() -> None:
     """A decode engine's tokens are those of an engine that does everything."""
-    found: list[list[int]] = []
+    results: list[list[int]] = []
 
     async def case(pair: Pair) -> None:
         for _ in range(2):
             sink, _ = pair.go_on((await pair.computed(seed=9)).extras[DISAGGREGATED_PARAMS], seed=9)
             await asyncio.wait_for(sink.done.wait(), 10)
-            found.append(sink.tokens)
+            results.append(sink.tokens)
         whole = Recorder()
         pair.decode.submit(request(PROMPT, 5, seed=9), whole)
         await asyncio.wait_for(whole.done.wait(), 10)
-        found.append(whole.tokens)
+        results.append(whole.tokens)
 
     play(case, {"speedup_ratio": 0, "data_parallel_size": 2}, {"speedup_ratio": 0, "data_parallel_size": 2})
-    assert found[0] == found[1] == found[2]
+    assert results[0] == results[1] == results[2]
 
 
 def test_the_flag_and_the_arguments_must_agree() -> None:
@@ -364,13 +364,13 @@ def test_workers_tell_each_other() -> None:
     """Served over memory: roles on their cards, the hand-over names the worker that keeps it, and that one lets go."""
 
     async def case(caller: DistributedRuntime, prefill: InstanceKey, keeps: Mocker, decode: InstanceKey) -> None:
-        found = Cards()
-        (await caller.registry.watch("t")).listen(found)
-        await until("both are known", lambda: len(found.cards) == 2)
-        cards = {key.path.component: card["role"] for key, card in found.cards.items()}
+        registered = Cards()
+        (await caller.registry.watch("t")).listen(registered)
+        await until("both are known", lambda: len(registered.cards) == 2)
+        cards = {key.path.component: card["role"] for key, card in registered.cards.items()}
         assert cards == {"prefill": "prefill", "decode": "decode"}
         await caller.caller.listen("t")
-        items = [one for one in await answer(caller, prefill, request(PROMPT, 9)) if isinstance(one, list)]
+        items = [item for item in await answer(caller, prefill, request(PROMPT, 9)) if isinstance(item, list)]
         _, reason, extras = items[-1]
         params = extras[DISAGGREGATED_PARAMS]
         assert reason == "length"

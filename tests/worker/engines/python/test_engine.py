@@ -353,7 +353,7 @@ def test_what_holds_the_loop_is_named(
     """The line of the user's file that blocks, though the library's code is what runs; and when it goes on."""
     monkeypatch.setattr(loop_watchdog, "LIMIT", 0.1)
     monkeypatch.setattr(loop_watchdog, "_EVERY", 0.02)
-    told = "engine.py:4 in generate has held the event loop"
+    sentence = "engine.py:4 in generate has held the event loop"
     text = """import threading
 event = threading.Event()
 async def generate(request):
@@ -368,7 +368,7 @@ async def generate(request):
             """Ends the hold as soon as it is told."""
 
             def emit(self, record: logging.LogRecord) -> None:
-                if told in record.getMessage():
+                if sentence in record.getMessage():
                     main.event.set()
 
         handler = Release()
@@ -377,7 +377,7 @@ async def generate(request):
             assert (await rig.ask()).text == "done"
         finally:
             logging.getLogger().removeHandler(handler)
-        assert told in caplog.text
+        assert sentence in caplog.text
         assert "(event.wait(60))" in caplog.text
         await until("its end is told", lambda: "the event loop goes on after" in caplog.text)
 

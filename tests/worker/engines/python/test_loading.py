@@ -181,7 +181,7 @@ def test_what_is_no_chunk(item: Any, says: str) -> None:
     ],
 )  # fmt: skip
 def test_outputs(item: Any, piece: Piece) -> None:
-    """The original's engine output, short and with all its names."""
+    """NVIDIA Dynamo's engine output, short and with all its names."""
     assert read_output(item) == piece
 
 
@@ -210,7 +210,7 @@ def test_what_is_no_output(item: Any, says: str) -> None:
 
 @pytest.mark.parametrize("reason", [{"error": "no room"}, "error: no room"])
 def test_errors_may_be_yielded(reason: Any) -> None:
-    """Both forms of the original's finish reason, and OpenAI's error event."""
+    """Both forms of NVIDIA Dynamo's finish reason, and OpenAI's error event."""
     with pytest.raises(EngineError, match="no room"):
         read_output({"token_ids": [], "finish_reason": reason})
     with pytest.raises(EngineError, match="no room"):
@@ -221,12 +221,14 @@ def test_all_names_of_the_original_are_there() -> None:
     """Also those at their defaults; hidden stop ids are the model's own, unless they are ignored."""
     request = PreprocessedRequest(model="m", token_ids=[1], eos_token_ids=[9, 2])
     request.stop_conditions = StopConditions(max_tokens=5, stop_token_ids=[2])
-    found = tokens_request(request)
-    assert {"token_ids", "stop_conditions", "sampling_options", "eos_token_ids", "mdc_sum", "annotations"} <= set(found)
-    assert found["stop_conditions"]["stop_token_ids_hidden"] == [2, 9]
-    assert (found["stop_conditions"]["max_tokens"], found["stop_conditions"]["min_tokens"]) == (5, None)
+    result = tokens_request(request)
+    assert {"token_ids", "stop_conditions", "sampling_options", "eos_token_ids", "mdc_sum", "annotations"} <= set(
+        result
+    )
+    assert result["stop_conditions"]["stop_token_ids_hidden"] == [2, 9]
+    assert (result["stop_conditions"]["max_tokens"], result["stop_conditions"]["min_tokens"]) == (5, None)
     assert {"temperature", "top_k", "min_p", "use_beam_search", "length_penalty", "seed"} <= set(
-        found["sampling_options"]
+        result["sampling_options"]
     )
     request.stop_conditions.ignore_eos = True
     assert tokens_request(request)["stop_conditions"]["stop_token_ids_hidden"] == [2]

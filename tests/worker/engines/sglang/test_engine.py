@@ -65,8 +65,8 @@ def run(body: Callable[[sglang.SgLang], Awaitable[None]], context: int = played.
 
 
 def played_engine(engine: Any) -> played.Engine:
-    found: played.Engine = engine._home.engine
-    return found
+    played_engine: played.Engine = engine._home.engine
+    return played_engine
 
 
 def asked(max_tokens: int = 4, **more: Any) -> PreprocessedRequest:
@@ -220,7 +220,7 @@ def test_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(engine: sglang.SgLang) -> None:
         sink = VectorRecorder()
         engine.embed(EmbeddingRequest(model="m", token_ids=[[5] * n for n in range(1, 40)]), sink)
-        assert [numbers_of(one)[0] for one in await sink.end()] == [float(n) for n in range(1, 40)]
+        assert [numbers_of(vector)[0] for vector in await sink.end()] == [float(n) for n in range(1, 40)]
         refused = VectorRecorder()
         engine.embed(EmbeddingRequest(model="m", token_ids=[[5]] * 3, dimensions=8), refused)
         with pytest.raises(InvalidArgument, match="no such dimensions"):

@@ -129,7 +129,7 @@ def test_ends(
 ) -> None:
     """An answer ends at the first token that ends it, though SGLang looks for none with `ignore_eos`."""
     reader = OutputReader(request(stop_conditions=conditions))
-    read = [reader.read(one, last=True).piece for one in outputs]
+    read = [reader.read(output, last=True).piece for output in outputs]
     assert [piece.ids for piece in read] == pieces
     assert [piece.finish for piece in read[:-1]] == [None] * (len(read) - 1)
     assert (read[-1].finish, (read[-1].ending or {}).get(STOP_REASON)) == end

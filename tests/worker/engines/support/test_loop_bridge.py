@@ -15,8 +15,8 @@ def test_all_arrive_in_order() -> None:
     """Of one thread's in its order; a failure is told, and holds up nothing that was said after it."""
 
     async def main() -> None:
-        told: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(about["exception"]))
+        values: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: values.append(about["exception"]))
         there, heard = ToLoop(), list[int]()
 
         def broken() -> None:
@@ -31,6 +31,6 @@ def test_all_arrive_in_order() -> None:
         thread.join()  # the loop turns only now: all of it comes in one turn
         await until("all have been heard", lambda: len(heard) == 999)
         assert heard == [number for number in range(1000) if number != 500]
-        assert [str(error) for error in told] == ["one request's"]
+        assert [str(error) for error in values] == ["one request's"]
 
     asyncio.run(main())

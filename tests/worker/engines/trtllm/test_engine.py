@@ -49,8 +49,8 @@ class Result:
             token += 1
             reason = "cancelled" if self.aborted else "length" if step == most else None
             reason = "stop" if token == self._sampling["end_id"] else reason
-            told = [{token: Logprob(-0.5)}] if "logprobs" in self._sampling else []
-            self.outputs = [Completion([token], reason, None, told)]
+            results = [{token: Logprob(-0.5)}] if "logprobs" in self._sampling else []
+            self.outputs = [Completion([token], reason, None, results)]
             yield self
             if reason is not None:
                 return
@@ -127,14 +127,14 @@ def test_requests_stream_to_their_ends(model: LocalModel, package: type[Llm]) ->
     """In order, one end each, and log probabilities with their tokens."""
 
     async def body(engine: trtllm.TrtLlm, played: Llm) -> None:
-        long, short, told = Recorder(), Recorder(), Recorder()
+        long, short, recorder = Recorder(), Recorder(), Recorder()
         engine.submit(asked(), long)
         engine.submit(asked(eos_token_ids=[5]), short)
-        engine.submit(asked(1, output_options={"logprobs": 0}), told)
+        engine.submit(asked(1, output_options={"logprobs": 0}), recorder)
         assert engine.load().running == 3
-        assert [await sink.end() for sink in (long, short, told)] == [LENGTH, EOS, LENGTH]
+        assert [await sink.end() for sink in (long, short, recorder)] == [LENGTH, EOS, LENGTH]
         assert (long.produced, short.produced) == ([4, 5, 6, 7], [4, 5])
-        assert [(extras or {}).get(LOG_PROBS) for extras in told.extras] == [[-0.5], None]
+        assert [(extras or {}).get(LOG_PROBS) for extras in recorder.extras] == [[-0.5], None]
         assert engine.load().running == 0
 
     run(body, model, package)
@@ -211,7 +211,7 @@ def test_a_shutdown_that_hangs_is_not_waited_for(
     async def body(engine: trtllm.TrtLlm, played: Llm) -> None:
         played.shuts_down.clear()
         await engine.stop()
-        (thread,) = (one for one in threading.enumerate() if one.name == "trtllm-shutdown")
+        (thread,) = (entry for entry in threading.enumerate() if entry.name == "trtllm-shutdown")
         assert thread.daemon
         assert "did not end within 0.1 s" in caplog.text
         played.shuts_down.set()

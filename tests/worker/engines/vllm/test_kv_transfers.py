@@ -19,7 +19,7 @@ def request(result: dict[str, Any] | None = None) -> PreprocessedRequest:
 
 
 @pytest.mark.parametrize(
-    ("role", "given", "told"),
+    ("role", "given", "fields"),
     [
         ("aggregated", None, None),
         ("prefill", None, {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}),
@@ -28,9 +28,9 @@ def request(result: dict[str, Any] | None = None) -> PreprocessedRequest:
         ("aggregated", {"kv_transfer_params": KEPT}, None),
     ],
 )
-def test_what_is_asked(role: str, given: dict[str, Any] | None, told: dict[str, Any] | None) -> None:
-    assert asked(role, request(given)) == told
-    assert sampling(request(given), 9, {}, role).get("extra_args") == told
+def test_what_is_asked(role: str, given: dict[str, Any] | None, fields: dict[str, Any] | None) -> None:
+    assert asked(role, request(given)) == fields
+    assert sampling(request(given), 9, {}, role).get("extra_args") == fields
 
 
 def test_what_another_kind_of_engine_has_computed_is_refused() -> None:

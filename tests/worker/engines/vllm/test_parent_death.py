@@ -73,8 +73,8 @@ def worker(folder: Path, method: str, say: int = 2) -> Iterator[tuple[subprocess
     with subprocess.Popen(words, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            told = [process.stdout.readline().split() for _ in range(say)]
-            yield process, {name: [int(pid), int(group)] for name, pid, group in told}
+            results = [process.stdout.readline().split() for _ in range(say)]
+            yield process, {name: [int(pid), int(group)] for name, pid, group in results}
         finally:
             process.kill()
 
@@ -82,27 +82,27 @@ def worker(folder: Path, method: str, say: int = 2) -> Iterator[tuple[subprocess
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_they_end_with_a_worker_that_is_killed(tmp_path: Path, method: str) -> None:
     """Its children and theirs; until then they live, in groups of their own, which Ctrl-C of a terminal passes by."""
-    with worker(tmp_path, method) as (process, told):
-        assert all(lives(pid) and group == pid for pid, group in told.values())
+    with worker(tmp_path, method) as (process, lines):
+        assert all(lives(pid) and group == pid for pid, group in lines.values())
         process.kill()
-        for name, (pid, _) in told.items():
+        for name, (pid, _) in lines.items():
             eventually(f"{name} is gone", lambda pid=pid: not lives(pid))  # type: ignore[misc]
 
 
 def test_a_start_can_be_given_up(tmp_path: Path) -> None:
     """The worker's own child is killed, and with it the grandchild; the worker lives."""
-    with worker(tmp_path, "spawn") as (process, told):
+    with worker(tmp_path, "spawn") as (process, lines):
         assert process.stdin is not None
         process.stdin.write("give up\n")
         process.stdin.flush()
-        for name, (pid, _) in told.items():
+        for name, (pid, _) in lines.items():
             eventually(f"{name} is gone", lambda pid=pid: not lives(pid))  # type: ignore[misc]
         assert process.poll() is None
 
 
 def test_one_that_is_not_awake_yet_ends_too(tmp_path: Path) -> None:
     """While it reads what it was started with, which for vLLM's core takes many seconds."""
-    with worker(tmp_path, "slow", 1) as (process, told):
-        (pid, _), = told.values()  # fmt: skip
+    with worker(tmp_path, "slow", 1) as (process, lines):
+        (pid, _), = lines.values()  # fmt: skip
         process.kill()
         eventually("it is gone", lambda: not lives(pid))

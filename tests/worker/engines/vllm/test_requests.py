@@ -25,7 +25,7 @@ def request(*, output: OutputOptions | None = None, options: dict[str, Any] | No
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "fields"),
     [
         (request(), {}),
         (request(max_tokens=5, min_tokens=3), {"max_tokens": 5, "min_tokens": 3}),
@@ -38,16 +38,16 @@ def request(*, output: OutputOptions | None = None, options: dict[str, Any] | No
         (request(output=OutputOptions(logprobs=2, prompt_logprobs=0)), {"logprobs": 2, "prompt_logprobs": 0}),
     ],
 )
-def test_what_is_asked(asked: PreprocessedRequest, told: dict[str, Any]) -> None:
-    assert sampling(asked, 90, {}) == {**ALWAYS, **told}
+def test_what_is_asked(asked: PreprocessedRequest, fields: dict[str, Any]) -> None:
+    assert sampling(asked, 90, {}) == {**ALWAYS, **fields}
 
 
 def test_the_models_own_defaults_fill_gaps() -> None:
     """As vLLM's own server has it: what the request leaves open is the model's generation configuration's."""
     defaults = own_defaults({"temperature": 0.6, "top_p": 0.9, "max_tokens": 3, "eos_token_id": 5})
     assert defaults == {"temperature": 0.6, "top_p": 0.9}
-    told = sampling(request(options={"temperature": 0.0}), 90, defaults)
-    assert (told["temperature"], told["top_p"]) == (0.0, 0.9)
+    arguments = sampling(request(options={"temperature": 0.0}), 90, defaults)
+    assert (arguments["temperature"], arguments["top_p"]) == (0.0, 0.9)
 
 
 def test_bias_for_what_is_no_token_is_refused() -> None:
@@ -68,7 +68,7 @@ def test_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("guided", "told"),
+    ("guided", "fields"),
     [
         (None, None),
         ({}, None),
@@ -77,8 +77,8 @@ def test_room() -> None:
         ({"regex": "a+", "whitespace_pattern": " "}, {"regex": "a+", "whitespace_pattern": " "}),
     ],
 )
-def test_constraints(guided: dict[str, Any] | None, told: dict[str, Any] | None) -> None:
-    assert constraint(request(options={"guided_decoding": guided})) == told
+def test_constraints(guided: dict[str, Any] | None, fields: dict[str, Any] | None) -> None:
+    assert constraint(request(options={"guided_decoding": guided})) == fields
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ Step = Callable[[], bool]
 
 
 def echo_delay() -> float:
-    """Seconds between two tokens, from the environment."""
+    """Read seconds between two tokens from the environment."""
     text = os.environ.get(DELAY, "")
     try:
         delay = float(text) if text else _DEFAULT_DELAY_MS
@@ -171,7 +171,7 @@ def _vectors(request: EmbeddingRequest, own: int, sink: VectorSink) -> Step:
 
 
 def _ends(request: PreprocessedRequest) -> Callable[[int, int], str | None]:
-    """Why a stream ends with its so many-th token, if it does."""
+    """Return what says why a stream ends with its so many-th token, if it does."""
     conditions = request.stop_conditions
     stops, floor = stop_reasons(request), conditions.min_tokens or 0
     limit = conditions.max_tokens if conditions.max_tokens is not None else len(request.token_ids) + 1
@@ -205,11 +205,11 @@ def _echo_tokens(request: PreprocessedRequest, sink: Sink) -> Step:
 
 
 def _echo_text(text: str, request: PreprocessedRequest, tokenizer: Tokenizer, sink: Sink) -> Step:
-    """As `_echo_tokens`, with the tokens' text: nothing of one that ends the stream, no half characters."""
+    """Answer as `_echo_tokens`, with the tokens' text: nothing of one that ends the stream, no half characters."""
     prompt, chosen = request.token_ids, request.sampling_options.include_stop_str_in_output
     ids = iter(tokenizer.encode(text, add_special=False))
     stream = tokenizer.text_stream(prompt, request.output_options.skip_special_tokens)
-    ends, count, told = _ends(request), 0, 0
+    ends, count, reported = _ends(request), 0, 0
 
     def end(reason: str, token: int | None = None) -> bool:
         counts = {PROMPT_TOKENS: len(prompt), COMPLETION_TOKENS: count}
@@ -217,11 +217,11 @@ def _echo_text(text: str, request: PreprocessedRequest, tokenizer: Tokenizer, si
         return False
 
     def say(piece: str) -> None:
-        nonlocal told
-        extras = {} if told else {PROMPT_TOKENS: len(prompt)}
-        if told + 1 != count:  # else one text is one token, which is what it counts as
+        nonlocal reported
+        extras = {} if reported else {PROMPT_TOKENS: len(prompt)}
+        if reported + 1 != count:  # else one text is one token, which is what it counts as
             extras[COMPLETION_TOKENS] = count
-        told = count
+        reported = count
         sink.push(piece, extras or None)
 
     def step() -> bool:
@@ -273,7 +273,7 @@ class EchoFull:
 
 
 def _check_limits(body: dict[str, Any]) -> None:
-    """The body is the client's own: where no frontend has looked at it, this is the first to."""
+    """Check bounds. The body is the client's own: where no frontend has looked at it, this is the first to."""
     for name in ("max_completion_tokens", "max_tokens", "min_tokens"):
         value = body.get(name)
         if value is not None and (type(value) is not int or value < 0):
@@ -281,7 +281,7 @@ def _check_limits(body: dict[str, Any]) -> None:
 
 
 def last_words(request: TextRequest) -> str:
-    """The last user message of a chat, or the prompt; `InvalidArgument` where there is neither."""
+    """Return the last user message of a chat, or the prompt; `InvalidArgument` where there is neither."""
     if request.kind == "completions":
         prompt = request.body.get("prompt")
         if isinstance(prompt, list) and len(prompt) == 1:

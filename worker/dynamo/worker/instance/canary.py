@@ -39,7 +39,7 @@ class Canary:
     """Decide when a silent engine gets a health check. Pure: `tick` says when to send it."""
 
     def __init__(self, wait: float, timeout: float, now: float) -> None:
-        """Seconds without output until the engine is asked, and that its answer may take."""
+        """Take the seconds without output until the engine is asked, and those that its answer may take."""
         self._wait, self._timeout = wait, timeout
         self._heard = now
         self._asked: float | None = None
@@ -48,19 +48,19 @@ class Canary:
 
     @property
     def asking(self) -> bool:
-        """An answer is waited for."""
+        """Tell whether an answer is waited for."""
         return self._asked is not None
 
     def spoke(self, now: float) -> None:
-        """It made output, of whatever request."""
+        """Note that it made output, of whatever request."""
         self._heard, self._asked, self.failure = now, None, ""
 
     def failed(self, why: str, now: float) -> None:
-        """Its answer is an error."""
+        """Note that its answer is an error."""
         self._heard, self._asked, self.failure = now, None, why
 
     def postpone(self, seconds: float) -> None:
-        """Our own side was held up: time in which nothing could be heard doesn't count."""
+        """Postpone it: our own side was held up, and time in which nothing could be heard doesn't count."""
         self._heard += seconds
         if self._asked is not None:
             self._asked += seconds
@@ -89,7 +89,7 @@ class EngineWatch:
     def __init__(
         self, canary: Canary, ask: Callable[[Any], Abort], *, tick: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`ask` submits the health check with the sink that it is given."""
+        """Watch an engine; `ask` submits the health check with the sink that it is given."""
         self._canary, self._ask, self._tick, self._clock = canary, ask, tick, clock
         self.speakers: set[Speaker] = set()
         """The sinks of running requests."""
@@ -98,7 +98,7 @@ class EngineWatch:
         self._task: asyncio.Task[None] | None = None
 
     def spoke(self) -> None:
-        """The engine made output."""
+        """Note that the engine made output."""
         self._canary.spoke(self._clock())
 
     def start(self, served: Served) -> None:
@@ -178,12 +178,12 @@ class _Question:
             answered(error)
 
     def end(self) -> None:
-        """Nothing more is wanted."""
+        """Do nothing: nothing more is wanted."""
         self._answered = None
         self.abort()
 
     def push(self, produced: Any, extras: Any = None) -> None:
-        """Tokens, text, or a vector."""
+        """Take tokens, text, or a vector."""
         self._say(None)
 
     def finish(self, reason: str = "", extras: dict[str, Any] | None = None) -> None:
@@ -197,7 +197,7 @@ Asked = PreprocessedRequest | TextRequest | EmbeddingRequest
 
 
 def health_check(card: ModelCard, settings: WorkerSettings) -> Asked | None:
-    """The request to ask with: as the settings say, else one token of one token, in the engine's kind.
+    """Return the request to ask with: as the settings say, else one token of one token, in the engine's kind.
 
     None for prefill engines, which keep what they compute until somebody takes it, unless the settings say what to
     ask. Raises `InvalidArgument` naming the setting.
@@ -226,7 +226,7 @@ def health_check(card: ModelCard, settings: WorkerSettings) -> Asked | None:
 
 
 def watch_engine(submit: Callable[[Any, Any], Abort], card: ModelCard, settings: WorkerSettings) -> EngineWatch | None:
-    """What watches an engine as the settings say; None where they don't want it, or there is nothing to ask."""
+    """Return what watches an engine as the settings say; None where they don't want it, or there is nothing to ask."""
     if not settings.health_check_enabled:
         return None
     asked = health_check(card, settings)

@@ -27,7 +27,7 @@ LEAVE_SECONDS: Final = 5.0
 
 
 class KvTransfers:
-    """Of one engine. `stop` ends it."""
+    """Transfers of one engine's KV. `stop` ends it."""
 
     def __init__(self, runtime: DistributedRuntime, path: EndpointPath, engine: KvHanding) -> None:
         self._runtime, self._path, self._engine = runtime, path, engine
@@ -37,7 +37,7 @@ class KvTransfers:
         engine.hand_over(lambda: f"{path}/{runtime.id:x}", self.fetch)
 
     async def start(self, *, serves: bool) -> None:
-        """Before the first request. `serves`: prompts are kept here."""
+        """Start before the first request. `serves`: prompts are kept here."""
         await self._runtime.caller.listen(self._path.namespace)
         if serves:
             await self._runtime.server.serve(_transfer_path(self._path), self._asked)
@@ -50,7 +50,7 @@ class KvTransfers:
                 await self._engine.all_taken()
 
     async def stop(self) -> None:
-        """Nobody comes any more; who waits for a prompt from elsewhere waits in vain."""
+        """Stop: nobody comes any more, and who waits for a prompt from elsewhere waits in vain."""
         self._background.cancel()
         await self._background.ended()
         if self._serves:
@@ -81,7 +81,7 @@ class KvTransfers:
         return self._runtime.caller.open(key, name, context=Context(), on_item=on_item, on_end=on_end).cancel
 
     async def _hear(self, namespace: str) -> None:
-        """The first prompt from another namespace can't be fetched, those after it can."""
+        """Hear of another namespace: the first prompt from it can't be fetched, those after it can."""
         try:
             await self._runtime.caller.listen(namespace)
         except DynamoException as error:

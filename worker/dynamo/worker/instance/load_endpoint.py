@@ -30,7 +30,7 @@ async def serve_load(
 
 
 def figures(engine: Engine, facts: EngineFacts) -> ForwardPassMetrics:
-    """What `engine` does now, over all its ranks."""
+    """Return what `engine` does now, over all its ranks."""
     load, ranks = engine.load(), facts.data_parallel_size
     return ForwardPassMetrics(
         WorkerStats(load.running, (facts.max_num_seqs or 0) * ranks, load.waiting),

@@ -22,7 +22,7 @@ _JSON: Final = "application/json"
 
 
 def slug(name: str) -> str:
-    """A model's name as one part of a path."""
+    """Return a model's name as one part of a path."""
     return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-") or "model"
 
 
@@ -38,7 +38,7 @@ class Metadata:
         self._served, self._card = served, card
 
     async def answer(self, method: str, path: str, _headers: Mapping[bytes, bytes], _body: bytes) -> Answer:
-        """Of the route itself and of everything below it."""
+        """Answer requests of the route itself and of everything below it."""
         if method not in ("GET", "HEAD"):
             return _told(405, {"error": "Method not allowed", "message": f"{path} answers GET only"})
         if self._served is None or self._card is None:

@@ -38,7 +38,10 @@ T = TypeVar("T")
 
 
 def host_of_this_node() -> str:
-    """Where the other nodes reach this one: a pod's address where Kubernetes says it, else the machine's name."""
+    """Return where the other nodes reach this one.
+
+    A pod's address where Kubernetes says it, else the machine's name.
+    """
     return os.environ.get("POD_IP") or socket.getfqdn()
 
 
@@ -46,7 +49,7 @@ class NodeGroup:
     """One node's place in its group. `start` once; `stop` ends it, and may be called twice."""
 
     def __init__(self, runtime: DistributedRuntime, settings: WorkerSettings) -> None:
-        """Raises `InvalidArgument` for a leader's address that is none."""
+        """Join a group; raises `InvalidArgument` for a leader's address that is none."""
         self._leader_address = leader_address(settings.leader_addr)
         record = NodeRecord(
             group=settings.leader_addr, rank=settings.node_rank, nodes=settings.num_nodes, host=host_of_this_node()
@@ -114,7 +117,7 @@ class NodeGroup:
         return await asyncio.shield(self._lost)
 
     async def leave(self, grace: float) -> None:
-        """A follower: have the leader leave routing, and wait until its streams have ended."""
+        """Have the leader leave routing, as a follower, and wait until its streams have ended."""
         if isinstance(self._place, Leader) or not self._place.whole:
             return
         self._place.leaves()
@@ -226,7 +229,7 @@ class NodeGroup:
             await self._served.rejoin(by=_OWNER)
 
     async def _let_go(self, leader: Leader) -> None:
-        """A node of the group was told to end: the group is over once its streams are."""
+        """Let the group end once its streams are over: a node of it was told to end."""
         if self._runtime.server.active:
             return  # seen again in a second
         why = leader.leaving()

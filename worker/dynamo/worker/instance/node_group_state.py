@@ -20,7 +20,7 @@ SILENCE_SECONDS: Final = 5.0
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself, among its record's figures."""
+    """Record that a node keeps of itself among its instance's figures."""
 
     group: str
     """The leader's address, as every node of the group was given it."""
@@ -37,7 +37,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_record(figures: Mapping[str, Any]) -> NodeRecord | None:
-    """The record among an instance's figures; None where there is none that can be read."""
+    """Return the record among an instance's figures; None where there is none that can be read."""
     try:
         return msgspec.convert(dict(figures), NodeRecord)
     except msgspec.ValidationError:
@@ -54,48 +54,48 @@ class _Other:
 
 
 class _Watch(ABC):
-    """What leader and follower have in common: the nodes that they watch."""
+    """Watch of a group's nodes, which leader and follower have in common."""
 
     def __init__(self, own: NodeRecord, own_id: int) -> None:
         self.own, self._id = own, own_id
         self._others: dict[int, _Other] = {}
 
     def seen(self, node: int, record: NodeRecord) -> None:
-        """A node is registered, or says something new."""
+        """Note that a node is registered, or says something new."""
         if node == self._id or record.group != self.own.group or not self._concerns(record):
             self._others.pop(node, None)
             return
-        found = self._others.get(node)
-        if found is None:
+        other = self._others.get(node)
+        if other is None:
             self._others[node] = _Other(record)
         else:
-            found.record = record
+            other.record = record
 
     def left(self, node: int) -> None:
-        """Its record went, and it is known not to live."""
+        """Note that its record went, and it is known not to live."""
         self._others.pop(node, None)
 
     def answered(self, node: int, verdict: Verdict, now: float) -> None:
-        """What a ping said."""
-        found = self._others.get(node)
-        if found is None:
+        """Note what a ping said."""
+        other = self._others.get(node)
+        if other is None:
             return
         if verdict is Verdict.ALIVE:
-            found.answers, found.silent_since = True, None
+            other.answers, other.silent_since = True, None
         elif verdict is Verdict.DEAD:
-            found.answers, found.silent_since = False, None
-        elif found.silent_since is None:
-            found.silent_since = now
-        elif now - found.silent_since >= SILENCE_SECONDS:
-            found.answers = False
+            other.answers, other.silent_since = False, None
+        elif other.silent_since is None:
+            other.silent_since = now
+        elif now - other.silent_since >= SILENCE_SECONDS:
+            other.answers = False
 
     def watched(self) -> list[int]:
-        """The instances to ping."""
+        """Return the instances to ping."""
         return list(self._others)
 
     @abstractmethod
     def _concerns(self, record: NodeRecord) -> bool:
-        """Whether this node has to do with one of that rank."""
+        """Tell whether this node has to do with one of that rank."""
 
     def _answering(self, rank: int) -> Iterator[int]:
         for node, other in self._others.items():
@@ -103,11 +103,11 @@ class _Watch(ABC):
                 yield node
 
     def _misfits(self) -> str:
-        """What other nodes were started with that can't be; empty where nothing is."""
-        wrong = [one.record for one in self._others.values() if one.record.nodes != self.own.nodes]
+        """Say what other nodes were started with that can't be; empty where nothing is."""
+        wrong = [other.record for other in self._others.values() if other.record.nodes != self.own.nodes]
         return "; ".join(
-            f"the node of rank {one.rank} was started with --num-nodes {one.nodes}, this one with {self.own.nodes}"
-            for one in wrong
+            f"the node of rank {node.rank} was started with --num-nodes {node.nodes}, this one with {self.own.nodes}"
+            for node in wrong
         )
 
 
@@ -136,11 +136,11 @@ class Leader(_Watch):
         return ""
 
     def dissolve(self) -> None:
-        """It isn't whole any more."""
+        """Note that it isn't whole any more."""
         self.own = msgspec.structs.replace(self.own, formation=())
 
     def leaving(self) -> str:
-        """Which of a whole group's nodes wait for its streams to end; empty: none."""
+        """Say which of a whole group's nodes wait for its streams to end; empty: none."""
         gone = [
             self._others[node].record.rank
             for node in self.own.formation[1:]
@@ -149,7 +149,7 @@ class Leader(_Watch):
         return f"{_ranks(gone)} of the group at {self.own.group} leaving" if gone else ""
 
     def waits_for(self) -> str:
-        """Why it isn't whole; empty where it is."""
+        """Say why it isn't whole; empty where it is."""
         if self.whole:
             return ""
         missing = [rank for rank in range(1, self.own.nodes) if not list(self._staying(rank))]
@@ -159,14 +159,17 @@ class Leader(_Watch):
         return f"waits for {_ranks(missing)} of the group at {self.own.group}" + (f" ({misfits})" if misfits else "")
 
     def hosts(self) -> list[str]:
-        """Where the nodes of a whole group run, by rank."""
+        """Return where the nodes of a whole group run, by rank."""
         return [self.own.host, *(self._others[node].record.host for node in self.own.formation[1:])]
 
     def _following(self, rank: int) -> list[int]:
         return [node for node in self._answering(rank) if self._others[node].record.follows == self._id]
 
     def _staying(self, rank: int) -> Iterator[int]:
-        """Of several of a rank (one was restarted before its old record went) the one that answers is meant."""
+        """Yield the node that stays.
+
+        Of several of a rank (one was restarted before its old record went) it is the one that answers.
+        """
         return (node for node in self._following(rank) if not self._others[node].record.leaving)
 
 
@@ -178,7 +181,7 @@ class Follower(_Watch):
 
     @property
     def whole(self) -> bool:
-        """Its leader counts it."""
+        """Tell whether its leader counts it."""
         leader = self._others.get(self.own.follows)
         if leader is None or not leader.answers or len(leader.record.formation) <= self.own.rank:
             return False
@@ -189,7 +192,7 @@ class Follower(_Watch):
         self._was_whole = False
 
     def step(self) -> str | None:
-        """As a leader's; chooses whom to follow."""
+        """Decide as a leader does, and choose whom to follow."""
         there = list(self._answering(0))
         if self.own.follows not in there:
             self.own = msgspec.structs.replace(self.own, follows=there[0] if there else 0)
@@ -199,11 +202,11 @@ class Follower(_Watch):
         return "" if self.whole and not was else None
 
     def leaves(self) -> None:
-        """It was told to end."""
+        """Note that it was told to end."""
         self.own = msgspec.structs.replace(self.own, leaving=True)
 
     def waits_for(self) -> str:
-        """Why it is of no use; empty where it is."""
+        """Say why it is of no use; empty where it is."""
         if self.whole:
             return ""
         if self.own.follows:
@@ -213,5 +216,5 @@ class Follower(_Watch):
 
 
 def _ranks(ranks: list[int]) -> str:
-    """`node 1` or `nodes 1, 2`."""
+    """Say `node 1` or `nodes 1, 2`."""
     return f"node{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

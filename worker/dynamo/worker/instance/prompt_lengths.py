@@ -24,7 +24,7 @@ _HEAD: Final = msgspec.msgpack.Decoder(_Head)
 
 
 def array_length(data: bytes | msgspec.Raw) -> int:
-    """The length that an encoded array names; 0 for anything else, which the decoder will refuse."""
+    """Return the length that an encoded array names; 0 for anything else, which the decoder will refuse."""
     head = memoryview(data)
     if len(head) and head[0] & 0xF0 == _SHORT:
         return int(head[0] & 0x0F)
@@ -36,7 +36,7 @@ def array_length(data: bytes | msgspec.Raw) -> int:
 
 
 def within(context: int | None) -> Callable[[msgspec.Raw], None]:
-    """A look at an encoded request, which raises `InvalidArgument` where its prompt doesn't fit into the context."""
+    """Return a check of encoded requests; it raises `InvalidArgument` where a prompt doesn't fit into the context."""
     most = context or MOST_TOKENS
 
     def check(data: msgspec.Raw) -> None:

@@ -65,7 +65,7 @@ class Serving:
 
     async def failed(self) -> BaseException:
         """Wait until the engine dies by itself, or a node that it can't do without is lost; why."""
-        waits = [asyncio.ensure_future(one.failed()) for one in (self.engine, self.group) if one is not None]
+        waits = [asyncio.ensure_future(part.failed()) for part in (self.engine, self.group) if part is not None]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             reason: BaseException = done.pop().result()
@@ -161,7 +161,7 @@ async def serve_engine(
 def _events(
     runtime: DistributedRuntime, path: EndpointPath, engine: Engine, facts: EngineFacts, undo: contextlib.AsyncExitStack
 ) -> KvPublisher | None:
-    """What the engine caches, for whoever asks."""
+    """Publish what the engine caches, for whoever asks."""
     if not facts.kv_events or not isinstance(engine, KvCaching):
         return None
     kv = KvPublisher.serve(runtime, path)
@@ -173,7 +173,7 @@ def _events(
 async def _transfers(
     runtime: DistributedRuntime, path: EndpointPath, engine: Engine, facts: EngineFacts, undo: contextlib.AsyncExitStack
 ) -> KvTransfers | None:
-    """Blocks from and to engines of the other role."""
+    """Return what moves blocks from and to engines of the other role."""
     if not isinstance(engine, KvHanding):
         return None
     transfers = KvTransfers(runtime, path, engine)
@@ -209,7 +209,7 @@ async def _joined(runtime: DistributedRuntime, settings: WorkerSettings, undo: c
 
 
 def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> ModelCard:
-    """The card as this engine serves the model."""
+    """Return the card as this engine serves the model."""
     changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
     if facts.embedding_dim is None:
         changes["tool_call_parser"] = settings.dyn_tool_call_parser or None
@@ -227,7 +227,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
 
 
 class _Kind(NamedTuple):
-    """What an engine is asked, and what it answers with."""
+    """Kind of request that an engine takes, and what it answers with."""
 
     request: type[Any]
     submit: Submit
@@ -275,8 +275,10 @@ def _handler(
 
 
 def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, ...]) -> Submit:
-    """`submit`; requests whose output is to be constrained go by `constrained`. What the engine can't is refused: an
-    answer that doesn't keep to a schema is worse than none."""
+    """Return `submit`, but requests whose output is to be constrained go by `constrained`.
+
+    What the engine can't is refused: an answer that doesn't keep to a schema is worse than none.
+    """
 
     def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
         wanted = request.sampling_options.guided_decoding

@@ -42,7 +42,7 @@ class WorkTrace:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """While inside, what runs is this request's, and so is every task that begins here."""
+        """Count what runs while inside as this request's, and so every task that begins here."""
         token = CURRENT.set(self._carried.get(TRACEPARENT, ""))
         try:
             yield
@@ -59,7 +59,7 @@ class WorkTrace:
 
 
 class OpenRequest:
-    """What both kinds have: when it began, who is told of its first output and of its end."""
+    """Request under way of either kind: when it began, who is told of its first output and of its end."""
 
     __slots__ = ("_began", "_incoming", "_metrics", "_mute", "_open", "_silent", "_trace", "_watch")
 
@@ -76,7 +76,7 @@ class OpenRequest:
 
     @property
     def context(self) -> Context:
-        """The request's."""
+        """Return the request's context."""
         return self._incoming.context
 
     def listen(self) -> None:
@@ -99,7 +99,7 @@ class OpenRequest:
             self._incoming.fail(error)
 
     def cancelled(self) -> None:
-        """The client left, or the deadline passed."""
+        """Note that the client left, or the deadline passed."""
         if self._close("cancelled"):
             self._metrics.cancelled()
 

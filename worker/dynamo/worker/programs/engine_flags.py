@@ -14,7 +14,7 @@ _VERBOSE: Final = re.compile("-v{2,}")
 
 
 def divide(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """The words of our own flags, and all others. `own`: flag to whether it takes a value."""
+    """Return the words of our own flags, and all others. `own`: flag to whether it takes a value."""
     mine: list[str] = []
     others: list[str] = []
     rest = list(words)
@@ -31,10 +31,13 @@ def divide(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], li
 
 
 def engine_arguments(words: Sequence[str], short: Mapping[str, str]) -> dict[str, Any]:
-    """`--max-model-len 4096 --no-enable-prefix-caching` as `{"max_model_len": 4096, "enable_prefix_caching": false}`.
+    """Return `--max-model-len 4096 --no-enable-prefix-caching` as `{"max_model_len": 4096, "enable_prefix_caching".
 
-    A flag without a value is true, with several a list; numbers, `true`, objects and lists are read as JSON, the rest
-    is text. `short` names spellings such as `-dp`. Raises `click.UsageError` for a word that belongs to no flag.
+    False}`.
+
+    A flag without a value is true, with several a list; numbers, `true`, objects and lists are read as JSON, the
+    rest is text. `short` names spellings such as `-dp`. Raises `click.UsageError` for a word that belongs to no
+    flag.
     """
     arguments: dict[str, Any] = {}
     rest = list(words)

@@ -64,7 +64,7 @@ class EngineCommand(FlagCommand):
 
 
 def own_flags(made: click.Command) -> dict[str, bool]:
-    """The flags of a command, and whether each takes a value."""
+    """Return the flags of a command, and whether each takes a value."""
     flags = {"-h": False, "--help": False}
     for option in made.params:
         if isinstance(option, click.Option):
@@ -74,7 +74,7 @@ def own_flags(made: click.Command) -> dict[str, bool]:
 
 
 def make_command(engine: str, run: Run | None = None) -> FlagCommand:
-    """The click command of `python -m dynamo.<engine>`; `run` gets the worker's settings."""
+    """Make the click command of `python -m dynamo.<engine>`; `run` gets the worker's settings."""
     made = _mocker(run or _run) if engine == "mocker" else _engine(engine, run or _run)
     made.params.append(click.Option(["-v", "--verbose"], count=True, help="More log lines; twice for all of them."))
     return made
@@ -125,5 +125,5 @@ def _run(settings: WorkerSettings) -> None:
 
 
 def main(engine: str, argv: Sequence[str] | None = None) -> None:
-    """`python -m dynamo.<engine>`."""
+    """Run `python -m dynamo.<engine>`."""
     make_command(engine).main(None if argv is None else list(argv), prog_name=f"python -m dynamo.{engine}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.runtime.http.local_callers import OPEN_VARIABLE
-from dynamo.runtime.process.settings import setting
+from dynamo.runtime.process.program_options import ProgramOptions
+from dynamo.runtime.process.settings import like, setting, values_for
 from dynamo.worker.settings import WorkerSettings
 
 _BLOCK_SIZES: Final = {"vllm": 64, "sglang": 1, "trtllm": 32}
@@ -18,18 +18,21 @@ MODES: Final = ("agg", "prefill", "decode")
 
 @dataclass(frozen=True)
 class MockerSettings:
-    """What `python -m dynamo.mocker` can be told; names and defaults are those of NVIDIA Dynamo 1.6.1."""
+    """Flags of `python -m dynamo.mocker`; names and defaults are those of NVIDIA Dynamo 1.6.1."""
 
-    model_path: str = setting(
-        "", "Model whose tokenizer and template are used; empty: the built-in byte-level model.", env="DYN_MODEL_PATH"
-    )
-    model_name: str = setting("", "Served name; default: from the path.", env="DYN_MODEL_NAME")
+    model_path: str = like(
+        WorkerSettings, "model_path",
+        help="Model whose tokenizer and template are used; empty: the built-in byte-level model.",
+    )  # fmt: skip
+    model_name: str = like(WorkerSettings, "model_name", help="Served name; default: from the path.")
     endpoint: str = setting(
         "", "What to serve, dyn://NAMESPACE.COMPONENT.ENDPOINT; default: backend.generate, or prefill.generate, in the "
         "namespace.", env=("DYN_ENDPOINT", "DYN_ENDPOINT_PATH"),
     )  # fmt: skip
-    namespace: str = setting("dynamo", "Its namespace where --endpoint doesn't say.", env="DYN_NAMESPACE")
-    num_workers: int = setting(1, "Workers in this process.")
+    namespace: str = like(
+        ProgramOptions, "namespace", default="dynamo", help="Its namespace where --endpoint doesn't say."
+    )
+    num_workers: int = like(WorkerSettings, "num_workers", help="Workers in this process.")
     engine_type: str = setting("vllm", "Engine to simulate.", choices=tuple(_BLOCK_SIZES))
     num_gpu_blocks_override: int | None = setting(None, "KV blocks; default 16384.")
     block_size: int | None = setting(None, "Tokens in a KV block; default 64 (vllm).")
@@ -53,27 +56,24 @@ class MockerSettings:
     kv_cache_dtype: str = setting("auto", "Type of the simulated cache.")
     kv_bytes_per_token: str = setting("auto", "Bytes of KV cache per token.")
     reasoning: str = setting("", "JSON object with start_thinking_token_id, end_thinking_token_id and thinking_ratio.")
-    dyn_tool_call_parser: str = setting(
-        "", "Parser that extracts `tool_calls` from the output (docs/tools.md).", env="DYN_TOOL_CALL_PARSER"
-    )
-    dyn_reasoning_parser: str = setting(
-        "", "Parser that extracts `reasoning_content` from the output (docs/tools.md).", env="DYN_REASONING_PARSER"
-    )
-    migration_limit: int | None = setting(
-        None, "Times a request may move to another worker; default: the frontend's limit."
-    )
+    dyn_tool_call_parser: str = like(
+        WorkerSettings, "dyn_tool_call_parser",
+        help="Parser that extracts `tool_calls` from the output (docs/tools.md).",
+    )  # fmt: skip
+    dyn_reasoning_parser: str = like(
+        WorkerSettings, "dyn_reasoning_parser",
+        help="Parser that extracts `reasoning_content` from the output (docs/tools.md).",
+    )  # fmt: skip
+    migration_limit: int | None = like(
+        WorkerSettings, "migration_limit",
+        help="Times a request may move to another worker; default: the frontend's limit.",
+    )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments; it wins over flags.", env="DYN_ENGINE_ARGS")
-    system_host: str = setting("127.0.0.1", "Address of /health, /live and /metrics.", env="DYN_SYSTEM_HOST")
-    system_port: int = setting(-1, "Their port: 0 picks a free one, -1 turns them off.", env="DYN_SYSTEM_PORT")
-    open_engine_routes: bool = setting(
-        False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
-    )
-    graceful_shutdown_timeout_secs: float = setting(
-        30.0, "Seconds that running streams may go on after SIGTERM.", env="DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
-    )
-    discovery_backend: str = setting(
-        "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
-    )
+    system_host: str = like(WorkerSettings, "system_host", help="Address of /health, /live and /metrics.")
+    system_port: int = like(WorkerSettings, "system_port")
+    open_engine_routes: bool = like(WorkerSettings, "open_engine_routes")
+    graceful_shutdown_timeout_secs: float = like(WorkerSettings, "graceful_shutdown_timeout_secs")
+    discovery_backend: str = like(WorkerSettings, "discovery_backend", help="Where workers are registered.")
     verbose: int = 0
 
 
@@ -83,15 +83,10 @@ _ARGUMENTS: Final = (
     "decode_speedup_ratio", "data_parallel_size", "startup_time", "disaggregation_mode", "kv_transfer_bandwidth",
     "kv_transfer_timing_mode", "kv_cache_dtype", "kv_bytes_per_token", "reasoning",
 )  # fmt: skip
-_SAME: Final = (
-    "model_path", "model_name", "num_workers", "dyn_tool_call_parser", "dyn_reasoning_parser",
-    "migration_limit", "system_host", "system_port", "open_engine_routes", "graceful_shutdown_timeout_secs",
-    "discovery_backend", "verbose",
-)  # fmt: skip
 
 
 def worker_settings(given: MockerSettings) -> WorkerSettings:
-    """The same, for the worker; raises `InvalidArgument`."""
+    """Return the settings for the worker; raises `InvalidArgument`."""
     arguments: dict[str, Any] = {name: getattr(given, name) for name in _ARGUMENTS}
     arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
     if given.kv_bytes_per_token != "auto":
@@ -107,7 +102,8 @@ def worker_settings(given: MockerSettings) -> WorkerSettings:
         endpoint=given.endpoint or f"dyn://{given.namespace}.{component}.generate",
         kv_cache_block_size=block_size,
         engine_args=json.dumps(arguments),
-        **{name: getattr(given, name) for name in _SAME},
+        verbose=given.verbose,
+        **values_for(WorkerSettings, given),
     )
 
 

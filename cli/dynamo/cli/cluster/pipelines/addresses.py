@@ -22,19 +22,19 @@ class Address(NamedTuple):
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """Where to connect."""
+        """Return where to connect."""
         split = urlsplit(self.url)
         return split.hostname or "", split.port or _STANDARD.get(split.scheme, 80)
 
 
 def addresses(service: Live, ingresses: Iterable[Live] = (), nodes: Iterable[Live] = ()) -> list[Address]:
-    """Every address from outside the cluster, best first."""
+    """Return every address from outside the cluster, best first."""
     urls = [*_from_ingresses(service, ingresses), *_from_load_balancer(service), *_from_nodes(service, nodes)]
     return list(dict.fromkeys(urls))
 
 
 def inside(service: Live) -> Address:
-    """For pods of the cluster."""
+    """Return the address for pods of the cluster."""
     metadata = service["metadata"]
     return Address(
         _url("http", f"{metadata['name']}.{metadata['namespace']}.svc", http_port(service).get("port")), "service"
@@ -42,13 +42,13 @@ def inside(service: Live) -> Address:
 
 
 def http_port(service: Live) -> Live:
-    """The port that answers HTTP."""
+    """Return the port that answers HTTP."""
     ports = service.get("spec", {}).get("ports") or [{}]
     return next((p for p in ports if p.get("name") == "http"), ports[0])
 
 
 def pending(service: Live, ingresses: Iterable[Live]) -> str | None:
-    """What was asked for and isn't there yet."""
+    """Return what was asked for and isn't there yet."""
     if service.get("spec", {}).get("type") == "LoadBalancer" and not _entrances(service):
         return "its LoadBalancer has no address yet"
     named = [i for i in ingresses if list(_rules(service, i)) and not _entrances(i)]
@@ -60,14 +60,14 @@ def _from_ingresses(service: Live, ingresses: Iterable[Live]) -> Iterator[Addres
         entrances = _entrances(ingress)
         secure = [host for tls in ingress.get("spec", {}).get("tls") or [] for host in tls.get("hosts") or [""]]
         for host, path in _rules(service, ingress):
-            names = [host] if host else [e for e in (_entrance(found) for found in entrances) if e]
+            names = [host] if host else [e for e in (_entrance(entry) for entry in entrances) if e]
             for name in names if entrances else ():
                 scheme = "https" if _covered(host, secure) else "http"
                 yield Address(_url(scheme, name, None) + path, f"ingress {ingress['metadata']['name']}")
 
 
 def _rules(service: Live, ingress: Live) -> Iterator[tuple[str, str]]:
-    """Host (may be empty) and path of everything that leads to the service."""
+    """Yield host (may be empty) and path of everything that leads to the service."""
     spec = ingress.get("spec", {})
     if ingress["metadata"].get("namespace") != service["metadata"].get("namespace"):
         return
@@ -85,7 +85,7 @@ def _leads_to(backend: Live, service: str) -> bool:
 
 
 def _prefix(path: Live) -> str:
-    """A plain prefix; of a pattern, what stands before it."""
+    """Return a plain prefix; of a pattern, what stands before it."""
     text = str(path.get("path") or "/")
     return text.split("(")[0].rstrip("/") if path.get("pathType") != "Exact" else ""
 
@@ -97,8 +97,8 @@ def _covered(host: str, secure: Iterable[str]) -> bool:
 
 def _from_load_balancer(service: Live) -> Iterator[Address]:
     if service.get("spec", {}).get("type") == "LoadBalancer":
-        for found in _entrances(service):
-            name = _entrance(found)
+        for entry in _entrances(service):
+            name = _entrance(entry)
             if name:
                 yield Address(_url("http", name, http_port(service).get("port")), "load balancer")
 
@@ -117,8 +117,8 @@ def _from_nodes(service: Live, nodes: Iterable[Live]) -> Iterator[Address]:
         return
     known = [(a["type"], a["address"]) for n in nodes if _usable(n) for a in n.get("status", {}).get("addresses") or []]
     for kind in ("ExternalIP", "ExternalDNS", "InternalIP"):
-        for found, address in known:
-            if found == kind:
+        for known_kind, address in known:
+            if known_kind == kind:
                 yield Address(_url("http", address, number), "node port")
 
 

@@ -18,40 +18,40 @@ _HOPELESS = (401,)
 
 
 def send(cluster: Cluster, objects: Sequence[Named], *, force: bool, dry_run: bool) -> list[Wanted]:
-    """The pipelines that are there now. All that can be applied is; raises if something could not."""
+    """Apply all that can be applied; returns the pipelines that are there now. Raises if something could not be."""
     discovery, failed, wanted = Discovery(cluster), 0, []
-    paths = [_path(discovery, each) for each in objects]
-    for each, path in zip(objects, paths, strict=True):
+    paths = [_path(discovery, document) for document in objects]
+    for document, path in zip(objects, paths, strict=True):
         try:
             before = cluster.find(path)
-            live = cluster.apply(path, each.manifest, force=force, dry_run=dry_run)
+            live = cluster.apply(path, document.manifest, force=force, dry_run=dry_run)
         except RefusedError as refused:
             if refused.crd_missing or refused.status in _HOPELESS or len(objects) == 1:
                 raise
             failed += 1
-            click.echo(f"{_called(each)}: {refused.message}", err=True)
+            click.echo(f"{_called(document)}: {refused.message}", err=True)
             continue
-        click.echo(f"{_called(each)} {outcome(before, live)}{' (dry run)' if dry_run else ''}")
-        if each.is_pipeline:
-            wanted.append(Wanted(each.namespace, each.name, live["metadata"].get("uid", "")))
+        click.echo(f"{_called(document)} {outcome(before, live)}{' (dry run)' if dry_run else ''}")
+        if document.is_pipeline:
+            wanted.append(Wanted(document.namespace, document.name, live["metadata"].get("uid", "")))
     if failed:
         raise ClusterError(f"{failed} of {len(objects)} objects {'was' if failed == 1 else 'were'} refused")
     return wanted
 
 
-def _path(discovery: Discovery, each: Named) -> str:
-    if each.is_pipeline:
-        return PIPELINES.path(each.namespace, each.name)
-    return discovery.path(each.manifest, each.namespace)
+def _path(discovery: Discovery, document: Named) -> str:
+    if document.is_pipeline:
+        return PIPELINES.path(document.namespace, document.name)
+    return discovery.path(document.manifest, document.namespace)
 
 
 def outcome(before: Live | None, after: Live) -> str:
-    """In kubectl's words."""
+    """Say in kubectl's words what became of an object."""
     if before is None:
         return "created"
     same = before["metadata"].get("resourceVersion") == after["metadata"].get("resourceVersion")
     return "unchanged" if same else "configured"
 
 
-def _called(each: Named) -> str:
-    return f"{str(each.manifest['kind']).lower()} {each.name}"
+def _called(document: Named) -> str:
+    return f"{str(document.manifest['kind']).lower()} {document.name}"

@@ -13,7 +13,7 @@ from dynamo.cli.cluster.client import Cluster, Target
 from dynamo.cli.cluster.errors import ClusterError
 from dynamo.cli.cluster.pipelines.documents import manifests, placed, read_text, report
 from dynamo.cli.cluster.pipelines.follow import interruptible
-from dynamo.cli.cluster.pipelines.status import one
+from dynamo.cli.cluster.pipelines.status import pipeline_called
 from dynamo.operator.api.load import PipelineFileError
 from dynamo.operator.kube.resources import PIPELINES, PODS
 from dynamo.operator.manifests import naming
@@ -24,26 +24,28 @@ Place = tuple[str, str]
 
 
 def named_in(file: Path, target: Target, cluster: Cluster) -> list[Place]:
-    """Namespace and name of every pipeline of a file."""
+    """Return namespace and name of every pipeline of a file."""
     try:
         objects = manifests(*read_text(file))
     except PipelineFileError as error:
         raise report(error, file, "nothing was deleted") from None
     return [
-        (each.namespace, each.name) for each in placed(objects, target.namespace, cluster.namespace) if each.is_pipeline
+        (document.namespace, document.name)
+        for document in placed(objects, target.namespace, cluster.namespace)
+        if document.is_pipeline
     ]
 
 
 def delete_pipelines(
     cluster: Cluster, wanted: Sequence[Place], seconds: float | None, *, missing_is_fine: bool
 ) -> None:
-    """Says of each what became of it; with `seconds`, waits that long for their pods to end."""
+    """Delete pipelines, and say of each what became of it; with `seconds`, wait that long for their pods to end."""
     deleted = []
     for namespace, name in wanted:
         if missing_is_fine and cluster.find(PIPELINES.path(namespace, name)) is None:
             click.echo(f"{namespace}/{name} isn't there")
             continue
-        one(cluster, namespace, name)
+        pipeline_called(cluster, namespace, name)
         cluster.delete(PIPELINES.path(namespace, name))
         click.echo(f"{namespace}/{name} deleted")
         deleted.append((namespace, name))
@@ -53,13 +55,13 @@ def delete_pipelines(
 
 
 def _wait(cluster: Cluster, deleted: Sequence[Place], seconds: float) -> None:
-    began = told = time.monotonic()
+    began = reminded = time.monotonic()
     while left := [text for place in deleted for text in _left(cluster, *place)]:
         now = time.monotonic()
         if now - began >= seconds:
             raise ClusterError(f"after {seconds:.0f} s these are still there: {', '.join(left)}")
-        if now - told >= _REMIND_EVERY:
-            told = now
+        if now - reminded >= _REMIND_EVERY:
+            reminded = now
             click.echo(f"waits for {', '.join(left)} ({now - began:.0f} s)")
         time.sleep(_LOOK_EVERY)
 

@@ -25,17 +25,17 @@ class Named(NamedTuple):
 
     @property
     def is_pipeline(self) -> bool:
-        """One of ours."""
+        """Tell whether it is one of ours."""
         return self.manifest.get("apiVersion") == API_VERSION and self.manifest.get("kind") == KIND
 
     @property
     def name(self) -> str:
-        """Of the object."""
+        """Return the object's name."""
         return str(self.manifest["metadata"]["name"])
 
 
 def read_text(file: Path) -> tuple[str, str]:
-    """Text and what to call it; `-` is standard input."""
+    """Return text and what to call it; `-` is standard input."""
     if str(file) == "-":
         return sys.stdin.read(), "<stdin>"
     try:
@@ -47,7 +47,7 @@ def read_text(file: Path) -> tuple[str, str]:
 
 
 def manifests(text: str, source: str) -> list[Manifest]:
-    """Every object of the text, in order, Lists taken apart; raises `PipelineFileError` with all problems."""
+    """Return every object of the text, in order, Lists taken apart; raises `PipelineFileError` with all problems."""
     load_pipelines(text, source)
     problems, objects = [], []
     for document in read_documents(text):
@@ -78,10 +78,10 @@ def _has_head(manifest: Any) -> bool:
     )
 
 
-def placed(found: Iterable[Manifest], asked: str | None, default: str) -> list[Named]:
-    """Each with its namespace: its own, else the one asked for, else the context's; two that differ are a mistake."""
+def placed(manifests: Iterable[Manifest], asked: str | None, default: str) -> list[Named]:
+    """Give each its namespace: its own, else the one asked for, else the context's; two that differ are a mistake."""
     result = []
-    for manifest in found:
+    for manifest in manifests:
         own = manifest["metadata"].get("namespace")
         if own and asked and own != asked:
             name = f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -93,7 +93,7 @@ def placed(found: Iterable[Manifest], asked: str | None, default: str) -> list[N
 
 
 def report(error: PipelineFileError, source: Path, outcome: str) -> click.ClickException:
-    """Every problem on standard error; what to raise then."""
+    """Print every problem on standard error; returns what to raise then."""
     for problem in error.problems:
         click.echo(str(problem), err=True)
     count = len(error.problems)

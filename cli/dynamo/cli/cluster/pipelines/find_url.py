@@ -7,12 +7,12 @@ from dynamo.cli.cluster.errors import ClusterError
 from dynamo.cli.cluster.pipelines.locate import Location, locate
 from dynamo.cli.cluster.pipelines.next_steps import forward_command
 from dynamo.cli.cluster.pipelines.progress import progress
-from dynamo.cli.cluster.pipelines.status import one
+from dynamo.cli.cluster.pipelines.status import pipeline_called
 
 
 def located(cluster: Cluster, name: str) -> Location:
-    """Where a pipeline is; raises where it isn't there, or has nothing that could answer yet."""
-    live = one(cluster, cluster.namespace, name)
+    """Find a pipeline; raises where it isn't there, or has nothing that could answer yet."""
+    live = pipeline_called(cluster, cluster.namespace, name)
     said = progress(live)
     location = locate(cluster, name, cluster.namespace, said.url)
     if location is None:
@@ -22,7 +22,7 @@ def located(cluster: Cluster, name: str) -> Location:
 
 
 def find_url(cluster: Cluster, name: str, target: Target, *, in_cluster: bool) -> str:
-    """A base URL without `/v1`."""
+    """Return the base URL, without `/v1`."""
     location = located(cluster, name)
     if in_cluster:
         return location.in_cluster.url
@@ -32,7 +32,7 @@ def find_url(cluster: Cluster, name: str, target: Target, *, in_cluster: bool) -
 
 
 def nothing_answers(location: Location, command: str) -> str:
-    """Why not, and what to do."""
+    """Say why nothing answers, and what to do."""
     if location.pending:
         why = location.pending
     elif location.tried:

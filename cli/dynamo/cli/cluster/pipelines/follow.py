@@ -53,13 +53,13 @@ class Tracker:
         self._rows: dict[str, Row] = {}
 
     def show(self, progresses: Sequence[PipelineProgress], seconds: float) -> None:
-        """One look."""
+        """Show one look."""
         several = len(progresses) > 1
         shown: dict[str, Row] = {}
-        for each in progresses:
-            for part in _lines(each):
-                key, label = f"{each.namespace}/{each.name}/{part.name}", part.name
-                shown[key] = self._rows.get(key) or Row(f"{each.name}/{label}" if several else label)
+        for pipeline in progresses:
+            for part in _lines(pipeline):
+                key, label = f"{pipeline.namespace}/{pipeline.name}/{part.name}", part.name
+                shown[key] = self._rows.get(key) or Row(f"{pipeline.name}/{label}" if several else label)
                 self._update(shown[key], part, seconds)
         self._rows = shown
         self._display.parts([row for row in self._rows.values() if row.state is State.STARTING])
@@ -74,13 +74,13 @@ class Tracker:
             self._display.changed(row)
 
 
-def _lines(found: PipelineProgress) -> Iterator[Part]:
-    """Its parts, and whatever else it waits for."""
-    if found.phase is PipelinePhase.UNSEEN:
+def _lines(progress: PipelineProgress) -> Iterator[Part]:
+    """Yield the pipeline's parts, and whatever else it waits for."""
+    if progress.phase is PipelinePhase.UNSEEN:
         yield Part("operator", False, "hasn't looked at it yet")
-    yield from found.parts
-    if found.phase is PipelinePhase.WAITING and all(part.done for part in found.parts):
-        yield Part("pipeline", False, f"{found.reason}: {found.message}")
+    yield from progress.parts
+    if progress.phase is PipelinePhase.WAITING and all(part.done for part in progress.parts):
+        yield Part("pipeline", False, f"{progress.reason}: {progress.message}")
 
 
 def follow(
@@ -91,7 +91,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[PipelineProgress]:
-    """How each ended of what `look` sees; those that neither are ready nor failed ran out of time."""
+    """Return how each ended of what `look` sees; those that neither are ready nor failed ran out of time."""
     tracker = Tracker(display)
     began, lost, progresses = clock(), "", list[PipelineProgress]()
     while True:
@@ -105,7 +105,7 @@ def follow(
                 display.say(f"{lost} (goes on asking)")
         passed = clock() - began
         tracker.show(progresses, passed)
-        if passed >= seconds or (not lost and all(_settled(each) for each in progresses)):
+        if passed >= seconds or (not lost and all(_settled(progress) for progress in progresses)):
             if lost:
                 raise ClusterError(lost)
             return progresses
@@ -117,7 +117,7 @@ def _settled(progresses: PipelineProgress) -> bool:
 
 
 def look_at(cluster: Cluster, wanted: Wanted) -> PipelineProgress:
-    """One pipeline now; one that was made anew under the name is another."""
+    """Return one pipeline now; one that was made anew under the name is another."""
     live = cluster.find(PIPELINES.path(wanted.namespace, wanted.name))
     if live is None or live["metadata"].get("uid") != wanted.uid:
         return PipelineProgress(wanted.name, wanted.namespace, PipelinePhase.DELETED)
@@ -130,7 +130,7 @@ def look_at(cluster: Cluster, wanted: Wanted) -> PipelineProgress:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C unwinds, so that the terminal is left as it was."""
+    """Let Ctrl-C unwind, so that the terminal is left as it was."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

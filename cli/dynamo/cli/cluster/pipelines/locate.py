@@ -18,7 +18,7 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 class Location(NamedTuple):
-    """What there is, and which of it answers."""
+    """Addresses of a pipeline, and which of them answers."""
 
     service: Live
     reachable: Address | None
@@ -27,12 +27,15 @@ class Location(NamedTuple):
 
     @property
     def in_cluster(self) -> Address:
-        """For pods."""
+        """Return the address for pods."""
         return inside(self.service)
 
 
 def locate(cluster: Cluster, name: str, namespace: str, said: str = "") -> Location | None:
-    """None where the pipeline has no Service yet. `said` is the URL of its status: a name that an HTTPRoute gave it."""
+    """Return where a pipeline is; None where it has no Service yet.
+
+    `said` is the URL of its status: a name that an HTTPRoute gave it.
+    """
     service = cluster.find(SERVICES.path(namespace, naming.part_name(name, naming.FRONTEND)))
     if service is None:
         return None
@@ -46,7 +49,7 @@ def locate(cluster: Cluster, name: str, namespace: str, said: str = "") -> Locat
 
 
 def named_outside(said: str) -> list[Address]:
-    """The status's URL, unless it is the Service's own."""
+    """Return the status's URL, unless it is the Service's own."""
     address = Address(said.rstrip("/"), "status")
     host = address.host_and_port[0]
     return [address] if host and not host.endswith(".svc") else []
@@ -57,7 +60,7 @@ def _first_open(candidates: Iterable[Address]) -> Address | None:
 
 
 def _is_open(address: Address) -> bool:
-    """Somebody listens there, as far as this machine can see."""
+    """Tell whether somebody listens there, as far as this machine can see."""
     try:
         with socket.create_connection(address.host_and_port, timeout=_CONNECT_SECONDS):
             return True

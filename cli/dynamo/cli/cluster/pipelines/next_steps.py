@@ -12,7 +12,7 @@ from dynamo.cli.local.next_steps import Served, curl
 
 
 def lines(progress: PipelineProgress, location: Location, served: Served, target: Target) -> Iterator[str]:
-    """The whole greeting."""
+    """Yield the lines of the whole greeting."""
     routable, wanted = progress.workers
     missing = "" if wanted else "   (no workers: replicas is 0)"
     missing = missing if routable >= wanted else f"   ({routable} of {wanted} workers so far)"
@@ -40,17 +40,17 @@ def _from_here(location: Location, progress: PipelineProgress, target: Target) -
 
 
 def forward_command(name: str, namespace: str, target: Target) -> str:
-    """The line that makes a pipeline answer on this machine."""
+    """Return the line that makes a pipeline answer on this machine."""
     return f"dynamo get-url {name} -n {namespace} --port-forward{target_flags(target)}"
 
 
 def target_flags(target: Target) -> str:
-    """The flags that lead another command to the same cluster, each after a space."""
+    """Return the flags that lead another command to the same cluster, each after a space."""
     named = {"--context": target.context, "--kubeconfig": target.kubeconfig}
     return "".join(f" {flag} {shlex.quote(value)}" for flag, value in named.items() if value)
 
 
 def forward_port(location: Location) -> int:
-    """The same on this machine as in the cluster, where an ordinary user may have it."""
+    """Return the same port on this machine as in the cluster, where an ordinary user may have it."""
     port = location.in_cluster.host_and_port[1]
     return port if port >= 1024 else 8000

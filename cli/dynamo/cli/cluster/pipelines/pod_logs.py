@@ -19,7 +19,7 @@ from dynamo.cli.cluster.client import Cluster, Live
 from dynamo.cli.cluster.errors import ClusterError, RefusedError
 from dynamo.cli.cluster.pipelines.follow import interruptible
 from dynamo.cli.cluster.pipelines.progress import waiting_text
-from dynamo.cli.cluster.pipelines.status import one
+from dynamo.cli.cluster.pipelines.status import pipeline_called
 from dynamo.operator.cluster.observe import label
 from dynamo.operator.kube.resources import PODS
 from dynamo.operator.manifests import naming
@@ -29,7 +29,7 @@ _LOOK_EVERY: Final = 2.0
 
 
 class Wanted(NamedTuple):
-    """What the command line said."""
+    """Command line of `dynamo logs` on a cluster, understood."""
 
     name: str
     since: datetime | None
@@ -49,24 +49,27 @@ Print = Callable[[PodLine, bool], None]
 
 
 def parse_line(pod: str, raw: bytes) -> PodLine:
-    """`TIME TEXT`, as the API server gives it when it is asked for times."""
+    """Read `TIME TEXT`, as the API server gives it when it is asked for times."""
     at, _, text = raw.decode(errors="replace").rstrip("\r\n").partition(" ")
     return PodLine(at, pod, text)
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Pipeline and component (empty: all)."""
+    """Return pipeline and component (empty: all)."""
     pipeline, _, component = name.partition("/")
     return pipeline, component
 
 
 def short_name(pipeline: str, pod: Live) -> str:
-    """A pod's name without what all have in common."""
+    """Return a pod's name without what all have in common."""
     return str(pod["metadata"]["name"]).removeprefix(f"{pipeline}-")
 
 
 def pods_of(cluster: Cluster, name: str) -> list[Live]:
-    """Of a pipeline, of `pipeline/component`, or the pod of this name; raises where there is no such thing."""
+    """Return the pods of a pipeline, of `pipeline/component`, or the pod of this name.
+
+    Raises where there is no such thing.
+    """
     pipeline, component = split_name(name)
     pods = _labelled(cluster, pipeline, component)
     if pods:
@@ -74,7 +77,7 @@ def pods_of(cluster: Cluster, name: str) -> list[Live]:
     pod = None if component else cluster.find(PODS.path(cluster.namespace, name))
     if pod is not None:
         return [pod]
-    one(cluster, cluster.namespace, pipeline)
+    pipeline_called(cluster, cluster.namespace, pipeline)
     known = sorted({label(p, naming.COMPONENT) for p in _labelled(cluster, pipeline, "")})
     if component and known:
         raise ClusterError(f"{pipeline} has no pods of {component!r}: it has {', '.join(known)}")
@@ -88,7 +91,7 @@ def _labelled(cluster: Cluster, pipeline: str, component: str) -> list[Live]:
 
 
 def print_logs(cluster: Cluster, wanted: Wanted, show: Print, *, follow: bool) -> None:
-    """What there is, by time; then what comes, until Ctrl-C or until no pod is left."""
+    """Print what there is, by time; then what comes, until Ctrl-C or until no pod is left."""
     with interruptible():
         pods = pods_of(cluster, wanted.name)
         if follow:
@@ -100,7 +103,7 @@ def print_logs(cluster: Cluster, wanted: Wanted, show: Print, *, follow: bool) -
 
 
 def query(wanted: Wanted, pod: Live, *, follow: bool) -> dict[str, str]:
-    """As the API server wants it."""
+    """Return the query as the API server wants it."""
     parameters = {"timestamps": "true", "container": str(pod["spec"]["containers"][0]["name"])}
     if follow:
         parameters["follow"] = "true"
@@ -124,12 +127,12 @@ def _past(cluster: Cluster, wanted: Wanted, pod: Live) -> list[PodLine]:
 
 
 def has_not_begun(pod: Live) -> bool:
-    """No container ran yet: the API server has an empty log of a pod without a node."""
+    """Tell whether no container ran yet: the API server has an empty log of a pod without a node."""
     return (pod.get("status") or {}).get("phase") in (None, "Pending")
 
 
 def _nothing_yet(pod: Live, refused: RefusedError) -> list[PodLine]:
-    """A container that never started has no log; that is said, and the other pods' are shown."""
+    """Say that a container never started, so it has no log; the other pods' are shown."""
     if refused.status != 400:
         raise refused
     print(waiting_text(pod) or f"pod {pod['metadata']['name']}: {refused.said}", file=sys.stderr)
@@ -151,7 +154,7 @@ class _Following:
         """When each pod last wrote, so that a stream that broke goes on where it was."""
 
     def run(self, pods: Sequence[Live]) -> None:
-        """Until no pod is left that could write."""
+        """Wait until no pod is left that could write."""
         while pods:
             self._attend(pods)
             self._drain(len(pods) > 1 or len(self._threads) > 1)

@@ -31,7 +31,7 @@ _PIECE: Final = 65536
 
 
 def forward_until_interrupted(cluster: Cluster, name: str, port: int | None) -> NoReturn:
-    """Prints the URL, then leads connections until Ctrl-C."""
+    """Print the URL, then lead connections until Ctrl-C."""
     location = located(cluster, name)
     door = Door(cluster, name, forward_port(location) if port is None else port)
     click.echo(door.url)
@@ -42,7 +42,7 @@ def forward_until_interrupted(cluster: Cluster, name: str, port: int | None) -> 
 
 
 def http_port_of(pod: Live) -> int | None:
-    """The container port that is called http."""
+    """Return the container port that is called http."""
     for container in pod.get("spec", {}).get("containers") or []:
         for port in container.get("ports") or []:
             if port.get("name") == "http":
@@ -64,15 +64,15 @@ class Door:
 
     @property
     def url(self) -> str:
-        """Where clients of this machine connect."""
+        """Return where clients of this machine connect."""
         return f"http://{LOOPBACK}:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """No new connections; running ones end with the process."""
+        """Take no new connections; running ones end with the process."""
         self._listener.close()
 
     def serve(self) -> NoReturn:
-        """A thread for each connection; where there are too many, the next waits in the backlog."""
+        """Start a thread for each connection; where there are too many, the next waits in the backlog."""
         while True:
             self._places.acquire()
             here, _ = self._listener.accept()
@@ -106,7 +106,7 @@ class Door:
             raise ClusterError(f"pod {pod}: {way.error(port).strip()}")
 
     def _pod(self) -> tuple[str, int]:
-        """A frontend that is ready, and its port."""
+        """Return a frontend that is ready, and its port."""
         labels = naming.part_selector(self._name, naming.FRONTEND)
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         for pod in self._cluster.items(PODS, self._cluster.namespace, labelSelector=selector):
@@ -119,7 +119,7 @@ class Door:
 
 
 def _copy(source: Any, sink: Any) -> None:
-    """Until one of both ends; then both do."""
+    """Wait until one of both ends; then both do."""
     try:
         while piece := source.recv(_PIECE):
             sink.sendall(piece)

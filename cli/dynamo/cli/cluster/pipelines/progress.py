@@ -15,7 +15,7 @@ Live = Mapping[str, Any]
 
 
 class PipelinePhase(StrEnum):
-    """What a user wants to know first."""
+    """Phase of a pipeline: what a user wants to know first."""
 
     UNSEEN = "unseen"
     """No operator has looked at this generation."""
@@ -53,7 +53,7 @@ class PipelineProgress:
 
 
 def progress(pipeline: Live, pods: Iterable[Live] = ()) -> PipelineProgress:
-    """From the live object, and its pods where they may be seen."""
+    """Return how far a pipeline is, from the live object, and its pods where they may be seen."""
     status = pipeline.get("status") or {}
     phase, ready = phase_of(pipeline), condition(pipeline, Type.READY)
     components = status.get("components") or []
@@ -73,7 +73,7 @@ def progress(pipeline: Live, pods: Iterable[Live] = ()) -> PipelineProgress:
 
 
 def phase_of(pipeline: Live) -> PipelinePhase:
-    """Conditions of an older generation say nothing about this one."""
+    """Return the phase; conditions of an older generation say nothing about this one."""
     if pipeline["metadata"].get("deletionTimestamp"):
         return PipelinePhase.DELETED
     ready = condition(pipeline, Type.READY)
@@ -85,7 +85,7 @@ def phase_of(pipeline: Live) -> PipelinePhase:
 
 
 def condition(pipeline: Live, kind: Type) -> Live:
-    """A condition that speaks of this generation; empty where there is none."""
+    """Return a condition that speaks of this generation; empty where there is none."""
     generation = pipeline["metadata"].get("generation", 0)
     status = pipeline.get("status") or {}
     if status.get("observedGeneration", 0) < generation:
@@ -97,7 +97,7 @@ def condition(pipeline: Live, kind: Type) -> Live:
 
 
 def waiting_by_component(pods: Iterable[Live]) -> dict[str, str]:
-    """The first pod of each component that doesn't serve, with Kubernetes' reason."""
+    """Return the first pod of each component that doesn't serve, with Kubernetes' reason."""
     reasons: dict[str, str] = {}
     for pod in sorted(pods, key=lambda p: str(p["metadata"]["name"])):
         text = waiting_text(pod)
@@ -107,7 +107,7 @@ def waiting_by_component(pods: Iterable[Live]) -> dict[str, str]:
 
 
 def waiting_text(pod: Live) -> str:
-    """Why a pod doesn't serve, in a few words; empty where it does."""
+    """Return why a pod doesn't serve, in a few words; empty where it does."""
     waits = why(pod)
     if waits is None:
         return ""
@@ -137,12 +137,12 @@ def _worker_part(component: Live, waiting: Mapping[str, str]) -> Part:
     return Part(name, done, text)
 
 
-def failure(found: PipelineProgress, seconds: float) -> str:
-    """Why a wait ended without success."""
-    where = f"{found.namespace}/{found.name}"
-    match found.phase:
+def failure(progress: PipelineProgress, seconds: float) -> str:
+    """Return why a wait ended without success."""
+    where = f"{progress.namespace}/{progress.name}"
+    match progress.phase:
         case PipelinePhase.STALLED:
-            return f"{where} will not become ready: {found.reason}: {found.message}"
+            return f"{where} will not become ready: {progress.reason}: {progress.message}"
         case PipelinePhase.DELETED:
             return f"{where} was deleted while this waited"
         case PipelinePhase.UNSEEN:
@@ -150,4 +150,4 @@ def failure(found: PipelineProgress, seconds: float) -> str:
                 f"{where}: no operator has looked at it for {seconds:.0f} s: is the platform installed and running? "
                 "`dynamo install` installs it, or repairs it"
             )
-    return f"{where} isn't ready after {seconds:.0f} s: {found.reason}: {found.message}"
+    return f"{where} isn't ready after {seconds:.0f} s: {progress.reason}: {progress.message}"

@@ -30,7 +30,7 @@ _LAST_EVENTS: Final = 8
 
 
 class Look(NamedTuple):
-    """What to look at, and how to show it."""
+    """Command line of `dynamo status`: what to look at, and how to show it."""
 
     name: str | None
     namespace: str | None
@@ -39,17 +39,17 @@ class Look(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        """More columns."""
+        """Tell whether more columns are wanted."""
         return self.output == "wide"
 
     @property
     def structured(self) -> bool:
-        """For programs."""
+        """Tell whether it is for programs."""
         return self.output in ("json", "yaml")
 
 
 def look(cluster: Cluster, wanted: Look) -> int:
-    """Prints once; the exit code."""
+    """Print once; returns the exit code."""
     pipelines = fetch(cluster, wanted)
     if wanted.structured:
         click.echo(_structured(pipelines, wanted))
@@ -64,17 +64,20 @@ def look(cluster: Cluster, wanted: Look) -> int:
 
 
 def fetch(cluster: Cluster, wanted: Look) -> list[Live]:
-    """The pipelines; raises for a name that isn't there."""
+    """Return the pipelines; raises for a name that isn't there."""
     if not wanted.name:
         pipelines = cluster.items(PIPELINES, None if wanted.everywhere else cluster.namespace)
         if not pipelines and not wanted.everywhere:
             _must_exist(cluster, cluster.namespace)
         return sorted(pipelines, key=lambda p: (p["metadata"].get("namespace", ""), p["metadata"]["name"]))
-    return [one(cluster, cluster.namespace, wanted.name)]
+    return [pipeline_called(cluster, cluster.namespace, wanted.name)]
 
 
 def _must_exist(cluster: Cluster, namespace: str) -> None:
-    """An empty list may mean a slip of the pen; who may not see namespaces isn't told."""
+    """Raise where the namespace isn't there: an empty list may mean a slip of the pen.
+
+    Who may not see namespaces isn't told.
+    """
     try:
         live = cluster.find(f"/api/v1/namespaces/{namespace}")
     except RefusedError:
@@ -83,8 +86,8 @@ def _must_exist(cluster: Cluster, namespace: str) -> None:
         raise ClusterError(no_namespace(namespace))
 
 
-def one(cluster: Cluster, namespace: str, name: str) -> Live:
-    """The pipeline of a name in a namespace; raises with what else there is."""
+def pipeline_called(cluster: Cluster, namespace: str, name: str) -> Live:
+    """Return the pipeline of a name in a namespace; raises with what else there is."""
     live = cluster.find(PIPELINES.path(namespace, name))
     if live is None:
         near = {p["metadata"]["name"] for p in cluster.visible(PIPELINES, namespace)}
@@ -93,8 +96,8 @@ def one(cluster: Cluster, namespace: str, name: str) -> Live:
     return live
 
 
-def _structured(found: Sequence[Live], wanted: Look) -> str:
-    plain: Any = bare(found[0]) if wanted.name else _list([bare(live) for live in found])
+def _structured(pipelines: Sequence[Live], wanted: Look) -> str:
+    plain: Any = bare(pipelines[0]) if wanted.name else _list([bare(live) for live in pipelines])
     if wanted.output == "json":
         return json.dumps(plain, ensure_ascii=False, indent=2)
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)).rstrip()
@@ -104,8 +107,8 @@ def _list(items: Sequence[Live]) -> Live:
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
 
 
-def _many(found: Sequence[Live], wanted: Look) -> str:
-    return "\n".join(table(rows(found, datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)))
+def _many(pipelines: Sequence[Live], wanted: Look) -> str:
+    return "\n".join(table(rows(pipelines, datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)))
 
 
 def _one(cluster: Cluster, live: Live, wanted: Look) -> str:
@@ -119,7 +122,7 @@ def _one(cluster: Cluster, live: Live, wanted: Look) -> str:
 
 
 def watch_on(cluster: Cluster, wanted: Look) -> NoReturn:
-    """Until Ctrl-C: a picture that moves on a terminal, changed rows or objects elsewhere."""
+    """Show pipelines until Ctrl-C: a picture that moves on a terminal, changed rows or objects elsewhere."""
     with interruptible():
         if sys.stdout.isatty() and not wanted.structured:
             _picture(cluster, wanted)
@@ -139,14 +142,14 @@ def _picture(cluster: Cluster, wanted: Look) -> NoReturn:
 
 
 def _stream(cluster: Cluster, wanted: Look) -> NoReturn:
-    told: dict[str, Any] = {}
+    last_rows: dict[str, Any] = {}
     head = False
     while True:
         for live in fetch(cluster, wanted):
             key, row = str(live["metadata"]["uid"]), _cells(live, wanted)
-            if told.get(key) == row[:-1]:
+            if last_rows.get(key) == row[:-1]:
                 continue
-            told[key] = row[:-1]
+            last_rows[key] = row[:-1]
             if wanted.structured:
                 click.echo(_document(live, wanted))
             else:
@@ -158,9 +161,9 @@ def _stream(cluster: Cluster, wanted: Look) -> NoReturn:
 
 
 def _cells(live: Live | None, wanted: Look) -> Row:
-    """A row, its age last so that it doesn't count as a change; of None, the head."""
-    found = rows([live] if live else [], datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)
-    row, where = found[-1], found[0].index("AGE")
+    """Return a row, its age last so that it doesn't count as a change; of None, the head."""
+    lines = rows([live] if live else [], datetime.now(UTC), wide=wanted.wide, namespaces=wanted.everywhere)
+    row, where = lines[-1], lines[0].index("AGE")
     version = (str(live["metadata"].get("resourceVersion")),) if live and wanted.structured else ()
     return (*version, *row[:where], *row[where + 1 :], row[where])
 

@@ -19,7 +19,7 @@ Row = tuple[str, ...]
 
 
 def rows(pipelines: Iterable[Live], now: datetime, *, wide: bool, namespaces: bool) -> list[Row]:
-    """The head, then a row for each."""
+    """Return the head, then a row for each."""
     first = ("NAMESPACE",) if namespaces else ()
     table: list[Row] = [(*first, *COLUMNS, *(WIDE if wide else ()))]
     for pipeline in pipelines:
@@ -45,7 +45,7 @@ def _row(pipeline: Live, now: datetime) -> Row:
 
 
 def readiness(pipeline: Live) -> tuple[str, str]:
-    """READY and REASON; what was said of an older generation isn't repeated."""
+    """Return READY and REASON; what was said of an older generation isn't repeated."""
     match phase_of(pipeline):
         case PipelinePhase.DELETED:
             return "False", "Deleting"
@@ -56,7 +56,7 @@ def readiness(pipeline: Live) -> tuple[str, str]:
 
 
 def engines(pipeline: Live) -> list[str]:
-    """Of all components, each once."""
+    """Return the engines of all components, each once."""
     names = (str(c.get("engine", "")) for c in pipeline.get("spec", {}).get("components") or [])
     return list(dict.fromkeys(filter(None, names)))
 
@@ -69,14 +69,14 @@ def _more(pipeline: Live) -> Row:
 
 
 def since(text: str | None, now: datetime) -> str:
-    """How old, from a Kubernetes time."""
+    """Return how old something is, from a Kubernetes time."""
     if not text:
         return "-"
     return age((now - datetime.fromisoformat(text.replace("Z", "+00:00"))).total_seconds())
 
 
 def component_rows(pipeline: Live, progress: PipelineProgress) -> list[Row]:
-    """The parts of one pipeline; empty where no operator has looked yet."""
+    """Return the parts of one pipeline; empty where no operator has looked yet."""
     if not progress.parts:
         return []
     counts = {c["name"]: c for c in (pipeline.get("status") or {}).get("components") or []}
@@ -88,7 +88,7 @@ def component_rows(pipeline: Live, progress: PipelineProgress) -> list[Row]:
 
 
 def detail(pipeline: Live, progress: PipelineProgress, now: datetime, *, wide: bool) -> Iterator[Sequence[Row] | str]:
-    """One pipeline: its row, its parts, and what it says of itself."""
+    """Yield one pipeline: its row, its parts, and what it says of itself."""
     yield rows([pipeline], now, wide=wide, namespaces=True)
     parts = component_rows(pipeline, progress)
     if parts:
@@ -103,6 +103,6 @@ def detail(pipeline: Live, progress: PipelineProgress, now: datetime, *, wide: b
 
 
 def bare(live: Live) -> dict[str, Any]:
-    """For people and scripts: without the account of who owns which field."""
+    """Return the object for people and scripts: without the account of who owns which field."""
     metadata = {key: value for key, value in live["metadata"].items() if key != "managedFields"}
     return {**live, "metadata": metadata}

@@ -27,45 +27,45 @@ _LAST_EVENTS: Final = 5
 
 
 def wait_and_greet(cluster: Cluster, wanted: Sequence[Wanted], seconds: float, target: Target) -> int:
-    """The exit code: 0 if all are ready."""
+    """Wait until all are ready, and greet; returns the exit code, 0 if all are."""
     display = make_display(sys.stdout)
     with interruptible():
         try:
-            progresses = follow(lambda: [look_at(cluster, each) for each in wanted], display, seconds)
+            progresses = follow(lambda: [look_at(cluster, pipeline) for pipeline in wanted], display, seconds)
         finally:
             display.close()
-    for each in progresses:
-        if each.phase is PipelinePhase.READY:
-            _greet(cluster, each, target)
+    for progress in progresses:
+        if progress.phase is PipelinePhase.READY:
+            _greet(cluster, progress, target)
         else:
-            _explain(cluster, each, seconds)
-    return 0 if all(each.phase is PipelinePhase.READY for each in progresses) else 1
+            _explain(cluster, progress, seconds)
+    return 0 if all(progress.phase is PipelinePhase.READY for progress in progresses) else 1
 
 
-def _greet(cluster: Cluster, found: PipelineProgress, target: Target) -> None:
-    location = locate(cluster, found.name, found.namespace, found.url)
+def _greet(cluster: Cluster, progress: PipelineProgress, target: Target) -> None:
+    location = locate(cluster, progress.name, progress.namespace, progress.url)
     if location is None:  # a pipeline of another operator: its status alone speaks
-        click.echo(f"{found.namespace}/{found.name} is ready")
+        click.echo(f"{progress.namespace}/{progress.name} is ready")
         return
-    for line in lines(found, location, served(cluster, found), target):
+    for line in lines(progress, location, served(cluster, progress), target):
         click.echo(line)
 
 
-def served(cluster: Cluster, found: PipelineProgress) -> Served:
-    """The model as the frontend itself lists it, through the API server; else what the status says."""
-    service = naming.part_name(found.name, naming.FRONTEND)
-    path = f"{SERVICES.path(found.namespace, f'http:{service}:http', 'proxy')}/v1/models"
+def served(cluster: Cluster, progress: PipelineProgress) -> Served:
+    """Return the model as the frontend itself lists it, through the API server; else what the status says."""
+    service = naming.part_name(progress.name, naming.FRONTEND)
+    path = f"{SERVICES.path(progress.namespace, f'http:{service}:http', 'proxy')}/v1/models"
     try:
         answer = cluster.request("GET", path, {}, read_seconds=_MODELS_SECONDS)
     except ClusterError:
-        return Served(found.model)
+        return Served(progress.model)
     models: list[Mapping[str, Any]] = [m for m in answer.get("data") or [] if isinstance(m, dict)]
-    listed = next((m for m in models if m.get("id") == found.model), models[0] if models else None)
-    return Served(found.model) if listed is None else as_served(listed)
+    listed = next((m for m in models if m.get("id") == progress.model), models[0] if models else None)
+    return Served(progress.model) if listed is None else as_served(listed)
 
 
 def _explain(cluster: Cluster, progress: PipelineProgress, seconds: float) -> None:
-    """The sentence, then what the cluster last said of it."""
+    """Print the sentence, then what the cluster last said of it."""
     click.echo(f"Error: {failure(progress, seconds)}", err=True)
     for line in last_events(cluster, progress.namespace, progress.name, _LAST_EVENTS):
         click.echo(f"  {line}", err=True)
@@ -75,7 +75,7 @@ def _explain(cluster: Cluster, progress: PipelineProgress, seconds: float) -> No
 
 
 def last_events(cluster: Cluster, namespace: str, name: str, count: int) -> list[str]:
-    """Of a pipeline and its pods, oldest first."""
+    """Return the last events of a pipeline and its pods, oldest first."""
     pods = cluster.visible(PODS, namespace, labelSelector=f"{naming.PIPELINE}={name}")
     names = {name, *(pod["metadata"]["name"] for pod in pods)}
     return event_lines(cluster.visible(EVENTS, namespace), names, count)

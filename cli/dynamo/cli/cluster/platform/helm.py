@@ -28,7 +28,7 @@ _LEADING: Final = re.compile(r"^(?:Error|UPGRADE FAILED|INSTALLATION FAILED|fail
 
 
 class Release(NamedTuple):
-    """What helm knows of an installation."""
+    """Installation, as helm knows it."""
 
     revision: int
     status: str
@@ -40,7 +40,7 @@ class Release(NamedTuple):
 
     @property
     def is_stuck(self) -> bool:
-        """A helm was killed in the middle; helm itself refuses to go on."""
+        """Tell whether a helm was killed in the middle; helm itself refuses to go on."""
         return self.status.startswith("pending") or self.status == "uninstalling"
 
 
@@ -50,7 +50,7 @@ class _Command(Command):  # type: ignore[misc]
     kube_version = ""
 
     async def run(self, command: list[Any], input: bytes | None = None) -> bytes:  # noqa: A002  # pyhelm3's name
-        """Without the version, a helm older than the cluster refuses the chart."""
+        """Run helm with the cluster's version: without it, a helm older than the cluster refuses the chart."""
         more = ["--kube-version", self.kube_version] if command[0] == "template" and self.kube_version else []
         return bytes(await super().run([*command, *more], input))
 
@@ -64,7 +64,7 @@ class _Command(Command):  # type: ignore[misc]
 
 
 def version_of(text: str) -> semver.Version:
-    """Of what helm says; 3.0.0 where it says nothing that can be understood."""
+    """Read the version out of what helm says; 3.0.0 where it says nothing that can be understood."""
     match = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", text.strip())
     numbers = [int(number or 0) for number in match.groups()] if match else [3, 0, 0]
     return semver.Version(*numbers)
@@ -88,7 +88,7 @@ class Helm:
         self._namespace, self._release = namespace, release
 
     def current(self) -> Release | None:
-        """None where there is none."""
+        """Return the release that is installed; None where there is none."""
 
         async def ask() -> Release | None:
             try:
@@ -104,7 +104,7 @@ class Helm:
         return self._run(ask())
 
     def render(self, chart: Path, values: Mapping[str, Any]) -> list[Live]:
-        """What would be installed, without asking the cluster."""
+        """Return what would be installed, without asking the cluster."""
 
         async def ask() -> list[Live]:
             loaded = await self._client.get_chart(chart)
@@ -129,11 +129,11 @@ class Helm:
         return self._run(ask())
 
     def recover(self) -> None:
-        """Leaves the middle in which a killed helm left the release."""
+        """Leave the middle in which a killed helm left the release."""
         self._run(self._client.get_proceedable_revision(self._release, namespace=self._namespace))
 
     def uninstall(self, *, wait: bool) -> None:
-        """All objects of the release but what says that it stays."""
+        """Delete all objects of the release but what says that it stays."""
         self._run(self._client.uninstall_release(self._release, namespace=self._namespace, wait=wait))
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -144,7 +144,7 @@ class Helm:
 
 
 def said(stderr: bytes) -> str:
-    """What helm complained about, without its warnings and its own repetitions."""
+    """Return what helm complained about, without its warnings and its own repetitions."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(("WARNING:", "I0", "W0", "E0"))]
     text = (
@@ -157,7 +157,7 @@ def said(stderr: bytes) -> str:
 
 
 def chart_folder(chosen: str | None) -> Path:
-    """The platform's chart: the one named, else the package's own, else the source tree's."""
+    """Return the platform's chart: the one named, else the package's own, else the source tree's."""
     name = "dynamo-platform"
     here = Path(__file__).resolve()
     places = [Path(chosen)] if chosen else [here.parents[1] / "charts" / name, here.parents[5] / "charts" / name]

@@ -43,7 +43,7 @@ _LAST_EVENTS: Final = 5
 
 
 class Wish(NamedTuple):
-    """What the command line said."""
+    """Command line of `dynamo install`, understood."""
 
     target: Target
     place: ReleaseName
@@ -57,7 +57,7 @@ class Wish(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Everything was looked at, and nothing stands in the way."""
+    """Installation that was checked: nothing stands in the way."""
 
     cluster: Cluster
     helm: Helm
@@ -68,7 +68,7 @@ class Ready(NamedTuple):
 
 
 def dry_run_of(wish: Wish) -> None:
-    """The checks, and the manifests on standard output."""
+    """Run the checks, and print the manifests on standard output."""
     import yaml
 
     ready = _prepare(wish)
@@ -77,17 +77,17 @@ def dry_run_of(wish: Wish) -> None:
 
 
 def install_or_upgrade(wish: Wish) -> int:
-    """The exit code."""
+    """Install or upgrade; returns the exit code."""
     with interruptible():
         ready = _prepare(wish)
         _adopt_crd(ready, wish.place)
         click.echo(f"+ {_doing(ready, wish.place)}")
         done = ready.helm.upgrade(ready.chart, ready.values)
-        found = _follow(ready, wish) if wish.wait else None
+        progress = _follow(ready, wish) if wish.wait else None
     for text in warnings(done.notes):
         click.echo(f"\n{text}", err=True)
-    if found is not None and found.phase is not PipelinePhase.READY:
-        _explain(ready, found, wish)
+    if progress is not None and progress.phase is not PipelinePhase.READY:
+        _explain(ready, progress, wish)
         return 1
     watched = ((ready.values.get("operator") or {}).get("watchNamespaces") or [None])[0]
     click.echo("\nServe a first pipeline, which needs no GPU and downloads nothing:\n")
@@ -96,7 +96,7 @@ def install_or_upgrade(wish: Wish) -> int:
 
 
 def _prepare(wish: Wish) -> Ready:
-    """Raises where something stands in the way; changes nothing but what --recover asks for."""
+    """Raise where something stands in the way; changes nothing but what --recover asks for."""
     cluster = connect(wish.target)
     chart = chart_folder(wish.chart)
     version = _check_version(cluster, chart)
@@ -127,7 +127,7 @@ def _doing(ready: Ready, place: ReleaseName) -> str:
 
 
 def _check_version(cluster: Cluster, chart: Path) -> str:
-    """The server's."""
+    """Return the server's version; raises where it is too old."""
     server = str(cluster.get("/version").get("gitVersion", ""))
     wanted = _kube_version(chart)
     if too_old(server, wanted):
@@ -139,12 +139,12 @@ def _check_version(cluster: Cluster, chart: Path) -> str:
 
 
 def _kube_version(chart: Path) -> str:
-    """Of a folder; an archive is helm's to judge."""
+    """Return the versions of Kubernetes that a chart's folder takes; an archive is helm's to judge."""
     return str(_read(chart / "Chart.yaml").get("kubeVersion", ""))
 
 
 def _defaults(chart: Path) -> dict[str, Any]:
-    """Values that hold where nobody says otherwise; of an archive they aren't known."""
+    """Return the values that hold where nobody says otherwise; of an archive they aren't known."""
     return _read(chart / "values.yaml")
 
 
@@ -168,7 +168,7 @@ def _before(helm: Helm, wish: Wish) -> Release | None:
 
 
 def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list[permissions.Access]:
-    """What an installation takes; raises for a kind that the server doesn't know."""
+    """Return what an installation takes; raises for a kind that the server doesn't know."""
     discovery = Discovery(cluster)
 
     def address(manifest: Mapping[str, Any]) -> tuple[Resource, bool]:
@@ -184,7 +184,7 @@ def _needed(cluster: Cluster, manifests: Sequence[Live], namespace: str) -> list
 
 
 def _require(cluster: Cluster, needed: Sequence[permissions.Access]) -> None:
-    """Asks about each, and names all that are refused."""
+    """Ask about each, and name all that are refused."""
     missing = [access for access in dict.fromkeys(needed) if not _allowed(cluster, access)]
     if missing:
         raise ClusterError(permissions.missing_sentence(missing, cluster.label))
@@ -195,7 +195,7 @@ def _allowed(cluster: Cluster, access: permissions.Access) -> bool:
 
 
 def _adopt_crd(ready: Ready, place: ReleaseName) -> None:
-    """A CRD that no living release owns becomes ours; helm would refuse it otherwise."""
+    """Make a CRD ours that no living release owns; helm would refuse it otherwise."""
     if not any(m.get("kind") == CRDS.kind for m in ready.manifests):
         return
     path = CRDS.path(name=CRD)
@@ -213,14 +213,14 @@ def _adopt_crd(ready: Ready, place: ReleaseName) -> None:
 
 
 def _is_there(ready: Ready, place: ReleaseName) -> bool:
-    """Helm keeps a Secret for each revision."""
+    """Tell whether the release is there: Helm keeps a Secret for each revision."""
     labels = f"owner=helm,name={place.release}"
     secrets = Resource("v1", "Secret", "secrets")
     return bool(ready.cluster.items(secrets, place.namespace, labelSelector=labels))
 
 
 def _follow(ready: Ready, wish: Wish) -> PipelineProgress:
-    """Until every Deployment and StatefulSet of the release runs, or the time is up."""
+    """Wait until every Deployment and StatefulSet of the release runs, or the time is up."""
     workloads = [m for m in ready.manifests if m["kind"] in WORKLOADS]
     namespace = wish.place.namespace
 
@@ -239,8 +239,8 @@ def _follow(ready: Ready, wish: Wish) -> PipelineProgress:
         display.close()
 
 
-def _explain(ready: Ready, found: PipelineProgress, wish: Wish) -> None:
-    click.echo(f"Error: the platform doesn't run after {wish.seconds:.0f} s: {found.message}", err=True)
+def _explain(ready: Ready, progress: PipelineProgress, wish: Wish) -> None:
+    click.echo(f"Error: the platform doesn't run after {wish.seconds:.0f} s: {progress.message}", err=True)
     namespace = wish.place.namespace
     names = {pod["metadata"]["name"] for pod in ready.cluster.visible(PODS, namespace)}
     for line in event_lines(ready.cluster.visible(EVENTS, namespace), names, _LAST_EVENTS):

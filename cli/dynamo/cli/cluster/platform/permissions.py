@@ -27,7 +27,7 @@ class Access(NamedTuple):
         return f"{self.verb} {what}{f' in namespace {self.namespace}' if self.namespace else ''}"
 
     def review(self) -> dict[str, Any]:
-        """As the API server is asked."""
+        """Return the question as the API server is asked."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": part}
         wanted |= {"namespace": self.namespace, "name": self.name}
@@ -44,14 +44,14 @@ EVERYTHING: Final = Access("*", "*", "*")
 
 
 def for_helm(namespace: str) -> list[Access]:
-    """To keep helm's own records."""
+    """Return what keeping helm's own records takes."""
     return [Access(verb, "", "secrets", namespace) for verb in _OF_STORAGE]
 
 
 def for_objects(
     manifests: Iterable[Live], resource_of: Callable[[Live], tuple[Resource, bool]], namespace: str
 ) -> list[Access]:
-    """To get, create and patch each kind where it goes."""
+    """Return what it takes to get, create and patch each kind where it goes."""
     accesses: list[Access] = []
     for manifest in manifests:
         resource, namespaced = resource_of(manifest)
@@ -61,7 +61,7 @@ def for_objects(
 
 
 def for_roles(manifests: Iterable[Live], namespace: str) -> list[Access]:
-    """What is granted must be held: otherwise the API server refuses the role."""
+    """Return what is granted, which must be held: otherwise the API server refuses the role."""
     accesses = [access for m in manifests if m.get("kind") in _ROLES for access in _granted(m, namespace)]
     return list(dict.fromkeys(accesses))
 
@@ -77,7 +77,7 @@ def _granted(role: Live, namespace: str) -> Iterator[Access]:
 
 
 def missing_sentence(missing: Sequence[Access], label: str, limit: int = 4) -> str:
-    """Names the first few, and the way out."""
+    """Name the first few, and the way out."""
     grouped: dict[Access, list[str]] = {}
     for access in missing:
         grouped.setdefault(access._replace(verb="", name=""), []).append(access.verb)

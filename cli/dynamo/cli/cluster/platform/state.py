@@ -25,7 +25,7 @@ class ReleaseName(NamedTuple):
 
 
 def owner(crd: Live) -> ReleaseName | None:
-    """The release that helm takes an object for a part of; None where it was applied by other means."""
+    """Return the release that helm takes an object for a part of; None where it was applied by other means."""
     metadata = crd["metadata"]
     annotations = metadata.get("annotations") or {}
     managed = (metadata.get("labels") or {}).get(MANAGED_BY) == "Helm"
@@ -35,13 +35,13 @@ def owner(crd: Live) -> ReleaseName | None:
 
 
 def adoption(place: ReleaseName) -> dict[str, Any]:
-    """A merge patch by which helm takes an object for a part of this release."""
+    """Return a merge patch by which helm takes an object for a part of this release."""
     annotations = {RELEASE_NAME: place.release, RELEASE_NAMESPACE: place.namespace}
     return {"metadata": {"labels": {MANAGED_BY: "Helm"}, "annotations": annotations}}
 
 
 def too_old(server: str, wanted: str) -> bool:
-    """Whether `v1.29.4` is below a chart's `>=1.30.0-0`; what can't be read is helm's to judge."""
+    """Tell whether `v1.29.4` is below a chart's `>=1.30.0-0`; what can't be read is helm's to judge."""
     have = re.match(r"v?(\d+)\.(\d+)", server)
     need = re.fullmatch(r">=\s*v?(\d+)\.(\d+)(?:\.\d+)?(?:-0)?", wanted.strip())
     if not have or not need:
@@ -50,7 +50,7 @@ def too_old(server: str, wanted: str) -> bool:
 
 
 def workload_part(wanted: Live, live: Live | None, pods: Iterable[Live]) -> Part:
-    """How far one Deployment or StatefulSet is, and which pod waits for what."""
+    """Return how far one Deployment or StatefulSet is, and which pod waits for what."""
     name = str(wanted["metadata"]["name"])
     if live is None:
         return Part(name, False, "isn't there yet")
@@ -65,7 +65,7 @@ def workload_part(wanted: Live, live: Live | None, pods: Iterable[Live]) -> Part
 
 
 def _updated(live: Live) -> int:
-    """A StatefulSet whose pods are all of one revision may leave the count of updated ones out."""
+    """Return the count of updated pods; a StatefulSet whose pods are all of one revision may leave it out."""
     status = live.get("status") or {}
     same = status.get("currentRevision") == status.get("updateRevision")
     return int(status.get("readyReplicas", 0)) if live.get("kind") == "StatefulSet" and same else 0
@@ -76,7 +76,7 @@ def _name(pod: Live) -> str:
 
 
 def platform_progress(place: ReleaseName, parts: Sequence[Part]) -> PipelineProgress:
-    """All workloads of the release together."""
+    """Put all workloads of the release together."""
     waiting = [part for part in parts if not part.done]
     phase = PipelinePhase.WAITING if waiting else PipelinePhase.READY
     message = "; ".join(f"{part.name}: {part.text}" for part in waiting)
@@ -84,13 +84,13 @@ def platform_progress(place: ReleaseName, parts: Sequence[Part]) -> PipelineProg
 
 
 def warnings(notes: str) -> list[str]:
-    """The paragraphs of the chart's notes that warn."""
+    """Return the paragraphs of the chart's notes that warn."""
     paragraphs = re.split(r"\n\s*\n", notes)
     return [" ".join(text.split()) for text in paragraphs if text.lstrip().startswith("WARNING")]
 
 
 def selector(workload: Live) -> str:
-    """Of its pods, for a query."""
+    """Return the query for its pods."""
     labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
@@ -107,13 +107,13 @@ spec:
 
 
 def next_command(flags: str, namespace: str | None) -> str:
-    """A first pipeline, to paste."""
+    """Return the command that makes a first pipeline, to paste."""
     place = f" -n {namespace}" if namespace else ""
     return f"dynamo apply{place}{flags} --wait - <<'EOF'\n{FIRST_PIPELINE}EOF"
 
 
 def what_stays(kept_crd: bool, pipelines: Sequence[Live], claims: Sequence[Live]) -> list[str]:
-    """What an uninstallation leaves in the cluster, and what that means."""
+    """Return what an uninstallation leaves in the cluster, and what that means."""
     lines = []
     if pipelines:
         names = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pipelines]
@@ -131,12 +131,12 @@ def what_stays(kept_crd: bool, pipelines: Sequence[Live], claims: Sequence[Live]
 
 
 def count(number: int, what: str) -> str:
-    """`1 pipeline`, `2 pipelines`."""
+    """Return `1 pipeline`, `2 pipelines`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def new_sign_in(before: Mapping[str, Any], values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Why an upgrade waits for the user's word: it would turn sign-in on, unasked. Empty where it wouldn't."""
+    """Return why an upgrade waits for the user's word: it would turn sign-in on, unasked. Empty where it wouldn't."""
     servers = [
         server
         for server in ("etcd", "nats")
@@ -155,7 +155,7 @@ def new_sign_in(before: Mapping[str, Any], values: Mapping[str, Any], defaults: 
 
 
 def _signs_in(values: Mapping[str, Any], server: str) -> bool | None:
-    """None where the values don't say."""
+    """Tell whether sign-in is on; None where the values don't say."""
     setting: Any = values
     for key in (server, "auth", "enabled"):
         setting = setting.get(key) if isinstance(setting, Mapping) else None

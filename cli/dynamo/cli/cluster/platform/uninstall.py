@@ -21,7 +21,7 @@ _LOOK_EVERY: Final = 0.5
 
 
 def remove(target: Target, place: ReleaseName, seconds: float, *, crds: bool, yes: bool) -> None:
-    """Raises where it can't be done, or isn't confirmed."""
+    """Uninstall; raises where it can't be done, or isn't confirmed."""
     cluster = connect(target)
     helm = Helm(target, place.namespace, place.release, seconds)
     before, crd = helm.current(), cluster.find(CRDS.path(name=CRD))
@@ -44,7 +44,7 @@ def remove(target: Target, place: ReleaseName, seconds: float, *, crds: bool, ye
 
 
 def _elsewhere(crd: Live | None, place: ReleaseName) -> str:
-    """Where else it may be, or what is left of it."""
+    """Return where else it may be, or what is left of it."""
     other = owner(crd) if crd else None
     if other == place:
         return ", but its CRD is still there: dynamo uninstall --crds removes it, with every pipeline"

@@ -19,7 +19,7 @@ _MOST_ITEMS: Final = 1000
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Values:
-    """Maps are merged, everything else replaces; null stays, for helm takes it as `remove the default`."""
+    """Merge maps, and replace everything else; null stays, for helm takes it as `remove the default`."""
     result = dict(base)
     for key, value in more.items():
         before = result.get(key)
@@ -29,7 +29,7 @@ def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Values:
 
 
 def read_files(files: Iterable[Path]) -> Values:
-    """All files, later ones over earlier ones; `-` is standard input."""
+    """Read all files, later ones over earlier ones; `-` is standard input."""
     import sys
 
     import yaml
@@ -48,18 +48,18 @@ def read_files(files: Iterable[Path]) -> Values:
 
 
 def set_all(base: Mapping[str, Any], assignments: Iterable[tuple[str, bool]]) -> Values:
-    """`a.b=c,d[0]=e` over values; the flag says that what is set stays text."""
+    """Set `a.b=c,d[0]=e` over values; the flag says that what is set stays text."""
     import copy
 
     result = copy.deepcopy(dict(base))
     for text, as_text in assignments:
-        for one in split(text, ","):
-            _set(result, one, as_text, text)
+        for assignment in split(text, ","):
+            _set(result, assignment, as_text, text)
     return result
 
 
 def split(text: str, at: str) -> list[str]:
-    """At a character that is neither escaped nor in braces; escapes stay."""
+    """Split at a character that is neither escaped nor in braces; escapes stay."""
     parts, depth, begin, i = [], 0, 0, 0
     while i < len(text):
         if text[i] == "\\":

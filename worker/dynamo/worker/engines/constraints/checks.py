@@ -60,7 +60,7 @@ def bounded(wanted: dict[str, Any]) -> str:
 
 
 def lark_of(wanted: dict[str, Any], *, gbnf: bool = True) -> str:
-    """The constraint in llguidance's words; `gbnf`: a grammar without its first line is in llama.cpp's form."""
+    """Write the constraint in llguidance's words; `gbnf`: a grammar without its first line is in llama.cpp's form."""
     kind = bounded(wanted)
     what = wanted[kind]
     try:
@@ -121,7 +121,7 @@ def _written(kind: str, what: Any, gbnf: bool) -> str:
 
 
 def _schema(what: Any) -> str:
-    """On one line: in a text of a client's own there could be more rules behind it."""
+    """Write it on one line: in a text of a client's own there could be more rules behind it."""
     return json.dumps(_read_schema(what))
 
 
@@ -143,7 +143,7 @@ def _check_text(kind: str, what: Any) -> None:
 
 
 def _levels(kind: str, text: str) -> int:
-    """How deep parentheses are within each other, but for those that are characters of the answer."""
+    """Return how deep parentheses are within each other, but for those that are characters of the answer."""
     deepest = level = 0
     for mark in _marks(kind, text):
         level = level + 1 if mark in "([{" else max(0, level - 1)
@@ -152,7 +152,10 @@ def _levels(kind: str, text: str) -> int:
 
 
 def _marks(kind: str, text: str) -> Iterator[str]:
-    """Of a grammar those of its regular expressions, too; GBNF has its own reader, which counts exactly."""
+    """Yield the marks; of a grammar those of its regular expressions, too.
+
+    GBNF has its own reader, which counts exactly.
+    """
     if kind == "regex":
         yield from (piece for piece in _REGEX_PIECES.findall(text) if piece in "()")
     elif text.startswith(LARK):
@@ -174,7 +177,7 @@ def _check_choices(what: Any) -> None:
 
 
 def _check_schema(what: Any) -> None:
-    """Size, depth and numbers, by looking at each part once."""
+    """Check size, depth and numbers, by looking at each part once."""
     if isinstance(what, str) and len(what) > MOST_SCHEMA:
         raise InvalidArgument(f"guided decoding (json): a schema of {len(what)} bytes, and {MOST_SCHEMA} are the most")
     waiting = [(_read_schema(what), 1)]

@@ -51,7 +51,7 @@ class _Rule(NamedTuple):
 
 
 def to_lark(text: str) -> str:
-    """The grammar in Lark's words; `InvalidArgument` says what is wrong with it, and where."""
+    """Write the grammar in Lark's words; `InvalidArgument` says what is wrong with it, and where."""
     rules = _Reader(text).rules()
     if "root" not in rules:
         raise InvalidArgument("the grammar has no rule 'root'")
@@ -66,11 +66,14 @@ def to_lark(text: str) -> str:
 
 
 def _named(text: str, names: dict[str, str]) -> str:
-    return re.sub(r"\0([^\0]*)\0", lambda found: names[found[1]], text)
+    return re.sub(r"\0([^\0]*)\0", lambda match: names[match[1]], text)
 
 
 def _terminals(rules: dict[str, _Rule]) -> set[str]:
-    """Rules that don't come back to themselves; raises where the chain of those that a rule needs is too long."""
+    """Return rules that don't come back to themselves.
+
+    Raises where the chain of those that a rule needs is too long.
+    """
     levels: dict[str, int] = {}
     waiting = {name: rule for name, rule in rules.items() if not rule.tokens}
     while True:
@@ -96,7 +99,7 @@ class _Reader:
         self._tokens = False
 
     def rules(self) -> dict[str, _Rule]:
-        found: dict[str, _Rule] = {}
+        rules: dict[str, _Rule] = {}
         self._skip(lines=True)
         while self._at < len(self._text):
             self._needs, self._tokens = set(), False
@@ -108,11 +111,11 @@ class _Reader:
             self._size += body.size
             if self._size > MOST_PARTS:
                 raise self._wrong(f"more than {MOST_PARTS} parts, with repetitions written out")
-            found[name] = _Rule(body.text, body.size, frozenset(self._needs), self._tokens)
+            rules[name] = _Rule(body.text, body.size, frozenset(self._needs), self._tokens)
             if self._at < len(self._text) and self._text[self._at] not in "\r\n":
                 raise self._wrong("a line that doesn't end here")
             self._skip(lines=True)
-        return found
+        return rules
 
     def _choice(self, level: int) -> _Part:
         ways = [self._sequence(level)]
@@ -133,7 +136,7 @@ class _Reader:
         return _Part(" ".join(part.text for part in parts) or '""', 1 + sum(part.size for part in parts))
 
     def _part(self, level: int) -> _Part | None:
-        """The next piece, without what repeats it; None where none begins."""
+        """Read the next piece, without what repeats it; None where none begins."""
         mark = self._peek()
         if mark == '"':
             return self._literal()

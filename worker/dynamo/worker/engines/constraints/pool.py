@@ -71,7 +71,10 @@ class ConstraintPool:
         self._kept = Remembered()
 
     def remembered(self, wanted: dict[str, Any]) -> tuple[bytes, bytes, Made | None]:
-        """The request, its digest, and the answer where it came before; raises `InvalidArgument` for a large one."""
+        """Return the request, its digest, and the answer where it came before.
+
+        Raises `InvalidArgument` for a large one.
+        """
         try:
             data = msgspec.msgpack.encode((self._engine, wanted))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -82,7 +85,10 @@ class ConstraintPool:
         return data, digest, self._kept.get(digest)
 
     async def compile(self, data: bytes, digest: bytes) -> dict[str, Any]:
-        """What the engine is to be told; raises `InvalidArgument`, or `CapacityExceeded` where others are before it."""
+        """Return what the engine is to be given.
+
+        Raises `InvalidArgument`, or `CapacityExceeded` where others are before it.
+        """
         if self._waiting >= WAITING:
             raise CapacityExceeded(f"{self._waiting} constraints wait to be compiled already")
         self._waiting += 1
@@ -94,7 +100,7 @@ class ConstraintPool:
         finally:
             self._waiting -= 1
         self._kept.put(digest, made, len(data) + 512)
-        return told(made)
+        return engine_form(made)
 
     async def _asked(self, data: bytes) -> Made:
         compiler = self._idle.pop() if self._idle else _Compiler()
@@ -128,7 +134,7 @@ class _Compiler:
         self._unwanted = False
 
     def ask(self, data: bytes) -> Made | None:
-        """The answer; None: the process ended with the request."""
+        """Return the answer; None: the process ended with the request."""
         process = self._process
         if process is None:
             process = self._process = subprocess.Popen(
@@ -158,7 +164,7 @@ class _Compiler:
             process.wait()
 
     def why(self) -> str:
-        """Why the process ended with a request."""
+        """Return why the process ended with a request."""
         code = self._process.returncode if self._process is not None else None
         log.warning("a constraint ended the process that compiled it (exit %s); it is refused", code)
         if code == -signal.SIGPROF:
@@ -179,8 +185,8 @@ def _exchange(process: subprocess.Popen[bytes], data: bytes) -> bytes | None:
     return body or None
 
 
-def told(made: Made) -> dict[str, Any]:
-    """What the engine is told; raises what is wrong."""
+def engine_form(made: Made) -> dict[str, Any]:
+    """Return what the engine is given; raises what is wrong."""
     if isinstance(made, str):
         raise InvalidArgument(made)
     return made
@@ -200,7 +206,7 @@ class Constrained:
             return self._submit(request, sink)
         data, digest, made = self._pool.remembered(wanted)
         if made is not None:
-            return self._submit(_with(request, told(made)), sink)
+            return self._submit(_with(request, engine_form(made)), sink)
         if self._closed:
             raise EngineShutdown
         return self._later(request, sink, data, digest)

@@ -28,7 +28,7 @@ CPU_SECONDS: Final = 2 * COMPILE_SECONDS
 
 
 def compiled(engine: str, wanted: dict[str, Any]) -> dict[str, Any]:
-    """What `engine` is to be told in place of what a client wrote; raises what the client is told."""
+    """Return what `engine` is to be given in place of what a client wrote; raises what the client hears."""
     kind = bounded(wanted)
     if engine not in ("llamacpp", "mistralrs"):
         return wanted  # engines that compile in processes of their own, or not at all
@@ -38,7 +38,7 @@ def compiled(engine: str, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(data: bytes) -> bytes:
-    """The answer to one request: `[true, what to tell the engine]` or `[false, what is wrong]`."""
+    """Return the answer to one request: `[true, what to give the engine]` or `[false, what is wrong]`."""
     engine, wanted = msgspec.msgpack.decode(data)
     try:
         return msgspec.msgpack.encode((True, compiled(engine, wanted)))

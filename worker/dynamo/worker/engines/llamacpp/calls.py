@@ -19,7 +19,7 @@ _REST_OF_CHARACTER: Final = 3
 
 
 class End(NamedTuple):
-    """Why a stream ended, for its sink."""
+    """End of a stream: why it ended, for its sink."""
 
     reason: str
     extras: dict[str, Any] | None = None
@@ -49,7 +49,7 @@ class CallSequence:
         return len(self.tokens) - self._begin
 
     def next_call(self) -> CompletionPhase | None:
-        """What to ask now; None: it is over, and `end` says why."""
+        """Return what to ask now; None: it is over, and `end` says why."""
         while self._calls and self.end is None:
             if phase := self._calls.pop()():
                 return phase

@@ -26,7 +26,7 @@ _UNPOOLED: Final = "'none'"
 
 
 class Pooling(NamedTuple):
-    """What the arguments say of vectors."""
+    """Pooling of vectors, as the arguments say it."""
 
     name: str
     """How an input's tokens become one vector; empty: as the model's file says."""
@@ -35,12 +35,15 @@ class Pooling(NamedTuple):
 
     @property
     def whole_inputs(self) -> bool:
-        """An input must be computed in one piece."""
+        """Tell whether an input must be computed in one piece."""
         return self.name != "last"
 
 
 def pooling_of(given: dict[str, Any]) -> Pooling | None:
-    """What checked arguments say; None: the engine makes text. `InvalidArgument` where they contradict each other."""
+    """Return what checked arguments say; None: the engine makes text.
+
+    `InvalidArgument` where they contradict each other.
+    """
     name = given["pooling"]
     if not given["embedding"]:
         for other in ("pooling", "is_matryoshka"):
@@ -68,7 +71,7 @@ Ask = Callable[[bytes], bytes]
 
 
 def own_dimensions(ask: Ask, token: int) -> int:
-    """Numbers in a vector of this model, by asking for one; `InvalidArgument` where it makes none."""
+    """Return the numbers in a vector of this model, by asking for one; `InvalidArgument` where it makes none."""
     reply = _asked(ask, [[token]])
     if reply.error is not None:
         if _UNPOOLED in reply.error.message:
@@ -83,13 +86,13 @@ def own_dimensions(ask: Ask, token: int) -> int:
 def vectors(
     ask: Ask, inputs: Sequence[list[int]], side_by_side: int, dimensions: int | None
 ) -> Iterator[tuple[int, bytes]]:
-    """The vectors of all inputs, with their numbers, call by call; raises what the core says is wrong."""
+    """Yield the vectors of all inputs, with their numbers, call by call; raises what the core says is wrong."""
     for first in range(0, len(inputs), side_by_side):
         part = inputs[first : first + side_by_side]
         reply = _asked(ask, part)
         if reply.error is not None:
             raise reply.error.exception()
-        by_index = {one.index: one.embedding for one in reply.data}
+        by_index = {embedding.index: embedding.embedding for embedding in reply.data}
         if by_index.keys() != set(range(len(part))):
             raise EngineError(f"llama.cpp gave {len(by_index)} vectors for {len(part)} inputs")
         for index, vector in sorted(by_index.items()):

@@ -48,13 +48,13 @@ LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cpus(limit: Path = LIMIT) -> int:
-    """Cores of this process: those it may run on, or its container's limit where that is less."""
+    """Count the cores of this process: those it may run on, or its container's limit where that is less."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, _quota(limit) or allowed))
 
 
 def _quota(limit: Path) -> int | None:
-    """Whole cores of a cgroup's `quota period`; None where there is no limit."""
+    """Return whole cores of a cgroup's `quota period`; None where there is no limit."""
     try:
         quota, period = limit.read_text().split()
         return max(1, int(quota) // int(period))
@@ -243,12 +243,12 @@ class _Text(NamedTuple):
 
 
 def adapters(given: list[Any]) -> list[tuple[str, float]]:
-    """Files and scales of the argument `lora`; `InvalidArgument` names the first that is none."""
+    """Return files and scales of the argument `lora`; `InvalidArgument` names the first that is none."""
     scales = []
-    for one in given:
-        path, scale = (one.get("path"), one.get("scale", 1.0)) if isinstance(one, dict) else (one, 1.0)
+    for adapter in given:
+        path, scale = (adapter.get("path"), adapter.get("scale", 1.0)) if isinstance(adapter, dict) else (adapter, 1.0)
         if not isinstance(path, str) or type(scale) not in (int, float):
-            raise InvalidArgument(f'llamacpp argument \'lora\': expected paths or {{"path", "scale"}}, got {one!r}')
+            raise InvalidArgument(f'llamacpp argument \'lora\': expected paths or {{"path", "scale"}}, got {adapter!r}')
         if not Path(path).is_file():
             raise InvalidArgument(f"llamacpp argument 'lora': there is no file {path!r}")
         scales.append((path, float(scale)))

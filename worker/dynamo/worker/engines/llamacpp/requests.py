@@ -53,7 +53,7 @@ class CompletionPhase(NamedTuple):
 
 
 def wishes(request: PreprocessedRequest) -> dict[str, Any]:
-    """What all calls of a request have in common; `InvalidArgument` for what can't be asked."""
+    """Return what all calls of a request have in common; `InvalidArgument` for what can't be asked."""
     logprobs = request.output_options.logprobs
     body = sampling_of(EngineName.LLAMACPP, request.sampling_options)
     if bias := logit_bias(request):
@@ -64,7 +64,7 @@ def wishes(request: PreprocessedRequest) -> dict[str, Any]:
 def completion(
     wishes: dict[str, Any], tokens: Sequence[int], phase: CompletionPhase, step: int, grammar: str | None = None
 ) -> bytes:
-    """The body of one call to a core that computes `step` tokens of a prompt at once."""
+    """Return the body of one call to a core that computes `step` tokens of a prompt at once."""
     body = {
         **wishes, **(_SHORT if len(tokens) <= step else _LONG),
         "prompt": tokens, "n_predict": phase.max_tokens, "ignore_eos": phase.ignore_eos,
@@ -81,7 +81,7 @@ class Fault(msgspec.Struct):
     code: int | None = None
 
     def exception(self) -> DynamoException:
-        """A 400 is the caller's mistake, anything else the engine's."""
+        """Return the error: a 400 is the caller's mistake, anything else the engine's."""
         return InvalidArgument(self.message) if self.code == 400 else EngineError(f"llama.cpp: {self.message}")
 
 
@@ -128,7 +128,7 @@ class _Usage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """Of a stream; one with an `error` has no choices."""
+    """Chunk of a stream; one with an `error` has no choices."""
 
     choices: list[_Choice] = []
     verbose: _Verbose | None = msgspec.field(name="__verbose", default=None)
@@ -142,7 +142,10 @@ _CHUNK: Final = msgspec.json.Decoder(Chunk)
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """`EngineError`: it has another shape; then this isn't the llama.cpp that this was written for."""
+    """Read one chunk.
+
+    `EngineError` where it has another shape: then this isn't the llama.cpp that this was written for.
+    """
     try:
         chunk = _CHUNK.decode(data)
     except msgspec.MsgspecError as error:
@@ -155,7 +158,7 @@ def read_chunk(data: bytes) -> Chunk:
 
 
 class TokenBytes(Protocol):
-    """What is asked of a vocabulary."""
+    """Vocabulary, as far as it is asked here."""
 
     def token_bytes(self, token_id: int, /) -> bytes: ...
 
@@ -202,7 +205,7 @@ class ChunkReader:
         return [*self._held_back(named[0], choice.text.encode()), *named] if named else named
 
     def _likely(self, choice: _Choice, best: int, extras: dict[str, Any], most: int | None) -> list[int]:
-        """Likewise, and what is known of how likely they were, into `extras`."""
+        """Return the tokens likewise, and put what is known of how likely they were into `extras`."""
         ids: list[int] = []
         probs: list[float] = []
         tops: list[list[list[float]]] = []
@@ -217,7 +220,10 @@ class ChunkReader:
         return ids
 
     def _cached_tokens(self, chunk: Chunk) -> int | None:
-        """Prompt tokens from the cache: the first report counts, since a second phase finds the first one's answer."""
+        """Return prompt tokens from the cache.
+
+        The first report counts, since a second phase finds the first one's answer.
+        """
         if self._cached is None:
             if chunk.prompt_progress is not None:
                 self._cached = chunk.prompt_progress.cache
@@ -228,7 +234,7 @@ class ChunkReader:
         return self._cached
 
     def _held_back(self, token: int, text: bytes) -> list[int]:
-        """Ids of the tokens whose bytes the text of a chunk has besides its own token's."""
+        """Return ids of the tokens whose bytes the text of a chunk has besides its own token's."""
         if text.isascii():
             return []
         own = self._vocabulary.token_bytes(token)
@@ -237,7 +243,10 @@ class ChunkReader:
 
 
 def grammar_of(wanted: dict[str, Any] | None) -> str | None:
-    """The grammar to ask for; `InvalidArgument` says what is wrong with what was wanted. May take milliseconds."""
+    """Return the grammar to ask for; `InvalidArgument` says what is wrong with what was wanted.
+
+    May take milliseconds.
+    """
     if not wanted:
         return None
     if isinstance(compiled := wanted.get(COMPILED), str):

@@ -27,7 +27,7 @@ class Vocabulary:
         self._found: dict[int, int] = {}
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token stands for; nothing where there is no such token."""
+        """Return what a token stands for; nothing where there is no such token."""
         text = self._tokens[token_id] if 0 <= token_id < len(self._tokens) else ""
         if self._alphabet is not None:
             alphabet = self._alphabet
@@ -37,7 +37,7 @@ class Vocabulary:
         return bytes([int(match.group(1), 16)]) if match else text.replace(_SPACE, " ").encode()
 
     def byte_id(self, byte: int) -> int:
-        """The token that stands for one byte alone."""
+        """Return the token that stands for one byte alone."""
         if byte not in self._found:
             self._found[byte] = self._look_for(byte)
         return self._found[byte]
@@ -54,5 +54,5 @@ class Vocabulary:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's characters for bytes."""
+    """Return GPT-2's characters for bytes."""
     return {character: byte for byte, character in byte_characters().items()}

@@ -147,13 +147,16 @@ class MistralRs:
             raise EngineError("mistral.rs ended a stream without saying why")
 
     def _own_ends(self, job: ThreadedRequest) -> list[int]:
-        """Tokens at which mistral.rs stops by itself. Where it is told to ignore them it makes them without showing
-        them, so they are banned instead, as llama.cpp does."""
+        """Return the tokens at which mistral.rs stops by itself.
+
+        Where it is told to ignore them it makes them without showing them, so they are banned instead, as
+        llama.cpp does.
+        """
         chosen = job.request.stop_conditions.stop_token_ids
         return [token for token in self._model.card.eos_token_ids if token not in chosen]
 
     def _stream(self, job: ThreadedRequest, banned: list[int], floor: int | None = None) -> None:
-        """Until the end, or until there are `floor` tokens and no character is half made."""
+        """Stream until the end, or until there are `floor` tokens and no character is half made."""
         state, asked = job.state, self._asked(job, banned)
         # Trap 2: a second thread that submits meets "Already borrowed". Trap 4: on a CPU, two prompts in one step fail;
         # so one at a time comes in, until its first token is there.
@@ -170,7 +173,7 @@ class MistralRs:
                 return
 
     def _asked(self, job: ThreadedRequest, banned: list[int]) -> Any:
-        """A request that goes on where it is, in mistral.rs' words."""
+        """Make a request that goes on where it is, in mistral.rs' words."""
         state = job.state
         text = prompt_text(self._tokenizer, state.ids, job.request.answered_tokens + state.made)
         most = left(job.request, self._context - len(state.ids) + state.made) - state.made
@@ -180,7 +183,7 @@ class MistralRs:
         return self._request(message, "default", **options(state.wishes, most, banned))
 
     def _begin(self, asked: Any) -> Iterator[Any]:
-        """The chunks of a request; returns with the first of them."""
+        """Begin a request; returns its chunks with the first of them."""
         stream = self._runner.send_chat_completion_request(asked)
         try:
             first = next(stream)
@@ -207,14 +210,14 @@ class MistralRs:
         return bool(ending)
 
     def _token(self, job: ThreadedRequest, reason: str | None, logprob: Any) -> int | None:
-        """The one that a chunk is of. An end is counted and not shown; which of several it was isn't told."""
+        """Return the token that a chunk is of. An end is counted and not shown; which of several it was isn't told."""
         if logprob is not None:
             return self._reader.token(logprob)
         ends = job.request.eos_token_ids
         return ends[0] if reason == "stop" and ends else None
 
     def _ending(self, job: ThreadedRequest, token: int | None) -> tuple[Any, ...] | None:
-        """How this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
+        """Return how this token ends the request, which mistral.rs can't be told: it takes stop texts, no ids."""
         reason = None if token is None else job.state.stops.get(token)
         if reason is None or job.state.made < (job.request.stop_conditions.min_tokens or 0):
             return None
@@ -222,7 +225,7 @@ class MistralRs:
 
 
 class _Progress:
-    """How far a request has come."""
+    """Progress of a request."""
 
     def __init__(self, request: PreprocessedRequest, wishes: dict[str, Any]) -> None:
         self.ids, self.wishes, self.stops = list(request.token_ids), wishes, stop_reasons(request)
@@ -233,7 +236,7 @@ class _Progress:
         self.made += 1
 
     def whole(self, tokenizer: Any) -> bool:
-        """Whether the last character is complete."""
+        """Tell whether the last character is complete."""
         data = b"".join(map(tokenizer.token_bytes, self.ids[-8:]))
         try:
             data.lstrip(_INNER_BYTES).decode()

@@ -30,10 +30,10 @@ _BANNED: Final = -1000.0
 
 
 def plain_tokenizer(file: bytes) -> bytes:
-    """A `tokenizer.json` that turns texts into just their tokens and back: nothing put before, nothing taken away.
+    """Make a `tokenizer.json` that turns texts into just their tokens and back: nothing put before, nothing taken away.
 
-    A prompt's ids come with their BOS, and with the space that some models put before a text: neither may come twice.
-    The vocabulary stays unread: a large one takes seconds.
+    A prompt's ids come with their BOS, and with the space that some models put before a text: neither may come
+    twice. The vocabulary stays unread: a large one takes seconds.
     """
     parts = msgspec.json.decode(file, type=dict[str, msgspec.Raw])
     normalizer, pre_tokenizer, decoder = (
@@ -69,10 +69,10 @@ def _steps(part: Any) -> list[dict[str, Any]]:
 
 
 def prompt_text(tokenizer: Tokenizer, ids: Sequence[int], answered: int) -> str:
-    """The text of which the engine's tokenizer makes these ids again; `InvalidArgument` where there is none.
+    """Return the text of which the engine's tokenizer makes these ids again; `InvalidArgument` where there is none.
 
-    Of an answer that goes on (its last `answered` ids), the text counts: an engine may have cut it into other tokens
-    than a tokenizer would.
+    Of an answer that goes on (its last `answered` ids), the text counts: an engine may have cut it into other
+    tokens than a tokenizer would.
     """
     try:
         text = tokenizer.bytes_of(ids).decode()
@@ -87,7 +87,7 @@ def prompt_text(tokenizer: Tokenizer, ids: Sequence[int], answered: int) -> str:
 
 
 def wishes(request: PreprocessedRequest) -> dict[str, Any]:
-    """What all calls of a request have in common, as arguments of mistral.rs' request, but for prompt and model.
+    """Return what all calls of a request have in common, as arguments of mistral.rs' request, but for prompt and model.
 
     `InvalidArgument` for what can't be asked.
     """
@@ -107,7 +107,7 @@ def wishes(request: PreprocessedRequest) -> dict[str, Any]:
 
 
 def options(wishes: dict[str, Any], max_tokens: int, banned: Sequence[int] = ()) -> dict[str, Any]:
-    """The arguments of one call; `banned` tokens are never made."""
+    """Return the arguments of one call; `banned` tokens are never made."""
     if not banned:
         return {**wishes, "max_tokens": max_tokens}
     bias = {**(wishes["logit_bias"] or {}), **dict.fromkeys(banned, _BANNED)}
@@ -115,7 +115,7 @@ def options(wishes: dict[str, Any], max_tokens: int, banned: Sequence[int] = ())
 
 
 def guided(wanted: dict[str, Any] | None) -> dict[str, Any]:
-    """What constrains the output, in mistral.rs' words; its grammars are Lark's."""
+    """Return what constrains the output, in mistral.rs' words; its grammars are Lark's."""
     if not wanted:
         return {}
     if "json" in wanted:
@@ -138,7 +138,7 @@ class TokenReader:
         self._index: dict[bytes, int] | None = None
 
     def token(self, logprob: Any) -> int:
-        """The id that a chunk's `logprobs` are of; `EngineError` where the model has no such token."""
+        """Return the id that a chunk's `logprobs` are of; `EngineError` where the model has no such token."""
         text = bytes(logprob.bytes or logprob.token.encode())
         for candidate in logprob.top_logprobs:
             if self._tokenizer.token_bytes(candidate.token) == text:
@@ -156,7 +156,7 @@ class TokenReader:
 
 
 def extras_of(logprob: Any, wanted: int | None) -> dict[str, Any] | None:
-    """What else is told of one token; None for a token without a `logprob` stands for "not known"."""
+    """Return what else is told of one token; None for a token without a `logprob` stands for "not known"."""
     if wanted is None:
         return None
     if logprob is None:

@@ -57,7 +57,7 @@ class _Marks(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class MockArguments:
-    """What a mock engine is told."""
+    """Arguments of a mock engine."""
 
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
@@ -118,7 +118,7 @@ def read_arguments(given: dict[str, Any], block_size: int) -> MockArguments:
 
 
 def _flat(given: dict[str, Any]) -> dict[str, Any]:
-    """All arguments by their own names, wherever they stand."""
+    """Return all arguments by their own names, wherever they stand."""
     nested, of_dynamo = given.get(_NESTED, {}), given.get(_OF_DYNAMO, {})
     for name, value in ((_NESTED, nested), (_OF_DYNAMO, of_dynamo)):
         if not isinstance(value, dict):
@@ -130,7 +130,7 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _role(modes: dict[str, Any]) -> str | None:
-    """What the newer word and the two older ones say of the engine's part; they must agree."""
+    """Return what the newer word and the two older ones say of the engine's part; they must agree."""
     said = set()
     mode = modes.get("disaggregation_mode")
     if mode is not None:
@@ -179,7 +179,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _reasoning(value: Any) -> Reasoning:
-    """The original's flag is a JSON text, its file has an object."""
+    """Read the marks: NVIDIA Dynamo's flag is a JSON text, its file has an object."""
     try:
         fields = msgspec.json.decode(value, type=dict) if isinstance(value, str) else value
         made = msgspec.convert(fields, _Marks)

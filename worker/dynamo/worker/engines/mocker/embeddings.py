@@ -40,7 +40,7 @@ class Batch:
             abort()
 
     def done(self, index: int) -> None:
-        """The prompt of one input has been computed."""
+        """Note that the prompt of one input has been computed."""
         if self._aborts.pop(index, None) is None:
             return
         self._sink.push(index, made_up(self._request.token_ids[index], self._own, self._request.dimensions))
@@ -51,7 +51,7 @@ class Batch:
             self._sink.finish()
 
     def failed(self, error: Exception) -> None:
-        """One input failed, so the request did."""
+        """Fail the request, since one input failed."""
         if self._aborts:
             self.abort()
             self._sink.fail(error)
@@ -69,7 +69,7 @@ class _Input:
         self._batch, self._index = batch, index
 
     def push(self, produced: list[int] | str, extras: dict[str, Any] | None = None) -> None:
-        """Its one token says only that the prompt is computed."""
+        """Note that the prompt is computed, which is all that its one token says."""
 
     def finish(self, reason: str, extras: dict[str, Any] | None = None) -> None:
         self._batch.done(self._index)

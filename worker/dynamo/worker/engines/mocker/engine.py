@@ -101,7 +101,7 @@ class Mocker:
         await self._giver.all_taken()
 
     def kv_names(self, dp_rank: int = 0) -> set[int]:
-        """The blocks that one of its ranks has cached now, by name."""
+        """Return the hashes of blocks that one of its ranks has cached now."""
         return set(self.ranks[dp_rank].scheduler.pool.names())
 
     def _context(self) -> int:
@@ -134,13 +134,14 @@ class Mocker:
         self._broken = ""
 
     def load(self) -> EngineLoad:
-        """Of all ranks together."""
-        each = self._schedulers()
+        """Sum the load of all ranks."""
+        schedulers = self._schedulers()
         return EngineLoad(
-            running=sum(one.running for one in each), waiting=sum(one.waiting for one in each) + len(self._taker),
-            used_kv_blocks=sum(one.pool.used for one in each),
-            kv_usage=sum(one.pool.usage for one in each) / len(each),
-            preemptions=sum(one.preemptions for one in each),
+            running=sum(scheduler.running for scheduler in schedulers),
+            waiting=sum(scheduler.waiting for scheduler in schedulers) + len(self._taker),
+            used_kv_blocks=sum(scheduler.pool.used for scheduler in schedulers),
+            kv_usage=sum(scheduler.pool.usage for scheduler in schedulers) / len(schedulers),
+            preemptions=sum(scheduler.preemptions for scheduler in schedulers),
         )  # fmt: skip
 
     def _schedulers(self) -> list[Scheduler[MockRequest]]:
@@ -150,7 +151,7 @@ class Mocker:
         return [rank.task for rank in self.ranks if rank.task is not None]
 
     def _rank(self, request: PreprocessedRequest) -> MockRank:
-        """The one that the request names, else the least busy."""
+        """Return the rank that the request names, else the least busy."""
         wanted = request.wanted_rank
         if wanted is None:
             return min(self.ranks, key=lambda rank: rank.burden)
@@ -182,8 +183,8 @@ class Mocker:
         assert self._arguments.embedding_dim is not None, "its facts have it"
         rank = min(self.ranks, key=lambda rank: rank.burden)
 
-        def schedule(token_ids: list[int], one: Sink) -> Abort:
-            made = MockRequest(one, TextAnswer(self._text, 0, 1), {})
+        def schedule(token_ids: list[int], input_sink: Sink) -> Abort:
+            made = MockRequest(input_sink, TextAnswer(self._text, 0, 1), {})
             rank.add(made, token_ids)
             return lambda: self._abort(made, rank)
 
@@ -219,15 +220,15 @@ class Mocker:
             self._giver.ends(request.room)
 
     def _bytes_per_token(self) -> int:
-        link, found = self._arguments.link, None
+        link, size = self._arguments.link, None
         ref = self._model.card.files.get(CONFIG)
         if link.kv_bytes_per_token:
-            found = link.kv_bytes_per_token
+            size = link.kv_bytes_per_token
         elif ref is not None and (path := self._model.files.get(ref.digest)) is not None:
-            found = bytes_per_token(json.loads(path.read_bytes()), link.kv_cache_dtype)
-        if found is None and link.kv_transfer_bandwidth:
+            size = bytes_per_token(json.loads(path.read_bytes()), link.kv_cache_dtype)
+        if size is None and link.kv_transfer_bandwidth:
             log.warning("the model doesn't say what a token's KV takes: transfers take no time (kv_bytes_per_token)")
-        return found or 0
+        return size or 0
 
 
 class MockNode:
@@ -254,14 +255,14 @@ class MockNode:
 
 
 def _for_vectors(arguments: MockArguments) -> MockArguments:
-    """Prompts that become vectors are computed whole, and leave nothing in a cache."""
+    """Return the arguments for prompts that become vectors: they are computed whole, and leave nothing in a cache."""
     if arguments.embedding_dim is None:
         return arguments
     return replace(arguments, limits=replace(arguments.limits, enable_prefix_caching=False))
 
 
 def _role(flag: str, argument: str | None) -> str:
-    """The part that `--role` and the engine's arguments give it; raises `InvalidArgument` where they differ."""
+    """Return the part that `--role` and the engine's arguments give it; raises `InvalidArgument` where they differ."""
     if argument is not None and flag not in ("aggregated", argument):
         raise InvalidArgument(f"--role {flag}, and the mocker's arguments say {argument}")
     return argument or flag

@@ -1,6 +1,6 @@
 """What a prefill engine hands to a decode engine, and how long that takes. Pure; time is an argument.
 
-The original's formula: the whole prompt's KV over the link's bandwidth. Its dict has the names of vLLM's connector
+NVIDIA Dynamo's formula: the whole prompt's KV over the link's bandwidth. Its dict has the names of vLLM's connector
 where those mean something here. What is kept has a name: a handle that the answer says, or the room of a request whose
 decode engine was told at once.
 """
@@ -27,7 +27,7 @@ DTYPES: Final = {
 
 
 class Link(NamedTuple):
-    """How KV travels from prefill to decode."""
+    """Link over which KV travels from prefill to decode."""
 
     kv_transfer_bandwidth: float = 64.0
     """GB (10^9 bytes) a second; 0: it takes no time."""
@@ -36,14 +36,14 @@ class Link(NamedTuple):
     kv_cache_dtype: str = AUTO
 
     def milliseconds(self, tokens: int, bytes_per_token: int) -> float:
-        """For the KV of a prompt, before any speedup."""
+        """Return how long the KV of a prompt takes, before any speedup."""
         if not self.kv_transfer_bandwidth:
             return 0.0
         return tokens * bytes_per_token / (self.kv_transfer_bandwidth * 1e6)
 
 
 def bytes_per_token(config: Mapping[str, Any], dtype: str = AUTO) -> int | None:
-    """What one token's KV takes, by a model's `config.json`; None where that doesn't say."""
+    """Return what one token's KV takes, by a model's `config.json`; None where that doesn't say."""
     config = config.get("text_config") or config
     heads = config.get("num_attention_heads")
     kv_heads = config.get("num_key_value_heads") or heads
@@ -52,12 +52,12 @@ def bytes_per_token(config: Mapping[str, Any], dtype: str = AUTO) -> int | None:
         size = config["hidden_size"] // heads
     own = config.get("torch_dtype") or config.get("dtype")
     number = DTYPES.get(str(own) if dtype == AUTO else dtype)
-    found = 2
+    total = 2
     for factor in (config.get("num_hidden_layers"), kv_heads, size, number):
         if type(factor) is not int or factor <= 0:
             return None
-        found *= factor
-    return found
+        total *= factor
+    return total
 
 
 class Handover(msgspec.Struct, kw_only=True):
@@ -72,7 +72,7 @@ class Handover(msgspec.Struct, kw_only=True):
 
 
 class Coming(msgspec.Struct, kw_only=True):
-    """What the stream of a transfer says of the prompt."""
+    """News of a prompt on its way, as the stream of a transfer says it."""
 
     num_tokens: int
     cached_tokens: int = 0
@@ -90,12 +90,12 @@ def given(params: Any) -> Handover:
 
 
 def room_name(room: int) -> str:
-    """Under which the prompt of a room is kept; no handle looks like it."""
+    """Return the name under which the prompt of a room is kept; no handle looks like it."""
     return f"{_ROOM}{room}"
 
 
 class Kept(Generic[T, W]):
-    """What a prefill engine keeps, and who waits for what it still computes; each thing is for one.
+    """Prompts that a prefill engine keeps, and who waits for those that it still computes; each is for one.
 
     A thing ends `seconds` after it was computed. Who comes for a room that nobody works on waits `patience` seconds:
     the two requests of a room are sent at the same time.
@@ -115,17 +115,17 @@ class Kept(Generic[T, W]):
 
     @property
     def deadline(self) -> float | None:
-        """When somebody's time is over, at the earliest."""
+        """Return when somebody's time is over, at the earliest."""
         first = next((until for until, _ in self._things.values()), None)
         tired = (until for name, (until, _) in self._waiting.items() if name not in self._rooms)
         return min(tired, default=None) if first is None else min((first, *tired))
 
     def begins(self, room: str) -> None:
-        """Its prompt is being computed."""
+        """Note that its prompt is being computed."""
         self._rooms.add(room)
 
     def keep(self, thing: T, now: float, room: str = "") -> tuple[str, W | None]:
-        """Its name, and who waits for it: then it is his, and not kept."""
+        """Keep a prompt; returns its name, and who waits for it: then it is his, and not kept."""
         self._last += 1
         name = room or f"{self._last:x}"
         self._rooms.discard(room)
@@ -135,7 +135,10 @@ class Kept(Generic[T, W]):
         return name, None if waiting is None else waiting[1]
 
     def come(self, name: str, who: W, now: float) -> T | None:
-        """Somebody comes for it. Not kept any more, it is his; None: he waits. `StreamIncomplete`: it is not here."""
+        """Let somebody come for it. Not kept any more, it is his; None: he waits.
+
+        `StreamIncomplete`: it is not here.
+        """
         thing = self._things.pop(name, None)
         if thing is not None:
             return thing[1]
@@ -145,12 +148,12 @@ class Kept(Generic[T, W]):
         return None
 
     def leaves(self, name: str, who: W) -> None:
-        """He waits no longer."""
+        """Forget somebody who waits no longer."""
         if name in self._waiting and self._waiting[name][1] is who:
             del self._waiting[name]
 
     def ends(self, room: str) -> W | None:
-        """It won't be computed; who waited for it. Fine where it was computed already."""
+        """Forget what won't be computed; returns who waited for it. Fine where it was computed already."""
         if room not in self._rooms:
             return None
         self._rooms.remove(room)
@@ -158,13 +161,13 @@ class Kept(Generic[T, W]):
         return None if waiting is None else waiting[1]
 
     def everybody(self) -> list[W]:
-        """Who waits, and does not any more."""
+        """Return who waits, and does not any more."""
         waiting = [who for _, who in self._waiting.values()]
         self._waiting.clear()
         return waiting
 
     def expired(self, now: float) -> tuple[list[T], list[W]]:
-        """Things and people whose time is over; nobody keeps or expects them any more."""
+        """Return prompts and people whose time is over; nobody keeps or expects them any more."""
         late = [name for name, (until, _) in self._things.items() if until <= now]
         tired = [name for name, (until, _) in self._waiting.items() if until <= now and name not in self._rooms]
         return [self._things.pop(name)[1] for name in late], [self._waiting.pop(name)[1] for name in tired]

@@ -45,7 +45,7 @@ class Giver:
         self.bytes_per_token = 0
 
     def __len__(self) -> int:
-        """Prompts that are kept, or on their way."""
+        """Count prompts that are kept, or on their way."""
         return len(self._kept) + len(self._giving)
 
     async def all_taken(self) -> None:
@@ -55,11 +55,11 @@ class Giver:
             await self._empty.wait()
 
     def begins(self, room: int) -> None:
-        """A prompt of that room is being computed."""
+        """Note that a prompt of that room is being computed."""
         self._kept.begins(room_name(room))
 
     def ends(self, room: int) -> None:
-        """It isn't any more; fine where it was computed."""
+        """Note that it isn't any more; fine where it was computed."""
         stream = self._kept.ends(room_name(room))
         if stream is not None:
             stream.fail(StreamIncomplete("the prompt is not computed: its request ended"))
@@ -79,7 +79,7 @@ class Giver:
         return {DISAGGREGATED_PARAMS: {PARAMS: msgspec.to_builtins(made)}}
 
     def give(self, name: str, stream: Stream) -> Abort:
-        """Somebody comes for a prompt; raises `StreamIncomplete` where it isn't here."""
+        """Give a prompt to somebody who comes for it; raises `StreamIncomplete` where it isn't here."""
         prompt = self._kept.come(name, stream, time.monotonic())
         if prompt is None:
             self._arm()
@@ -98,7 +98,7 @@ class Giver:
         self._giving.clear()
 
     def forget(self) -> None:
-        """The same, and let go of what is kept."""
+        """Do the same, and let go of what is kept."""
         self.stop()
         for prompt in [*self._kept.expired(math.inf)[0]]:
             self._let_go(prompt)
@@ -119,7 +119,7 @@ class Giver:
         stream.finish()
 
     def _left(self, name: str, stream: Stream) -> None:
-        """Who came doesn't want it any more; nobody else will come."""
+        """Forget who came and doesn't want it any more; nobody else will come."""
         self._kept.leaves(name, stream)
         if stream in self._giving:
             timer, prompt = self._giving.pop(stream)
@@ -162,7 +162,7 @@ class Taker:
         self._coming: dict[MockRequest, Abort] = {}
 
     def __len__(self) -> int:
-        """Requests whose prompts are on their way."""
+        """Count requests whose prompts are on their way."""
         return len(self._coming)
 
     def take(self, request: MockRequest, wanted: PreprocessedRequest, rank: MockRank) -> None:
@@ -177,16 +177,16 @@ class Taker:
         rank.coming += 1
 
     def abort(self, request: MockRequest, rank: MockRank) -> None:
-        """Nobody wants it any more; fine where its prompt is here."""
+        """Give up a prompt that nobody wants any more; fine where it is here."""
         if (give_up := self.done(request, rank)) is not None:
             give_up()
 
     def done(self, request: MockRequest, rank: MockRank) -> Abort | None:
-        """It is not on its way any more."""
-        found = self._coming.pop(request, None)
-        if found is not None:
+        """Note that it is not on its way any more; returns how to give it up."""
+        give_up = self._coming.pop(request, None)
+        if give_up is not None:
             rank.coming -= 1
-        return found
+        return give_up
 
     def stop(self) -> None:
         """Fail all of them."""
@@ -223,7 +223,7 @@ class _Waiting:
         self._fail(error.message)
 
     def _fail(self, why: str) -> None:
-        """To the client of this engine nothing is lost but an attempt."""
+        """Fail the attempt; the client loses nothing else, since another attempt follows."""
         give_up = self._taker.done(self._request, self._rank)
         if give_up is not None:
             give_up()
@@ -231,7 +231,7 @@ class _Waiting:
 
 
 def _source(wanted: PreprocessedRequest) -> tuple[str, str]:
-    """Where a prompt is, and under which name; raises `InvalidArgument` where that can't be read."""
+    """Return where a prompt is, and under which name; raises `InvalidArgument` where that can't be read."""
     if wanted.bootstrap_info is not None:
         return wanted.bootstrap_info.bootstrap_host, room_name(wanted.bootstrap_info.bootstrap_room)
     assert wanted.prefill_result is not None

@@ -53,7 +53,7 @@ class MockRank:
 
     @property
     def burden(self) -> tuple[int, int]:
-        """How busy it is, to be compared."""
+        """Return how busy it is, to be compared."""
         requests, blocks = self.scheduler.burden
         return requests + self.coming, blocks
 
@@ -74,7 +74,7 @@ class MockRank:
         self._wake.set()  # somebody may have waited for the room
 
     def forget(self, error: Exception) -> None:
-        """All requests here fail with `error`, and nothing is cached any more."""
+        """Fail all requests here with `error`, and forget all that is cached."""
         for request in self.scheduler.owners():
             if request.sequence is not None:
                 self.scheduler.remove(request.sequence)
@@ -110,7 +110,7 @@ class MockRank:
             self.on_kv(changes._replace(dp_rank=self.number) if self.number else changes)
 
     def _push(self, output: Output[MockRequest]) -> None:
-        """One token on its way, and the end of the answer where it was the last."""
+        """Send one token on its way, and the end of the answer where it was the last."""
         request = output.sequence.owner
         if request.silent:
             request.silent = False

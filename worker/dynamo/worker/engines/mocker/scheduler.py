@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the simulated engine can hold and do at once."""
+    """Limits of the simulated engine: what it can hold and do at once."""
 
     num_gpu_blocks: int = 16384
     block_size: int = 64
@@ -37,7 +37,7 @@ class Limits:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence that can ever be admitted."""
+        """Count the tokens of the longest sequence that can ever be admitted."""
         return int(self.admissible_blocks) * self.block_size - 1
 
 
@@ -88,7 +88,7 @@ class BlockPool:
 
     @property
     def used(self) -> int:
-        """Blocks that running sequences hold."""
+        """Count the blocks that running sequences hold."""
         return len(self._active) + self._nameless
 
     @property
@@ -97,16 +97,16 @@ class BlockPool:
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but that could be hit."""
+        """Count the blocks that nobody holds but that could be hit."""
         return len(self._inactive)
 
     def names(self) -> Iterator[int]:
-        """All blocks that could be hit, held or not."""
+        """Yield the hashes of all blocks that could be hit, held or not."""
         yield from self._active
         yield from self._inactive
 
     def match(self, names: Iterable[int]) -> int:
-        """How many leading blocks are here."""
+        """Count how many leading blocks are here."""
         count = 0
         for name in names:
             if name not in self._active and name not in self._inactive:
@@ -130,7 +130,7 @@ class BlockPool:
         return True
 
     def promote(self, name: int) -> None:
-        """A nameless block is whole now: it gets its name; one that exists already is shared."""
+        """Give a nameless block that is whole now its name; one that exists already is shared."""
         self._nameless -= 1
         if name in self._active:
             self._active[name] += 1
@@ -155,12 +155,12 @@ class BlockPool:
                 self._inactive[name] = None
 
     def forget(self) -> None:
-        """Nothing that nobody holds is cached any more."""
+        """Forget all that is cached and that nobody holds."""
         while self._inactive:
             self._evict()
 
     def take_changes(self) -> KvStep | None:
-        """What has come and gone since this was called last; None for nothing. No name is in both."""
+        """Return what has come and gone since this was called last; None for nothing. No hash is in both."""
         if not self._stored and not self._removed:
             return None
         step = KvStep(list(self._stored), list(self._removed))
@@ -198,21 +198,21 @@ class Scheduler(Generic[T]):
 
     @property
     def held(self) -> int:
-        """Sequences that are over and whose blocks are kept."""
+        """Count sequences that are over and whose blocks are kept."""
         return len(self._held)
 
     @property
     def burden(self) -> tuple[int, int]:
-        """How busy it is, to be compared: requests, then blocks that they hold."""
+        """Return how busy it is, to be compared: requests, then blocks that they hold."""
         return len(self._running) + len(self._waiting), self.pool.used
 
     def owners(self) -> list[T]:
-        """Everybody's owner, running and waiting."""
+        """Return the owners of all sequences, running and waiting."""
         return [s.owner for s in (*self._running, *self._waiting)]
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence that can ever be admitted."""
+        """Count the tokens of the longest sequence that can ever be admitted."""
         return self.limits.longest
 
     def add(self, owner: T, token_ids: list[int]) -> Sequence[T]:
@@ -220,7 +220,10 @@ class Scheduler(Generic[T]):
         return self.add_named(owner, *self.cut(token_ids))
 
     def cut(self, token_ids: list[int]) -> tuple[list[int], list[int]]:
-        """Names of a prompt's whole blocks, and the rest of it; raises `ValueError` for what isn't a token id."""
+        """Return the hashes of a prompt's whole blocks, and the rest of it.
+
+        Raises `ValueError` for what isn't a token id.
+        """
         size = self.limits.block_size
         names = sequence_hashes(block_hashes(token_ids, size))
         return names, token_ids[len(names) * size :]
@@ -232,14 +235,14 @@ class Scheduler(Generic[T]):
         return sequence
 
     def remove(self, sequence: Sequence[T]) -> None:
-        """A request is over (ended or aborted); its blocks are free at once."""
+        """Remove a request that is over (ended or aborted); its blocks are free at once."""
         if sequence.running:
             self._let_go(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
     def hold(self, sequence: Sequence[T]) -> None:
-        """A running request is over, but its blocks stay until `release`."""
+        """End a running request, but keep its blocks until `release`."""
         del self._running[sequence]
         sequence.running = False
         self._held[sequence] = None
@@ -267,7 +270,7 @@ class Scheduler(Generic[T]):
         return Plan(spent, producing, decoding)
 
     def advance(self, sequence: Sequence[T], token: int) -> None:
-        """`sequence` got `token`; where no block is left for it, somebody is preempted, itself if need be."""
+        """Append `token` to `sequence`; where no block is left for it, somebody is preempted, itself if need be."""
         tail = sequence.tail
         if not tail:
             while sequence.running and not self.pool.take_nameless():
@@ -280,7 +283,7 @@ class Scheduler(Generic[T]):
             self._seal(sequence)
 
     def _seal(self, sequence: Sequence[T]) -> None:
-        """The block being filled is whole."""
+        """Seal the block being filled, which is whole."""
         last = sequence.names[-1] if sequence.names else None
         sequence.names += sequence_hashes(block_hashes(sequence.tail, self.limits.block_size), last)
         sequence.tail.clear()
@@ -288,7 +291,7 @@ class Scheduler(Generic[T]):
             self._name(sequence, sequence.computed)
 
     def _name(self, sequence: Sequence[T], computed: int) -> None:
-        """What has been computed can be hit by others from now on."""
+        """Publish what has been computed: others can hit it from now on."""
         if not self.limits.enable_prefix_caching:
             return
         whole = min(computed // self.limits.block_size, len(sequence.names))
@@ -309,13 +312,13 @@ class Scheduler(Generic[T]):
         return whole or not (spent or self._running)
 
     def _cached(self, sequence: Sequence[T]) -> int:
-        """Tokens that need no computing; the last one does, unless all of it came from elsewhere."""
+        """Count tokens that need no computing; the last one does, unless all of it came from elsewhere."""
         if sequence.arrived:
             return sequence.length
         return min(self._hits(sequence) * self.limits.block_size, sequence.length - 1)
 
     def _hits(self, sequence: Sequence[T]) -> int:
-        """Blocks of its beginning that are in the cache."""
+        """Count blocks of its beginning that are in the cache."""
         return self.pool.match(sequence.names) if self.limits.enable_prefix_caching else 0
 
     def _admit(self, sequence: Sequence[T]) -> None:
@@ -330,7 +333,7 @@ class Scheduler(Generic[T]):
 
     @staticmethod
     def _nameless(sequence: Sequence[T]) -> int:
-        """Blocks that it holds, or is about to, and that have no name."""
+        """Count blocks that it holds, or is about to, and that have no hash."""
         return len(sequence.names) - sequence.named + bool(sequence.tail)
 
     def _compute(self, sequence: Sequence[T], budget: int, producing: list[Sequence[T]]) -> int:

@@ -22,7 +22,7 @@ class Timing(NamedTuple):
     decode_speedup_ratio: float = 1.0
 
     def step_seconds(self, prefill_tokens: int, kv_usage: float, decoding: bool) -> float:
-        """Seconds of one step: `prefill_tokens` computed anew, then one token of each running sequence.
+        """Return the seconds of one step: `prefill_tokens` computed anew, then one token of each running sequence.
 
         `kv_usage` is the share of KV blocks in use, 0 to 1.
         """
@@ -35,12 +35,12 @@ class Timing(NamedTuple):
 
 
 def prefill_ms(tokens: int) -> float:
-    """Milliseconds to compute the KV of `tokens` tokens (0: nothing to do)."""
+    """Return the milliseconds that the KV of `tokens` tokens takes to compute (0: nothing to do)."""
     return 0.0 if tokens == 0 else 4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142
 
 
 def decode_ms(kv_usage: float) -> float:
-    """Milliseconds of one decode step with this share of the KV cache in use."""
+    """Return the milliseconds of one decode step with this share of the KV cache in use."""
     p = min(1.0, kv_usage)
     return max(1.0, -25.74 * p * p + 54.01 * p + 5.74)
 
@@ -53,17 +53,17 @@ class TokenSource(Protocol):
 
     @property
     def sure(self) -> int:
-        """How many more tokens can be taken before one of them may be the last."""
+        """Return how many more tokens can be taken before one of them may be the last."""
 
     def take(self) -> int:
-        """The next token."""
+        """Take the next token."""
 
     def take_many(self, count: int) -> list[int]:
-        """The next `count` tokens, of which there are at most `sure`."""
+        """Take the next `count` tokens, of which there are at most `sure`."""
 
 
 class Reasoning(NamedTuple):
-    """The original's `reasoning`: answers begin with thinking, marked by two tokens."""
+    """NVIDIA Dynamo's `reasoning`: answers begin with thinking, marked by two tokens."""
 
     start_thinking_token_id: int
     end_thinking_token_id: int
@@ -71,7 +71,7 @@ class Reasoning(NamedTuple):
     """Share of the answer that is thinking, with both marks."""
 
     def marks(self, wanted: int) -> dict[int, int]:
-        """Which token stands where in an answer of `wanted`; nothing where both don't fit."""
+        """Return which token stands where in an answer of `wanted`; nothing where both don't fit."""
         thinking = min(wanted, int(self.thinking_ratio * wanted))
         if thinking < 2:
             return {}
@@ -87,7 +87,7 @@ class TextAnswer:
         self, text: list[int], position: int, wanted: int, *, floor: int = 0,
         stops: Mapping[int, str] | None = None, marks: Mapping[int, int] | None = None, at: int = 0,
     ) -> None:  # fmt: skip
-        """`at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
+        """Begin at `at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
         self._text, self._position, self._wanted, self._floor = text, position, wanted, floor
         self._stops, self._marks = stops or {}, marks or {}
         self._at = at
@@ -164,8 +164,8 @@ class Stepper(Generic[T]):
         return Step(plan, self._timing.step_seconds(plan.prefill_tokens, usage, plan.decoding))
 
     def end(self, step: Step[T]) -> list[Output[T]]:
-        """The tokens of a step whose time has passed, of the sequences that are still there."""
-        found = []
+        """Return the tokens of a step whose time has passed, of the sequences that are still there."""
+        outputs = []
         for sequence in step.plan.producing:
             if not sequence.running:
                 continue  # removed, or preempted by one before it in this very step
@@ -175,11 +175,11 @@ class Stepper(Generic[T]):
                 self._over(sequence)
             else:
                 self.scheduler.advance(sequence, token)
-            found.append(Output(sequence, token, answer.over))
-        return found
+            outputs.append(Output(sequence, token, answer.over))
+        return outputs
 
     def quiet(self, step: Step[T]) -> int:
-        """How many steps like this one can be skipped before one in which something happens; nobody may come."""
+        """Return how many steps like this one can be skipped before one in which something happens; nobody may come."""
         producing = step.plan.producing
         if step.plan.prefill_tokens or len(producing) != self.scheduler.running:
             return 0

@@ -11,7 +11,10 @@ from dynamo.llm.processing.embeddings import check_dimensions, normalised, packe
 
 
 def made_up(token_ids: Sequence[int], own: int, dimensions: int | None = None) -> bytes:
-    """The vector of these tokens, of `own` numbers, or cut to `dimensions`; `InvalidArgument` where those are more."""
+    """Return the vector of these tokens, of `own` numbers, or cut to `dimensions`.
+
+    `InvalidArgument` where those are more.
+    """
     check_dimensions(dimensions, own, cut=True)
     drawn = array("i")
     drawn.frombytes(hashlib.shake_128(_little(array("I", token_ids)).tobytes()).digest(own * drawn.itemsize))
@@ -19,7 +22,7 @@ def made_up(token_ids: Sequence[int], own: int, dimensions: int | None = None) -
 
 
 def _little(numbers: array[int]) -> array[int]:
-    """The same vectors on every machine."""
+    """Return the vector's numbers, the same on every machine."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

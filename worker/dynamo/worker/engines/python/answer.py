@@ -30,7 +30,10 @@ class FileResponse:
         self, file: UserFile, request: PreprocessedRequest | TextRequest, sink: Sink,
         end_process: Callable[[SystemExit], None],
     ) -> None:  # fmt: skip
-        """`end_process`: what to do where the file calls `sys.exit`. `InvalidArgument`: the request can't be meant."""
+        """Begin an answer; `end_process` is what to do where the file calls `sys.exit`.
+
+        `InvalidArgument`: the request can't be meant.
+        """
         self._file, self._sink, self._end_process = file, sink, end_process
         self._limits: Limits
         if isinstance(request, TextRequest):
@@ -44,7 +47,7 @@ class FileResponse:
         self._extras: dict[str, Any] = {}
 
     def close(self) -> bool:
-        """Nothing more goes to the sink; whether something could have."""
+        """Send nothing more to the sink; tells whether something could have gone there."""
         was, self._open = self._open, False
         return was
 
@@ -53,7 +56,7 @@ class FileResponse:
             self._sink.fail(error)
 
     def unwilling(self) -> str:
-        """That it goes on although it was told to end, and where."""
+        """Say that it goes on although it was told to end, and where."""
         line = self._line()
         where = self._file.home.file.name if line is None else f"{self._file.home.file.name}:{line}"
         return f"{where}: generate still runs; let CancelledError pass, and yield nothing in 'finally'"
@@ -113,7 +116,7 @@ class FileResponse:
         return complete  # where the file itself has said the end, usage may follow
 
     def _end(self) -> None:
-        """The file has no more."""
+        """End: the file has no more."""
         if not self._open:
             return
         if self._finish is None and (rest := self._limits.rest()):

@@ -73,7 +73,10 @@ class Python:
         await patiently(self._initialized(initialize), lambda: waiting)
 
     async def _initialized(self, initialize: Callable[..., Any]) -> None:
-        """In a task of its own, where all that it raises must be caught: `sys.exit` would end the loop."""
+        """Run `initialize` in a task of its own, where all that it raises must be caught.
+
+        `sys.exit` would end the loop.
+        """
         arguments = (self._arguments,) if takes_arguments(initialize) else ()
         try:
             if asyncio.iscoroutinefunction(initialize):

@@ -21,10 +21,10 @@ class Limits(Protocol):
     """Decide how much of a file's output belongs to the answer."""
 
     def cut(self, piece: Piece) -> tuple[Piece, bool]:
-        """The part of a piece that is wanted, and whether the answer is complete with it."""
+        """Return the part of a piece that is wanted, and whether the answer is complete with it."""
 
     def rest(self) -> Any:
-        """What is still to be sent where the file has ended by itself; empty mostly."""
+        """Return what is still to be sent where the file has ended by itself; empty mostly."""
 
 
 class TokenLimits:
@@ -67,7 +67,7 @@ class TextLimits:
     def __init__(self, request: TextRequest) -> None:
         stop = request.body.get("stop")
         stops = [stop] if isinstance(stop, str) else stop or []
-        if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
+        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
             raise InvalidArgument(f"stop must be a string or a list of strings, got {stop!r}")
         wanted = bool(request.body.get("include_stop_str_in_output"))
         self._matcher = StopMatcher(stops, wanted) if any(stops) else None
@@ -88,7 +88,7 @@ class TextLimits:
 
 
 def wanted_nothing(request: PreprocessedRequest | TextRequest) -> bool:
-    """Whether the client asks for no token at all."""
+    """Tell whether the client asks for no token at all."""
     if isinstance(request, PreprocessedRequest):
         return request.stop_conditions.max_tokens == 0
     return any(request.body.get(name) == 0 for name in ("max_completion_tokens", "max_tokens"))

@@ -49,7 +49,7 @@ class UserFile:
     replaced: Replaced
 
     def open(self, request: Any, context: Context) -> AsyncIterator[Any]:
-        """The answer to one request, not begun; `Mistake` where it is nothing that can be iterated."""
+        """Open the answer to one request, not begun; `Mistake` where it is nothing that can be iterated."""
         output = call(self.generate, self.wants, request, context)
         if isinstance(output, AsyncIterator):
             return output
@@ -59,7 +59,7 @@ class UserFile:
 
 
 class Replaced:
-    """What a script owns in its process; `restore` gives it back to ours."""
+    """State that a script owns in its process; `restore` gives it back to ours."""
 
     def __init__(self, module: ModuleType, argv: Sequence[str], folder: str) -> None:
         self._main, self._argv, self._folder = sys.modules.get("__main__"), sys.argv, folder
@@ -134,7 +134,7 @@ def _generate(module: ModuleType, home: Home) -> Callable[..., Any]:
 
 
 def generate_problem(function: object) -> str:
-    """What is wrong with what a file calls `generate`; empty where it can be called for each request."""
+    """Say what is wrong with what a file calls `generate`; empty where it can be called for each request."""
     if not callable(function):
         return f"generate is {kind_of(function)}: {_FORM}"
     if isinstance(function, type):
@@ -152,7 +152,7 @@ def generate_problem(function: object) -> str:
 
 
 def _inner(function: Any) -> Any:
-    """The function behind decorators, partials and callable objects."""
+    """Return the function behind decorators, partials and callable objects."""
     function = inspect.unwrap(function)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)
@@ -174,13 +174,16 @@ def _signature_problem(function: Callable[..., Any]) -> str:
     return ""
 
 
-def wanted(found: Callable[..., Any]) -> Wants:
-    """How it takes its context. `*args` alone takes the request: a file that was written for that stays as it is."""
-    return wanted_context(found, starred=False)
+def wanted(function: Callable[..., Any]) -> Wants:
+    """Return how a function takes its context.
+
+    `*args` alone takes the request: a file that was written for that stays as it is.
+    """
+    return wanted_context(function, starred=False)
 
 
-def _defined(found: Any, home: Home) -> str:
-    code = getattr(_inner(found), "__code__", None) if callable(found) else None
+def _defined(function: Any, home: Home) -> str:
+    code = getattr(_inner(function), "__code__", None) if callable(function) else None
     if code is None or not home.owns(code.co_filename):
         return home.file.name
     return str(home.at(code.co_filename, code.co_firstlineno))
@@ -207,7 +210,7 @@ def _routes(module: ModuleType, home: Home) -> dict[str, Callable[..., Any]]:
 
 
 def takes_arguments(initialize: Callable[..., Any]) -> bool:
-    """Whether `initialize` wants the arguments; NVIDIA Dynamo passes them."""
+    """Tell whether `initialize` wants the arguments; NVIDIA Dynamo passes them."""
     try:
         return bool(inspect.signature(initialize).parameters)
     except (TypeError, ValueError):
@@ -218,8 +221,11 @@ _FLAG: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 def file_arguments(settings: WorkerSettings, model_path: str) -> list[str]:
-    """What stands behind the file's name in its `sys.argv`: what was said of the model, as NVIDIA Dynamo passes it on,
-    then the file's own words, then those of `--engine-args`."""
+    """Return what stands behind the file's name in its `sys.argv`.
+
+    What was said of the model, as NVIDIA Dynamo passes it on, then the file's own words, then those of
+    `--engine-args`.
+    """
     plain = {
         "--model-path": model_path,
         "--model-name": settings.model_name,
@@ -230,7 +236,7 @@ def file_arguments(settings: WorkerSettings, model_path: str) -> list[str]:
 
 
 def _flags(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """`{"n": 1, "yes": true, "tags": ["a", "b"]}` as `-n 1 --yes --tags a b`."""
+    """Yield `{"n": 1, "yes": true, "tags": ["a", "b"]}` as `-n 1 --yes --tags a b`."""
     for name, value in arguments.items():
         if not _FLAG.fullmatch(name):
             raise InvalidArgument(f"--engine-args: {name!r} can't be made a flag of the file: give it letters and '-'")
@@ -274,7 +280,7 @@ class InThread:
 
 
 async def patiently(work: Awaitable[T], still: Callable[[], str]) -> T:
-    """The result of `work`; says every `EVERY` seconds that it is not there yet."""
+    """Return the result of `work`; says every `EVERY` seconds that it is not there yet."""
     task, waited = asyncio.ensure_future(work), 0.0
     try:
         while not (await asyncio.wait([task], timeout=EVERY))[0]:

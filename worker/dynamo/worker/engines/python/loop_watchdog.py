@@ -23,7 +23,7 @@ _EVERY: Final = 0.25
 
 
 class Signs:
-    """When a standstill is told: at the limit, and then each time that it has lasted ten times as long. Pure."""
+    """Signs of a standstill, told at the limit, and then each time that it has lasted ten times as long. Pure."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -34,19 +34,19 @@ class Signs:
 
     @property
     def waiting(self) -> bool:
-        """The loop was asked and has not answered."""
+        """Tell whether the loop was asked and has not answered."""
         return self._asked is not None
 
     def ask(self, now: float) -> None:
         self._asked, self._next, self.told = now, self._limit, False
 
     def answer(self, now: float) -> float | None:
-        """It lives; how long it stood still, where that was told."""
+        """Note that it lives; returns how long it stood still, where that was said."""
         asked, self._asked = self._asked, None
         return now - asked if asked is not None and self.told else None
 
     def due(self, now: float) -> float | None:
-        """How long it has stood still, where that is to be told now."""
+        """Return how long it has stood still, where that is to be told now."""
         if self._asked is None or (stood := now - self._asked) < self._next:
             return None
         self._next *= 10
@@ -96,7 +96,7 @@ class StandstillWatch:
 
 
 def held(place: CodeLine, seconds: float) -> str:
-    """The sentence for a line that blocks."""
+    """Say which line blocks."""
     code = f" ({place.code})" if place.code else ""
     return (
         f"{place} has held the event loop for {seconds:.1f} s{code}: no other request goes on meanwhile; "

@@ -41,7 +41,7 @@ class Home:
         self._folder = file.parent
 
     def owns(self, filename: str, module: str = "") -> bool:
-        """Whether code of that file is the user's."""
+        """Tell whether code of that file is the user's."""
         path = Path(filename)
         if path == self.file:
             return True
@@ -50,20 +50,20 @@ class Home:
         return not any(part in _INSTALLED for part in path.parts)
 
     def place(self, frame: FrameType, line: int) -> CodeLine | None:
-        """Where a frame stands; None for a frame that is not the user's."""
+        """Return where a frame stands; None for a frame that is not the user's."""
         filename = frame.f_code.co_filename
         if not self.owns(filename, str(frame.f_globals.get("__name__", ""))):
             return None
         return self.at(filename, line, frame.f_code.co_name)
 
     def at(self, filename: str, line: int, function: str = "<module>") -> CodeLine:
-        """A line of one of the user's files."""
+        """Return a line of one of the user's files."""
         path = Path(filename)
         shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
         return CodeLine(str(shown), line, function, linecache.getline(filename, line).strip())
 
     def innermost(self, frame: FrameType | None) -> CodeLine | None:
-        """The user's line that a stack is in, or that called what it is in."""
+        """Return the user's line that a stack is in, or that called what it is in."""
         while frame is not None:
             if (place := self.place(frame, frame.f_lineno)) is not None:
                 return place
@@ -71,16 +71,16 @@ class Home:
         return None
 
     def raised(self, trace: TracebackType | None) -> CodeLine | None:
-        """The innermost of the user's lines that an exception came through."""
-        found = None
+        """Return the innermost of the user's lines that an exception came through."""
+        line = None
         while trace is not None:
-            found = self.place(trace.tb_frame, trace.tb_lineno) or found
+            line = self.place(trace.tb_frame, trace.tb_lineno) or line
             trace = trace.tb_next
-        return found
+        return line
 
 
 def explained(error: BaseException, home: Home) -> str:
-    """One line: where in the user's file, what, and the code that did it."""
+    """Say in one line where in the user's file it was, what, and the code that did it."""
     if isinstance(error, Mistake):
         return str(error)
     what = _what(error)
@@ -106,7 +106,7 @@ def _what(error: BaseException) -> str:
 
 
 def users_traceback(error: BaseException, home: Home) -> str:
-    """The traceback from the user's first frame on, for who asks with -v."""
+    """Return the traceback from the user's first frame on, for those who ask with -v."""
     trace = error.__traceback__
     while trace is not None and home.place(trace.tb_frame, trace.tb_lineno) is None:
         trace = trace.tb_next

@@ -27,7 +27,7 @@ _MODES: Final = {"prefill": "prefill", "decode": "decode"}
 
 
 def arguments(settings: WorkerSettings, model_path: str, model_name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What SGLang is told on this node, by its own names with underscores: ours, then the user's.
+    """Return what SGLang is given on this node, by its own names with underscores: ours, then the user's.
 
     Raises `InvalidArgument` for a name of the user's that one of our flags stands for.
     """
@@ -57,14 +57,17 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def argv(made: Mapping[str, Any]) -> list[str]:
-    """The words for `python -m sglang.launch_server`; null and false are SGLang's defaults for flags, and left out."""
+    """Return the words for `python -m sglang.launch_server`.
+
+    Null and false are SGLang's defaults for flags, and left out.
+    """
     words: list[str] = []
     for name, value in made.items():
         if value is None or value is False:
             continue
         words.append("--" + name.replace("_", "-"))
         if isinstance(value, list | tuple):
-            words += [_word(one) for one in value]
+            words += [_word(item) for item in value]
         elif value is not True:
             words.append(_word(value))
     return words
@@ -75,7 +78,7 @@ def _word(value: Any) -> str:
 
 
 def kv_events(port: int, replay_port: int) -> str:
-    """Its `--kv-events-config` for events that only this machine hears; ranks take the ports after these."""
+    """Return its `--kv-events-config` for events that only this machine hears; ranks take the ports after these."""
     return json.dumps({
         "publisher": "zmq", "bind": True, "endpoint": f"tcp://127.0.0.1:{port}",
         "replay_endpoint": f"tcp://127.0.0.1:{replay_port}", "topic": "",

@@ -66,7 +66,10 @@ class _Home:
         self._ready: Future[None] = Future()
 
     async def start(self) -> None:
-        """Returns when the model is loaded; raises `InvalidArgument` where an argument or the package is none."""
+        """Load the model, and return when that is done.
+
+        Raises `InvalidArgument` where an argument or the package is none.
+        """
         server_args = await asyncio.to_thread(read_arguments, argv(self._made))
         self._server_args = server_args
         self._thread.start()
@@ -97,7 +100,7 @@ class _Home:
             self.engine.shutdown()
 
     async def stop(self) -> None:
-        """May be called before `start`, and twice."""
+        """Stop; may be called before `start`, and twice."""
         self._stopped = True
         if self.engine is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed
@@ -163,7 +166,10 @@ class SgLang:
             self._events.on_kv(listener)
 
     def metrics(self) -> Iterable[Metric]:
-        """SGLang's own, where `enable-metrics` is among its arguments; its processes leave them in a folder."""
+        """Return SGLang's own metrics, where `enable-metrics` is among its arguments.
+
+        Its processes leave them in a folder.
+        """
         folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if not folder or not self._made.get("enable_metrics"):
             return ()
@@ -233,7 +239,7 @@ class SgLang:
     async def _embed(self, job: SgLangRequest, request: EmbeddingRequest) -> None:
         if job.wanted:
             manager = self._home.engine.tokenizer_manager
-            await embed(manager, request, job, lambda *one: self._loop.tell(self._open.push, job, *one))
+            await embed(manager, request, job, lambda *output: self._loop.tell(self._open.push, job, *output))
             self._loop.tell(self._open.finish, job)
 
     async def _answer(self, job: SgLangRequest, request: PreprocessedRequest, steps: list[GenerationPhase]) -> None:
@@ -295,7 +301,7 @@ class SgLangNode:
 
 
 def read_arguments(words: list[str]) -> Any:
-    """SGLang's own `ServerArgs` of a command line; raises `InvalidArgument` in its parser's words."""
+    """Read a command line into SGLang's own `ServerArgs`; raises `InvalidArgument` in its parser's words."""
     try:
         from sglang.srt.server_args import ServerArgs
     except Exception as error:  # packages for GPUs fail in many ways where there is none
@@ -316,7 +322,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _folder(model: LocalModel) -> str:
-    """The model's, where SGLang is there to load it: said before a node waits for the others of its group."""
+    """Return the model's folder, where SGLang is there to load it.
+
+    Said before a node waits for the others of its group.
+    """
     if importlib.util.find_spec("sglang") is None:
         raise InvalidArgument(f"engine sglang is not installed: {INSTALL}")
     if model.path is None or not model.path.is_dir():
@@ -325,7 +334,7 @@ def _folder(model: LocalModel) -> str:
 
 
 def _event_ports(made: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Where the events of all ranks and their replays can be published; None where there are none to read.
+    """Return where the events of all ranks and their replays can be published; None where there are none to read.
 
     Ranks on other nodes would publish there, where nobody listens; and what the user configures is the user's.
     """
@@ -350,7 +359,7 @@ def _free(port: int) -> bool:
 
 
 def _on_quit(loop: asyncio.AbstractEventLoop, death: asyncio.Future[BaseException]) -> None:
-    """Its processes send SIGQUIT when they fail, which would end this one without a word."""
+    """Say why: its processes send SIGQUIT when they fail, which would end this one without a word."""
     loop.add_signal_handler(signal.SIGQUIT, _set, death, EngineError("a process of SGLang failed; its log says why"))
 
 

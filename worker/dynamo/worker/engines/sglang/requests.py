@@ -59,7 +59,7 @@ class GenerationPhase(NamedTuple):
 
 
 def phases(request: PreprocessedRequest, room: int) -> list[GenerationPhase]:
-    """How a request is cut; `room` is what the context leaves for the answer, in tokens."""
+    """Return how a request is cut; `room` is what the context leaves for the answer, in tokens."""
     conditions = request.stop_conditions
     wanted = left(request, room)
     floor = min(conditions.min_tokens or 0, wanted)
@@ -70,7 +70,7 @@ def phases(request: PreprocessedRequest, room: int) -> list[GenerationPhase]:
 
 
 def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: GenerationPhase, name: str) -> dict[str, Any]:
-    """The arguments of `Engine.async_generate`; raises `InvalidArgument` for what takes a tokenizer."""
+    """Return the arguments of `Engine.async_generate`; raises `InvalidArgument` for what takes a tokenizer."""
     options, wants = request.sampling_options, request.output_options
     if options.guided_decoding:
         raise InvalidArgument("guided decoding needs SGLang's own tokenizer, which is off here: use another engine")
@@ -99,7 +99,7 @@ def generate(request: PreprocessedRequest, tokens: Sequence[int], phase: Generat
 
 
 class Said(NamedTuple):
-    """What one output of SGLang's means."""
+    """Meaning of one output of SGLang's."""
 
     piece: EngineOutput
     over: bool
@@ -117,7 +117,7 @@ class OutputReader:
         """Produced so far."""
 
     def read(self, output: Mapping[str, Any], *, last: bool) -> Said:
-        """One output of the stream; `last`: of the last phase. Raises what the engine says went wrong."""
+        """Read one output of the stream; `last`: of the last phase. Raises what the engine says went wrong."""
         about = output["meta_info"]
         reason = about.get("finish_reason")
         if reason is not None and reason.get("type") == "abort":
@@ -138,7 +138,7 @@ class OutputReader:
         return token in self._ends and len(self.tokens) + position > self._floor
 
     def _cut(self, ids: list[int]) -> int:
-        """How many of them there are up to the first that ends the answer."""
+        """Count the tokens up to the first that ends the answer."""
         return next((at for at, token in enumerate(ids, 1) if self._is_end(token, at)), len(ids))
 
     def _extras(self, about: Mapping[str, Any], ids: list[int]) -> dict[str, Any]:
@@ -148,12 +148,12 @@ class OutputReader:
             self._told = True
             extras[CACHED_TOKENS] = int(about.get("cached_tokens") or 0)
             if wants.prompt_logprobs is not None and (prompt_logprobs := about.get("input_token_logprobs")):
-                extras[PROMPT_LOGPROBS] = [_number(one[0]) for one in prompt_logprobs]
+                extras[PROMPT_LOGPROBS] = [_number(entry[0]) for entry in prompt_logprobs]
         if wants.logprobs is not None and ids:
-            extras[LOG_PROBS] = [_number(one[0]) for one in about["output_token_logprobs"][: len(ids)]]
+            extras[LOG_PROBS] = [_number(entry[0]) for entry in about["output_token_logprobs"][: len(ids)]]
             if wants.logprobs:
                 tops = about["output_top_logprobs"][: len(ids)]
-                extras[TOP_LOGPROBS] = [[[one[1], _number(one[0])] for one in top or ()] for top in tops]
+                extras[TOP_LOGPROBS] = [[[entry[1], _number(entry[0])] for entry in top or ()] for top in tops]
         return extras
 
 
@@ -166,7 +166,7 @@ def _finish(reason: Mapping[str, Any]) -> str:
 
 
 def error_of(reason: Mapping[str, Any]) -> DynamoException:
-    """What an aborted request's finish reason means to who asked."""
+    """Return what an aborted request's finish reason means to its client."""
     message, status = str(reason.get("message") or "aborted"), reason.get("status_code")
     status = int(status) if status is not None else 0
     if status == _BAD_REQUEST:
@@ -182,7 +182,7 @@ Push = Callable[[int, bytes], None]
 
 
 class Vectors(NamedTuple):
-    """What an engine's vectors are."""
+    """Form of an engine's vectors."""
 
     dimensions: int
     cut: bool
@@ -190,7 +190,7 @@ class Vectors(NamedTuple):
 
 
 def vectors_of(config: Any) -> Vectors | None:
-    """What SGLang's `ModelConfig` says of a model; None: it makes text."""
+    """Return what SGLang's `ModelConfig` says of a model; None: it makes text."""
     return None if config.is_generation else Vectors(int(config.hidden_size), bool(config.is_matryoshka))
 
 

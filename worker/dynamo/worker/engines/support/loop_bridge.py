@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def aside(work: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """What `work` gives or raises, done in a thread of that name which the end of the process doesn't wait for.
+    """Return what `work` gives or raises, done in a thread of that name which the end of the process doesn't wait for.
 
     For what an engine may never finish. Who gives up waiting doesn't end it.
     """
@@ -41,7 +41,7 @@ class ToLoop:
         """Called when all that was said is handed over."""
 
     def tell(self, what: Callable[..., object], *given: Any) -> None:
-        """One wake-up brings all that was said until the loop turns."""
+        """Say it in the loop; one wake-up brings all that was said until the loop turns."""
         self._heard.append((what, given))
         self._wake()
 
@@ -63,4 +63,4 @@ class ToLoop:
 
 
 def _nothing() -> None:
-    """Nobody waits for the end of a turn."""
+    """Do nothing: nobody waits for the end of a turn."""

@@ -17,7 +17,7 @@ J = TypeVar("J", bound=Hashable)
 
 
 class EngineOutput(NamedTuple):
-    """What one output of an engine means."""
+    """Meaning of one output of an engine."""
 
     ids: list[int]
     extras: dict[str, Any] | None
@@ -42,10 +42,10 @@ class OpenRequests(Generic[J]):
         return job in self._sinks
 
     def room(self, request: PreprocessedRequest, context: int) -> int:
-        """Tokens that the context leaves for the answer of one more request.
+        """Count the tokens that the context leaves for the answer of one more request.
 
-        Raises `InvalidArgument` where it leaves none, `CapacityExceeded` where too many are here, `EngineShutdown`
-        after `end_all`.
+        Raises `InvalidArgument` where it leaves none, `CapacityExceeded` where too many are here,
+        `EngineShutdown` after `end_all`.
         """
         self.check_closed()
         room = room_for(request, context)
@@ -58,11 +58,11 @@ class OpenRequests(Generic[J]):
             raise EngineShutdown(self._closed)
 
     def add(self, job: J, sink: Any) -> None:
-        """A request begins; `sink` is of the kind that its engine answers with."""
+        """Add a request that begins; `sink` is of the kind that its engine answers with."""
         self._sinks[job] = sink
 
     def push(self, job: J, *produced: Any) -> None:
-        """What its sink takes."""
+        """Push what its sink takes."""
         if (sink := self._sinks.get(job)) is not None:
             sink.push(*produced)
 
@@ -82,21 +82,21 @@ class OpenRequests(Generic[J]):
         return True
 
     def finish(self, job: J, *ending: Any) -> None:
-        """It ends well."""
+        """End it well."""
         if (sink := self._sinks.pop(job, None)) is not None:
             sink.finish(*ending)
 
     def fail(self, job: J, error: DynamoException) -> None:
-        """It ends badly."""
+        """End it badly."""
         if (sink := self._sinks.pop(job, None)) is not None:
             sink.fail(error)
 
     def drop(self, job: J) -> bool:
-        """It is aborted, and its sink hears no more; False where it was over."""
+        """Drop a request that is aborted: its sink hears no more. False where it was over."""
         return self._sinks.pop(job, None) is not None
 
     def end_all(self, why: str = "the engine is stopped", *, died: bool = False) -> list[J]:
-        """All of them end, retryably, and nothing more is taken; which they were.
+        """End all of them, retryably, and take nothing more; returns which they were.
 
         `died`: by itself. It may be one of them that killed it, so frontends count that as a lost worker.
         """

@@ -19,20 +19,20 @@ MOST_OPEN: Final = 4096
 
 
 def check_open(here: int, most: int | None = None) -> None:
-    """`CapacityExceeded` where so many requests are here already; another worker may have room."""
+    """Raise `CapacityExceeded` where so many requests are here already; another worker may have room."""
     if here >= (MOST_OPEN if most is None else most):
         raise CapacityExceeded(f"Engine queue is full ({here} requests). Retry later.")
 
 
 def stop_reasons(request: PreprocessedRequest) -> dict[int, str]:
-    """Token ids that end the stream, with the reason each one gives."""
+    """Return the token ids that end the stream, with the reason each one gives."""
     conditions = request.stop_conditions
     ends = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
     return ends | dict.fromkeys(conditions.stop_token_ids, STOP)
 
 
 def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
-    """`logit_bias` by token id; `InvalidArgument` for a key that is none."""
+    """Return `logit_bias` by token id; `InvalidArgument` for a key that is none."""
     biases = {}
     for text, bias in (request.sampling_options.logit_bias or {}).items():
         try:
@@ -43,7 +43,7 @@ def logit_bias(request: PreprocessedRequest) -> dict[int, float]:
 
 
 def room_for(request: PreprocessedRequest, context: int) -> int:
-    """Tokens that the context leaves for the answer; `InvalidArgument` where it leaves none."""
+    """Count the tokens that the context leaves for the answer; `InvalidArgument` where it leaves none."""
     count = len(request.token_ids)
     if not 0 < count < context:
         raise InvalidArgument(f"a prompt of {count} tokens: this engine takes 1 to {context - 1}")
@@ -73,6 +73,6 @@ def check_ids(request: PreprocessedRequest, vocabulary: int | None) -> None:
 
 
 def left(request: PreprocessedRequest, room: int) -> int:
-    """How many tokens may be made where the context leaves `room`."""
+    """Return how many tokens may be made where the context leaves `room`."""
     wanted = request.stop_conditions.max_tokens
     return room if wanted is None else min(wanted, room)

@@ -31,7 +31,7 @@ class ThreadedRequest:
     __slots__ = ("over", "request", "sink", "state", "wanted")
 
     def __init__(self, request: Any, sink: Sink | VectorSink, state: Any = None) -> None:
-        """`request` and `state` are for `answer` alone."""
+        """Begin a request; `request` and `state` are for `answer` alone."""
         self.request, self.state = request, state
         self.sink = sink
         self.wanted = True
@@ -54,7 +54,7 @@ class _Line:
         return len(self._jobs)
 
     def put(self, job: ThreadedRequest) -> None:
-        """Wakes a thread, unless enough are on their way back."""
+        """Put a job; wakes a thread, unless enough are on their way back."""
         with self._lock:
             self._jobs.append(job)
             gate = self._idle.pop() if self._idle and len(self._jobs) > self._back else None
@@ -62,7 +62,7 @@ class _Line:
             gate.release()
 
     def leaves(self, job: ThreadedRequest) -> None:
-        """The thread of `job` has told its end, and will ask for the next one."""
+        """Note that the thread of `job` has told its end, and will ask for the next one."""
         with self._lock:
             self._back += not job.over
             job.over = True
@@ -82,7 +82,7 @@ class _Line:
             gate.acquire()
 
     def close(self) -> None:
-        """All threads end; what waits stays undone."""
+        """End all threads; what waits stays undone."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -131,11 +131,11 @@ class RequestThreads:
         return await asyncio.shield(self._death)
 
     def on_step(self, flush: Callable[[], None]) -> None:
-        """As `Stepping` has it."""
+        """Call it as `Stepping` has it."""
         self._loop.after = flush
 
     def load(self) -> EngineLoad:
-        """How many run and wait."""
+        """Return how many run and wait."""
         running = sum(self._busy)
         return EngineLoad(running=running, waiting=max(0, len(self._open) - running))
 
@@ -157,17 +157,17 @@ class RequestThreads:
     # -- for `answer`, in the threads
 
     def push(self, job: ThreadedRequest, *produced: Any) -> None:
-        """What a job's sink takes: tokens and extras, or the number of an input and its vector."""
+        """Push what a job's sink takes: tokens and extras, or the number of an input and its vector."""
         self._loop.tell(self._open.push, job, *produced)
 
     def finish(self, job: ThreadedRequest, *ending: Any, produced: tuple[Any, ...] | None = None) -> None:
-        """A job ends well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
+        """End a job well: with a reason and extras, where its sink takes them; after `produced`, its last output."""
         job.wanted = False
         self._loop.tell(self._finish, job, produced, ending)
         self._line.leaves(job)
 
     def fail(self, job: ThreadedRequest, error: DynamoException) -> None:
-        """A job ends badly."""
+        """End a job badly."""
         job.wanted = False
         self._loop.tell(self._open.fail, job, error)
         self._line.leaves(job)
@@ -200,7 +200,7 @@ class RequestThreads:
         self._open.finish(job, *ending)
 
     def _die(self, error: BaseException) -> None:
-        """Retryable for the callers: another worker has an engine that lives."""
+        """Fail all jobs, retryably for the callers: another worker has an engine that lives."""
         assert self._death is not None
         if not self._death.done():
             self._death.set_result(error)

@@ -36,7 +36,7 @@ class NativeKvEvents:
         ]  # fmt: skip
 
     def on_kv(self, listener: KvListener) -> None:
-        """As `KvCaching` has it."""
+        """Listen as `KvCaching` has it."""
         self._listener = listener
 
     def start(self) -> None:

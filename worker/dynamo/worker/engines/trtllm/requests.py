@@ -35,7 +35,7 @@ LAUNCH: Final = "trtllm-llmapi-launch"
 
 
 def llm_arguments(settings: WorkerSettings, model_path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `LLM`: ours, then the user's (which may hold whole objects, as in its YAML files).
+    """Return the arguments of `LLM`: ours, then the user's (which may hold whole objects, as in its YAML files).
 
     Raises `InvalidArgument` for a name of the user's that one of our flags stands for.
     """
@@ -60,7 +60,7 @@ def llm_arguments(settings: WorkerSettings, model_path: str, given: Mapping[str,
 
 
 def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any]:
-    """The arguments of `SamplingParams`; `room` is what the context leaves for the answer, in tokens."""
+    """Return the arguments of `SamplingParams`; `room` is what the context leaves for the answer, in tokens."""
     conditions, options, wants = request.stop_conditions, request.sampling_options, request.output_options
     if options.guided_decoding:
         raise InvalidArgument("guided decoding needs TensorRT-LLM's own tokenizer, which is off here")
@@ -91,7 +91,7 @@ def sampling_arguments(request: PreprocessedRequest, room: int) -> dict[str, Any
 
 
 class Completion(Protocol):
-    """What is read of its `CompletionOutput`."""
+    """Fields that are read of its `CompletionOutput`."""
 
     @property
     def finish_reason(self) -> str | None: ...
@@ -107,7 +107,7 @@ class Completion(Protocol):
 
 
 def read(completion: Completion, request: PreprocessedRequest) -> EngineOutput:
-    """One output of a stream; raises what the engine says went wrong."""
+    """Read one output of a stream; raises what the engine says went wrong."""
     ids = list(completion.token_ids_diff)
     extras: dict[str, Any] = {}
     wanted = request.output_options.logprobs
@@ -132,15 +132,17 @@ def read(completion: Completion, request: PreprocessedRequest) -> EngineOutput:
 
 
 def _best(table: Mapping[int, Any], count: int) -> list[list[Any]]:
-    ranked = sorted(table.items(), key=lambda one: -float(one[1].logprob))
-    return [[token, float(one.logprob)] for token, one in ranked[:count]]
+    ranked = sorted(table.items(), key=lambda entry: -float(entry[1].logprob))
+    return [[token, float(entry.logprob)] for token, entry in ranked[:count]]
 
 
 def mpirun(command: Sequence[str], hosts: Sequence[str], gpus_per_node: int, folder: str) -> list[str]:
-    """The leader's line: an MPI rank for each GPU, started over ssh; rank 0 runs `command`, the others its executor.
+    """Return the leader's line: an MPI rank for each GPU, started over ssh.
 
-    `folder` holds the group's key, `id_rsa`, and `known_hosts` with its public half under the name `dynamo-nodes`: so
-    only a node that has the key is talked to.
+    Rank 0 runs `command`, the others its executor.
+
+    `folder` holds the group's key, `id_rsa`, and `known_hosts` with its public half under the name `dynamo-nodes`:
+    so only a node that has the key is talked to.
     """
     ssh = f"-p {SSH_PORT} -i {folder}/id_rsa -o UserKnownHostsFile={folder}/known_hosts -o HostKeyAlias=dynamo-nodes"
     return [
@@ -150,7 +152,7 @@ def mpirun(command: Sequence[str], hosts: Sequence[str], gpus_per_node: int, fol
 
 
 def sshd(folder: str) -> list[str]:
-    """A follower's line: where `mpirun` comes in. The group's key is the host's, and the only one let in."""
+    """Return a follower's line: where `mpirun` comes in. The group's key is the host's, and the only one let in."""
     return [
         "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", str(SSH_PORT), "-h", f"{folder}/id_rsa",
         "-o", f"AuthorizedKeysFile={folder}/id_rsa.pub", "-o", "PasswordAuthentication=no", "-o", "UsePAM=no",
@@ -159,5 +161,5 @@ def sshd(folder: str) -> list[str]:
 
 
 def lines(command: Sequence[str], hosts: Sequence[str], gpus_per_node: int, folder: str) -> list[list[str]]:
-    """What each node of a group runs, by rank."""
+    """Return what each node of a group runs, by rank."""
     return [mpirun(command, hosts, gpus_per_node, folder), *([sshd(folder)] * (len(hosts) - 1))]

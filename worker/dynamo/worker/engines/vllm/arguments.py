@@ -53,17 +53,17 @@ def prepare(environment: MutableMapping[str, str], verbose: bool) -> None:
 
 @dataclass(frozen=True)
 class EventSockets:
-    """Where vLLM publishes its KV events and answers who missed some; a rank's name ends in `_dp<rank>`."""
+    """Sockets where vLLM publishes its KV events and answers who missed some; a rank's name ends in `_dp<rank>`."""
 
     endpoint: str
     replay_endpoint: str
 
     @classmethod
     def within(cls, folder: Path) -> EventSockets:
-        """Private sockets in `folder`: events hold the prompts' tokens, so no port is opened for them.
+        """Make private sockets in `folder`: events hold the prompts' tokens, so no port is opened for them.
 
-        `inproc` in the name is what vLLM adds a rank's number to; for addresses without it (or a port) it knows no
-        ranks.
+        `inproc` in the name is what vLLM adds a rank's number to; for addresses without it (or a port) it knows
+        no ranks.
         """
         return cls(f"ipc://{folder}/inproc-events", f"ipc://{folder}/inproc-replay")
 
@@ -85,7 +85,7 @@ def check(settings: WorkerSettings, model: LocalModel) -> None:
 
 
 def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | None) -> dict[str, Any]:
-    """All arguments by vLLM's names, without KV events where there are no sockets for them.
+    """Merge all arguments by vLLM's names, without KV events where there are no sockets for them.
 
     `InvalidArgument` where two of them can't both be meant.
     """
@@ -109,7 +109,7 @@ def merged(settings: WorkerSettings, model: LocalModel, sockets: EventSockets | 
 
 
 def by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as people write them (`max-model-len`, `max_model_len`) by vLLM's field names."""
+    """Return arguments as people write them (`max-model-len`, `max_model_len`) by vLLM's field names."""
     fields: dict[str, Any] = {}
     for name, value in given.items():
         field = name.removeprefix("--").replace("-", "_")
@@ -135,7 +135,7 @@ def _events(given: Mapping[str, Any], sockets: EventSockets | None) -> dict[str,
 
 
 def command_line(arguments: Mapping[str, Any]) -> list[str]:
-    """The same as words of `vllm serve`."""
+    """Write the same as words of `vllm serve`."""
     words: list[str] = []
     for name, value in arguments.items():
         flag = name.replace("_", "-")
@@ -161,7 +161,7 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def parsed(arguments: Mapping[str, Any]) -> Any:
-    """vLLM's `AsyncEngineArgs`; `InvalidArgument` says in one sentence what its parser says. Imports vLLM."""
+    """Parse vLLM's `AsyncEngineArgs`; `InvalidArgument` says in one sentence what its parser says. Imports vLLM."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -179,7 +179,7 @@ def parsed(arguments: Mapping[str, Any]) -> Any:
 
 
 def one_line(error: object) -> str:
-    """What an error says, without the report that pydantic makes of it."""
+    """Return what an error says, without the report that pydantic makes of it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith("For further information")]
-    return " ".join(told)[:500] or type(error).__name__
+    sentences = [line for line in lines if not line.startswith("For further information")]
+    return " ".join(sentences)[:500] or type(error).__name__

@@ -17,7 +17,7 @@ Push = Callable[[int, bytes], None]
 
 
 async def dimensions_of(llm: Any, config: Any) -> int | None:
-    """Numbers in a vector, where vLLM has loaded the model to make some; None: it makes text.
+    """Return numbers in a vector, where vLLM has loaded the model to make some; None: it makes text.
 
     Raises `InvalidArgument` where the model makes neither.
     """

@@ -110,10 +110,10 @@ class Vllm:
         return self.facts
 
     def _load(self) -> None:
-        """In a thread: import, judge the arguments, start the core.
+        """Import vLLM, judge the arguments and start the core; in a thread.
 
-        The engine isn't returned: something of vLLM's keeps frames of this thread, and with them what a future holds,
-        and an engine that lives until the interpreter ends complains then.
+        The engine isn't returned: something of vLLM's keeps frames of this thread, and with them what a future
+        holds, and an engine that lives until the interpreter ends complains then.
         """
         prepare(os.environ, log.isEnabledFor(logging.DEBUG))
         if self._role != "aggregated":
@@ -212,7 +212,7 @@ class Vllm:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _give_up_loading(self) -> None:
-        """Without its core a start fails, wherever it is."""
+        """Give up: without its core a start fails, wherever it is."""
         loading, self._loading = self._loading, None
         deadline = time.monotonic() + _LEAVE_SECONDS
         while loading is not None and not loading.done() and time.monotonic() < deadline:
@@ -225,23 +225,23 @@ class Vllm:
 
     def load(self) -> EngineLoad:
         every = tuple(self._figures.values())
-        usage = sum(one.kv_usage for one in every) / max(1, len(every))
+        usage = sum(load.kv_usage for load in every) / max(1, len(every))
         return EngineLoad(
-            running=sum(one.running for one in every),
-            waiting=sum(one.waiting for one in every),
-            used_kv_blocks=sum(round(one.kv_usage * self._blocks) for one in every),
+            running=sum(load.running for load in every),
+            waiting=sum(load.waiting for load in every),
+            used_kv_blocks=sum(round(load.kv_usage * self._blocks) for load in every),
             kv_usage=usage,
-            preemptions=sum(one.preemptions for one in every),
+            preemptions=sum(load.preemptions for load in every),
         )
 
     def metrics(self) -> Iterator[prometheus_client.Metric]:
-        """vLLM's own, which it keeps in the process's registry."""
+        """Return vLLM's own metrics, which it keeps in the process's registry."""
         for family in prometheus_client.REGISTRY.collect():
             if family.name.startswith("vllm:"):
                 yield family
 
     def on_kv(self, listener: KvListener) -> None:
-        """As `KvCaching` has it."""
+        """Listen as `KvCaching` has it."""
         assert self._native is not None
         self._native.on_kv(listener)
         self._native.start()
@@ -329,7 +329,7 @@ class Vllm:
                 sink_left.fail(self._told(error))
 
     def _told(self, error: Exception) -> DynamoException:
-        """Our word for what vLLM raised."""
+        """Return our word for what vLLM raised."""
         if isinstance(error, DynamoException):
             return error
         if self._llm is None:
@@ -346,7 +346,7 @@ class Vllm:
 
 
 def _how(llm: Any) -> str:
-    """Which process went first and how, as far as vLLM tells: ` (EngineCore, SIGKILL)`."""
+    """Say which process went first and how, as far as vLLM tells: ` (EngineCore, SIGKILL)`."""
     manager: Any = getattr(llm.engine_core.resources, "engine_manager", None)
     name = getattr(manager, "failed_proc_name", None)
     code = manager.finished_procs().get(name) if manager is not None and name is not None else None
@@ -356,7 +356,7 @@ def _how(llm: Any) -> str:
 
 
 def _prepare_handing(environment: MutableMapping[str, str]) -> None:
-    """Where NIXL's agents find this one: a pod's address, and a port for each of several workers on one machine."""
+    """Say where NIXL's agents find this one: a pod's address, and a port for each of several workers on one machine."""
     if "POD_IP" in environment:
         environment.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", environment["POD_IP"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -364,7 +364,7 @@ def _prepare_handing(environment: MutableMapping[str, str]) -> None:
 
 
 def _figures_into(figures: dict[int, EngineLoad]) -> Any:
-    """A factory of vLLM's stat loggers: the newest figures of each rank."""
+    """Return a factory of vLLM's stat loggers, which keep the newest figures of each rank."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Newest(StatLoggerBase):  # type: ignore[misc] # untyped
@@ -381,6 +381,6 @@ def _figures_into(figures: dict[int, EngineLoad]) -> Any:
                 now.preemptions += iteration_stats.num_preempted_reqs
 
         def log_engine_initialized(self) -> None:
-            """Nothing to say: our own lines do."""
+            """Say nothing: our own lines do."""
 
     return Newest

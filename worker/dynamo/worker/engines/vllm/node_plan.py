@@ -32,12 +32,12 @@ class Group(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port in one word."""
+        """Return host and port in one word."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def group_of(settings: WorkerSettings) -> Group:
-    """The group that a worker's flags speak of; `InvalidArgument` where the leader's address is none."""
+    """Return the group that a worker's flags speak of; `InvalidArgument` where the leader's address is none."""
     if settings.num_nodes == 1:
         return Group(1, 0)
     return Group(settings.num_nodes, settings.node_rank, *leader_address(settings.leader_addr))
@@ -45,7 +45,7 @@ def group_of(settings: WorkerSettings) -> Group:
 
 @dataclass(frozen=True)
 class NodePlan:
-    """What one node does."""
+    """Plan of one node."""
 
     engine: Mapping[str, Any] | None
     """Arguments of the engine that this node's worker runs, by vLLM's names; None: it runs none and serves nothing."""
@@ -56,7 +56,7 @@ class NodePlan:
 
 
 def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    """What this node does, given the engine's arguments by vLLM's names (`arguments.merged`).
+    """Return what this node does, given the engine's arguments by vLLM's names (`arguments.merged`).
 
     Raises `InvalidArgument` for groups that can't be.
     """
@@ -74,7 +74,7 @@ def plan_node(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
 
 
 def _check_world(group: Group, arguments: Mapping[str, Any]) -> None:
-    """Every node has as many of the engine's GPUs as the others."""
+    """Check that every node has as many of the engine's GPUs as the others."""
     world = 1
     for kind in ("tensor", "pipeline", "data"):
         world *= int(arguments.get(f"{kind}_parallel_size") or 1)
@@ -94,13 +94,16 @@ def _mp(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
 
 
 def _headless(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """`vllm serve` without a server. Events come from rank 0's schedulers alone."""
+    """Return `vllm serve` without a server. Events come from rank 0's schedulers alone."""
     others = {name: value for name, value in arguments.items() if name not in ("model", "kv_events_config")}
     return ("vllm", "serve", str(arguments["model"]), "--headless", *command_line(others))
 
 
 def _data_parallel(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    """Each node has as many ranks as the others, each of them whole. No KV events: sockets don't leave a machine."""
+    """Plan data parallelism: each node has as many whole ranks as the others.
+
+    No KV events: sockets don't leave a machine.
+    """
     size = int(arguments["data_parallel_size"])
     if size % group.nodes:
         raise InvalidArgument(
@@ -118,7 +121,7 @@ def _data_parallel(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
 
 
 def _ray(group: Group, arguments: Mapping[str, Any]) -> NodePlan:
-    """Ray's own processes of a node stay with the command that started them (`--block`), and so with the worker."""
+    """Plan Ray, whose processes on a node stay with the command that started them (`--block`) and with the worker."""
     if group.rank:
         return NodePlan(None, ("ray", "start", f"--address={group.address}", "--block"))
     head = ("ray", "start", "--head", f"--port={group.port}", "--block")

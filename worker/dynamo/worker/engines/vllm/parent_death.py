@@ -53,7 +53,7 @@ class TetheredFork(_Tethered, ForkProcess):
 
 
 def _tied(kind: type[TetheredSpawn], parent: int) -> TetheredSpawn:
-    """The first thing that is read in a spawned process; its attributes follow."""
+    """Read what comes first in a spawned process; its attributes follow."""
     tether(parent)
     return kind.__new__(kind)
 

@@ -43,7 +43,7 @@ _NIXL: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_
 
 
 def transfer_config(role: str, given: Any) -> Any:
-    """vLLM's `kv_transfer_config` for a role, given the user's; `InvalidArgument` where they don't fit."""
+    """Return vLLM's `kv_transfer_config` for a role, given the user's; `InvalidArgument` where they don't fit."""
     if given is None:
         return None if role == "aggregated" else dict(_NIXL)
     theirs = given.get("kv_role") if isinstance(given, Mapping) else None
@@ -56,12 +56,12 @@ def transfer_config(role: str, given: Any) -> Any:
 
 
 def needs_nixl(role: str, given: Mapping[str, Any]) -> bool:
-    """Whether the role's own connector is meant, given the engine arguments by vLLM's names."""
+    """Tell whether the role's own connector is meant, given the engine arguments by vLLM's names."""
     return role != "aggregated" and given.get(CONFIG) is None
 
 
 def asked(role: str, request: PreprocessedRequest) -> dict[str, Any] | None:
-    """The extra arguments of a request's sampling parameters; None: its prompt is nobody else's affair."""
+    """Return the extra arguments of a request's sampling parameters; None: its prompt is nobody else's affair."""
     if role == "prefill":
         return {_PARAMS: {"do_remote_decode": True, "do_remote_prefill": False}}
     if role == "decode" and request.prefill_result is not None:
@@ -72,11 +72,11 @@ def asked(role: str, request: PreprocessedRequest) -> dict[str, Any] | None:
     return None
 
 
-def handed_over(told: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Our extras of what vLLM says at a request's end; empty where nothing is kept for anybody."""
-    if not told or not told.get("do_remote_prefill"):
+def handed_over(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return our extras of what vLLM says at a request's end; empty where nothing is kept for anybody."""
+    if not params or not params.get("do_remote_prefill"):
         return {}
-    return {DISAGGREGATED_PARAMS: {_PARAMS: dict(told)}}
+    return {DISAGGREGATED_PARAMS: {_PARAMS: dict(params)}}
 
 
 _WHITESPACE: Final = "whitespace_pattern"
@@ -85,14 +85,14 @@ _BACKEND: Final = "backend"
 
 
 def own_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a model's generation configuration stands in for what a request leaves open."""
+    """Return what of a model's generation configuration stands in for what a request leaves open."""
     return {name: value for name in SAMPLING_FIELDS if (value := generation.get(name)) is not None}
 
 
 def sampling(
     request: PreprocessedRequest, room: int, defaults: Mapping[str, Any], role: str = "aggregated"
 ) -> dict[str, Any]:
-    """The arguments of vLLM's `SamplingParams`, without constraints."""
+    """Return the arguments of vLLM's `SamplingParams`, without constraints."""
     conditions, options, output = request.stop_conditions, request.sampling_options, request.output_options
     longest = room if conditions.max_tokens is None else min(conditions.max_tokens, room)
     given = sampling_of(EngineName.VLLM, options)
@@ -109,7 +109,7 @@ def sampling(
 
 
 def constraint(request: PreprocessedRequest) -> dict[str, Any] | None:
-    """The arguments of vLLM's `StructuredOutputsParams`; None where the answer is free."""
+    """Return the arguments of vLLM's `StructuredOutputsParams`; None where the answer is free."""
     guided = request.sampling_options.guided_decoding
     if not guided:
         return None
@@ -134,7 +134,7 @@ def _token_id(text: str) -> int:
 
 
 class VllmOutput(NamedTuple):
-    """What one output adds, and the end where it is the last."""
+    """Addition of one output, and the end where it is the last."""
 
     ids: list[int]
     extras: dict[str, Any] | None
@@ -189,11 +189,11 @@ class OutputReader:
         return (EOS, None, None) if stop is None or isinstance(stop, int) else (STOP, None, None)
 
 
-def logprobs_of(ids: list[int], told: Any, wanted: int) -> dict[str, Any]:
-    """vLLM's candidates per token as our extras: the chosen one's, and the best `wanted`, best first."""
+def logprobs_of(ids: list[int], per_token: Any, wanted: int) -> dict[str, Any]:
+    """Return vLLM's candidates per token as our extras: the chosen one's, and the best `wanted`, best first."""
     tops = []
-    for candidates in told:
+    for candidates in per_token:
         best = sorted(candidates.items(), key=lambda entry: entry[1].rank or 1 << 31)
         tops.append([[token, entry.logprob] for token, entry in best[:wanted]])
-    chosen = [candidates[token].logprob for token, candidates in zip(ids, told, strict=False)]
+    chosen = [candidates[token].logprob for token, candidates in zip(ids, per_token, strict=False)]
     return {LOG_PROBS: chosen, TOP_LOGPROBS: tops}

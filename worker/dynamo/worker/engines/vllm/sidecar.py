@@ -88,7 +88,7 @@ class VllmNode:
         self._sidecar = SidecarProcess(plan_node(group_of(settings), merged(settings, model, None)).sidecar)
 
     async def start(self, nodes: Nodes) -> None:
-        """Returns when its command runs: the leader's engine has started once that has joined."""
+        """Return when its command runs: the leader's engine has started once that has joined."""
         await self._sidecar.start()
 
     async def failed(self) -> BaseException:

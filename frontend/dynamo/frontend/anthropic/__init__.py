@@ -1,0 +1,1 @@
+"""Bodies and errors of Anthropic's Messages API."""

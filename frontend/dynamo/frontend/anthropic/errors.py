@@ -1,0 +1,41 @@
+"""Errors as Anthropic's API has them: the frontend's own, in that shape."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.frontend.errors import ApiError
+
+PATH: Final = "/v1/messages"
+_TYPES: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+class MessagesError(ApiError):
+    """An answer that is an error, in the shape of the Messages API."""
+
+    @classmethod
+    def of(cls, error: ApiError) -> MessagesError:
+        """Return the same error in this shape."""
+        if isinstance(error, cls):
+            return error
+        return cls(
+            error.status, error.message, code=error.code, kind=error.kind, param=error.param, headers=error.headers
+        )
+
+    def told(self) -> dict[str, Any]:
+        """Return the object that clients read."""
+        other = "invalid_request_error" if self.status < 500 else "api_error"
+        return {"type": "error", "error": {"type": _TYPES.get(self.status, other), "message": self.message}}
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(self.told())
+
+
+def in_words_of(path: str, error: ApiError) -> ApiError:
+    """Return an error in the shape of the API that a path belongs to."""
+    return MessagesError.of(error) if path == PATH or path.startswith(f"{PATH}/") else error

@@ -1,0 +1,68 @@
+"""What `/openapi.json` says of the Messages API, beside the types of its structs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dynamo.frontend.anthropic.request_structs import CountTokensRequest, MessagesRequest
+from dynamo.frontend.anthropic.requests import EFFORTS
+from dynamo.frontend.openai.openapi import Described, Json
+from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
+
+_NULL: Final[Json] = {"type": "null"}
+_OBJECT: Final[Json] = {"type": "object"}
+_NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 512}
+_STRING: Final[Json] = {"type": "string"}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> Json:
+    return {"type": "object", "required": [*required], "properties": {**required, **optional}}
+
+
+def _content(*blocks: Json) -> Json:
+    return {"anyOf": [_STRING, {"type": "array", "items": {"oneOf": [*blocks]}, "minItems": 1}]}
+
+
+_TEXT: Final[Json] = _object({"type": {"const": "text"}, "text": _STRING})
+_THINKING: Final[Json] = _object({"type": {"const": "thinking"}, "thinking": _STRING}, signature=_STRING)
+_TOOL_USE: Final[Json] = _object({"type": {"const": "tool_use"}, "id": _NAME, "name": _NAME, "input": _OBJECT})
+_TOOL_RESULT: Final[Json] = _object({"type": {"const": "tool_result"}, "tool_use_id": _NAME}, content=_content(_TEXT))
+_MESSAGES: Final[Json] = {
+    "description": "The last one is a user's.",
+    "type": "array", "minItems": 1, "maxItems": MAX_MESSAGES,
+    "items": {"anyOf": [
+        _object({"role": {"const": "user"}, "content": _content(_TEXT, _TOOL_RESULT)}),
+        _object({"role": {"const": "assistant"}, "content": _content(_TEXT, _THINKING, _TOOL_USE)}),
+    ]},
+}  # fmt: skip
+_TOOL: Final[Json] = _object({"name": _NAME, "input_schema": _OBJECT}, type={"const": "custom"}, description=_STRING)
+_PROMPT: Final[dict[str, Json]] = {
+    "messages": _MESSAGES,
+    "system": {"anyOf": [_STRING, {"type": "array", "items": _TEXT}, _NULL]},
+    "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, _NULL]},
+    "tool_choice": {"anyOf": [
+        _object({"type": {"enum": ["auto", "any", "none"]}}), _object({"type": {"const": "tool"}, "name": _NAME}),
+        _NULL,
+    ]},
+}  # fmt: skip
+_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
+
+DESCRIBED: Final = Described(
+    bodies={
+        "/v1/messages": (MessagesRequest, "Answer messages, whole or as server-sent events", "messages"),
+        "/v1/messages/count_tokens": (CountTokensRequest, "", "tokens"),
+    },
+    narrower={
+        "MessagesRequest": {
+            **_PROMPT, "stop_sequences": {"anyOf": [{"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
+        },
+        "CountTokensRequest": _PROMPT,
+        "Thinking": {"type": {"enum": ["enabled", "adaptive", "disabled"]}},
+        "OutputConfig": {
+            "effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]},
+            "format": {"anyOf": [_object({"type": {"const": "json_schema"}, "schema": _OBJECT}), _NULL]},
+        },
+    },
+    rules={},
+    streams=("/v1/messages",),
+)  # fmt: skip

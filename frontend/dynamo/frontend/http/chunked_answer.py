@@ -1,0 +1,88 @@
+"""An answer in chunks, written past uvicorn's `send`: `opener` writes its head, `writer` the rest.
+
+`send` is a coroutine for each part, and looks at each header with three expressions. What is written here is byte for
+byte the same, and uvicorn's state of the answer is kept as `send` keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from dynamo.frontend.http.cors import Headers
+
+_CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
+"""What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header's value may hold."""
+
+
+def opener(cycle: RequestResponseCycle, flow: FlowControl) -> Callable[[int, Headers, bytes, bool], bool]:
+    """Return what writes the head of an answer and a part of it, which may be the last.
+
+    It says False, and writes nothing, where the client has no room, the head frames the body in another way, or `send`
+    would refuse it.
+    """
+
+    def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
+        if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
+            return False
+        lines = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            if name in _FRAMING:
+                return False
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if _UNFIT.search(b"".join([value for _, value in headers])):
+            return False
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"transfer-encoding: chunked\r\n\r\n")
+        if data:
+            lines += (b"%x\r\n" % len(data), data, b"\r\n")
+        if last:
+            lines.append(_LAST_CHUNK)
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        cycle.transport.write(b"".join(lines))
+        if last:
+            _complete(cycle)
+        return True
+
+    return begin
+
+
+def writer(cycle: RequestResponseCycle, flow: FlowControl, write: Callable[[bytes], None]) -> Callable[..., bool]:
+    """Return what writes one chunk, without a coroutine per token.
+
+    With a second argument it is the last one; without that, an empty chunk would end the answer. It says False, and
+    writes nothing, where the client has no room or the answer is not a chunked one.
+    """
+
+    def chunk(data: bytes, last: bool = False) -> bool:
+        if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
+            return False
+        size = len(data)
+        head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+        if last:
+            write(b"".join((head, data, b"\r\n", _LAST_CHUNK)) if data else _LAST_CHUNK)
+            _complete(cycle)
+        else:
+            write(b"".join((head, data, b"\r\n")))
+        return True
+
+    return chunk
+
+
+def _complete(cycle: RequestResponseCycle) -> None:
+    """Note that an answer is whole."""
+    cycle.response_complete = True
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()

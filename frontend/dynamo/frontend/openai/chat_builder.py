@@ -1,0 +1,118 @@
+"""Turns of a conversation, as other APIs have them, put together to a chat's messages. Pure.
+
+What an assistant thought, said and called in a row is one message: templates expect their own turn whole. What the
+system says before anybody else has spoken is one message, too, since many templates take only one, at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.request_structs import MAX_TOOLS
+
+SYSTEM: Final = "system"
+ASSISTANT: Final = "assistant"
+Message = dict[str, Any]
+
+
+class ChatBuilder:
+    """Builder that collects turns; texts are joined once, since ten thousand may belong to one turn."""
+
+    def __init__(self) -> None:
+        self._turns: list[Message] = []
+        self._calls: set[str] = set()
+        self.problem: ApiError | None = None
+        """The first thing that no schema can say: it is raised once the model is known."""
+
+    def messages(self) -> list[Message]:
+        """Return the chat's `messages`."""
+        return [_joined(turn) for turn in self._turns]
+
+    def system(self, text: str) -> None:
+        """Add what the system says."""
+        if len(self._turns) == 1 and self._turns[0]["role"] == SYSTEM:
+            self._turns[0]["content"] += ["\n\n", text]
+        else:
+            self._turns.append({"role": SYSTEM, "content": [text]})
+
+    def user(self, text: str) -> None:
+        """Add what the user says."""
+        self._turns.append({"role": "user", "content": [text]})
+
+    def said(self, text: str) -> None:
+        """Add what the assistant said."""
+        self._turn()["content"].append(text)
+
+    def thought(self, text: str) -> None:
+        """Add what the assistant thought; templates that know of thoughts show those that matter."""
+        self._turn().setdefault("reasoning_content", []).append(text)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a tool that the assistant called."""
+        self._calls.add(call_id)
+        function = {"name": name, "arguments": arguments}
+        calls = self._turn().setdefault("tool_calls", [])
+        if len(calls) < MAX_TOOLS:
+            calls.append({"id": call_id, "type": "function", "function": function})
+        else:
+            text = f"messages: at most {MAX_TOOLS} tools may be called in a row."
+            self.refuse(bad_request(text, "messages"))
+
+    def refuse(self, error: ApiError) -> None:
+        """Note what is wrong with the conversation as a whole."""
+        self.problem = self.problem or error
+
+    def result(self, call_id: str, text: str, place: str) -> None:
+        """Add what a tool answered; `place` names the field of its call's id."""
+        if call_id not in self._calls:
+            text = f"{place}: no call with the id {shown(call_id)} stands before this result."
+            self.refuse(bad_request(text, place))
+        self._turns.append({"role": "tool", "tool_call_id": call_id, "content": [text]})
+
+    def _turn(self) -> Message:
+        """Return the assistant's message that is being put together."""
+        if not self._turns or self._turns[-1]["role"] != ASSISTANT:
+            self._turns.append({"role": ASSISTANT, "content": []})
+        return self._turns[-1]
+
+
+def _joined(turn: Message) -> Message:
+    message = {**turn, "content": "".join(turn["content"])}
+    if "reasoning_content" in turn:
+        message["reasoning_content"] = "".join(turn["reasoning_content"])
+    if turn["role"] == ASSISTANT and not message["content"]:
+        message["content"] = None if "tool_calls" in turn else ""
+    return message
+
+
+def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
+    """Return an error about a chat's field as one about another API's, by its `names` of the chat's fields."""
+    old = error.param or ""
+    end = next((at for at, sign in enumerate(old) if sign in ".["), len(old))
+    if old[:end] in names:
+        error.param = names[old[:end]]
+        if error.message.startswith(f"{old}: "):
+            error.message = f"{error.param}: {error.message.removeprefix(f'{old}: ')}"
+    return error
+
+
+def shortened(messages: list[Message], share: float) -> list[Message] | None:
+    """Return the messages without the oldest, about this share of their text left; None where none can go.
+
+    The system's first words stay, and so does the last message; a tool's answer goes with the call that asked for it.
+    """
+    first = 1 if messages and messages[0]["role"] == SYSTEM else 0
+    sizes = [_size(message) for message in messages]
+    left, at = sum(sizes), first
+    most = left * share
+    while at < len(messages) - 1 and (at == first or left > most or messages[at]["role"] == "tool"):
+        left -= sizes[at]
+        at += 1
+    return None if at == first or messages[at]["role"] == "tool" else [*messages[:first], *messages[at:]]
+
+
+def _size(message: Message) -> int:
+    arguments = sum(len(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+    return len(message["content"] or "") + arguments + 16

@@ -1,0 +1,130 @@
+"""Items of the Responses API, as clients send them and as they are stored, to the messages of a chat. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai.chat_builder import ChatBuilder
+
+Item = dict[str, Any]
+_SEALED: Final = "dynamo1."
+"""How our `encrypted_content` begins. It hides nothing: the client may read what its own model thought."""
+_TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_SYSTEM: Final = ("system", "developer")
+_ROLES: Final = ("user", "assistant", *_SYSTEM)
+
+
+def items_of(given: str | Sequence[Item]) -> list[Item]:
+    """Return a request's `input` as items."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+    return [{"type": "message", **item} if "type" not in item else dict(item) for item in given]
+
+
+def add_items(chat: ChatBuilder, items: Sequence[Item], where: str = "input") -> None:
+    """Add items to a chat; a 400 names the one that can't be."""
+    for index, item in enumerate(items):
+        kind, content = item.get("type"), item.get("content")
+        if kind == "message" and item.get("role") == "user" and isinstance(content, str):
+            chat.user(content)  # the shortest way, since there may be thousands
+            continue
+        path = f"{where}[{index}]"
+        add = _ADDERS.get(kind) if isinstance(kind, str) else None
+        if add is None:
+            known = ", ".join(_ADDERS)
+            text = f"{path}: items of type {shown(kind)} are not supported; send {known}."
+            raise bad_request(text, path, "unsupported_value")
+        add(chat, item, path)
+
+
+def sealed(thought: str) -> str:
+    """Return a thought as `encrypted_content`, for clients that keep their conversations themselves."""
+    return _SEALED + base64.urlsafe_b64encode(thought.encode()).decode()
+
+
+def _opened(content: Any) -> str | None:
+    if not isinstance(content, str) or not content.startswith(_SEALED):
+        return None  # another server's
+    try:
+        return base64.b64decode(content.removeprefix(_SEALED), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _message(chat: ChatBuilder, item: Item, path: str) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise bad_request(f"{path}.role: expected {', '.join(_ROLES)}, got {shown(role)}.", f"{path}.role")
+    if content is None:
+        raise bad_request(f"{path}.content: this field is required.", f"{path}.content", "missing_required_parameter")
+    text = _text(content, f"{path}.content", "" if role == "assistant" else "\n")
+    if role in _SYSTEM:
+        chat.system(text)
+    elif role == "user":
+        chat.user(text)
+    else:
+        chat.said(text)
+
+
+def _text(content: Any, path: str, between: str = "") -> str:
+    """Return the text of a content, or of a tool's output: a string, or parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _wrong_type(path, "a string or a list of parts")
+    return between.join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Any, path: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind not in _TEXTS and kind != "refusal":
+        text = f"{path}: content of type {shown(kind)} is not supported; use input_text."
+        raise bad_request(text, path, "unsupported_value")
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if not isinstance(text, str):
+        raise _wrong_type(path, "a part with a text")
+    return text
+
+
+def _call(chat: ChatBuilder, item: Item, path: str) -> None:
+    call_id = _string(item, "call_id", path)
+    chat.call(call_id, _string(item, "name", path), _string(item, "arguments", path))
+
+
+def _result(chat: ChatBuilder, item: Item, path: str) -> None:
+    call_id = _string(item, "call_id", path)
+    chat.result(call_id, _text(item.get("output"), f"{path}.output", "\n"), f"{path}.call_id")
+
+
+def _reasoning(chat: ChatBuilder, item: Item, path: str) -> None:
+    if thought := _thought(item, path):
+        chat.thought(thought)
+
+
+def _thought(item: Item, path: str) -> str:
+    if content := item.get("content"):
+        return _text(content, f"{path}.content")
+    opened = _opened(item.get("encrypted_content"))
+    return opened if opened is not None else _text(item.get("summary") or [], f"{path}.summary", "\n")
+
+
+def _string(item: Item, name: str, path: str) -> str:
+    value = item.get(name)
+    if value is None:
+        raise bad_request(f"{path}.{name}: this field is required.", f"{path}.{name}", "missing_required_parameter")
+    if not isinstance(value, str) or not (value or name == "arguments"):
+        raise _wrong_type(f"{path}.{name}", "a string")
+    return value
+
+
+def _wrong_type(path: str, expected: str) -> ApiError:
+    return bad_request(f"{path}: expected {expected}.", path, "invalid_type")
+
+
+_ADDERS: Final[dict[str, Callable[[ChatBuilder, Item, str], None]]] = {
+    "message": _message, "function_call": _call, "function_call_output": _result, "reasoning": _reasoning,
+}  # fmt: skip

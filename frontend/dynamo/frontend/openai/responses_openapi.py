@@ -1,0 +1,79 @@
+"""What `/openapi.json` says of the Responses API, beside the types of its structs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dynamo.frontend.openai.openapi import Described, Json
+from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
+from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
+
+_NULL: Final[Json] = {"type": "null"}
+_OBJECT: Final[Json] = {"type": "object"}
+_NAME: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 512}
+_STRING: Final[Json] = {"type": "string"}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> Json:
+    return {"type": "object", "required": [*required], "properties": {**required, **optional}}
+
+
+_PART: Final[Json] = {"oneOf": [
+    _object({"type": {"enum": ["input_text", "output_text"]}, "text": _STRING}),
+    _object({"type": {"const": "refusal"}, "refusal": _STRING}),
+]}  # fmt: skip
+_CONTENT: Final[Json] = {"anyOf": [_STRING, {"type": "array", "items": _PART}]}
+_THOUGHT: Final[Json] = _object({"type": {"const": "reasoning_text"}, "text": _NAME})
+_ITEM: Final[Json] = {
+    "anyOf": [
+        _object(
+            {"role": {"enum": ["user", "assistant", "system", "developer"]}, "content": _CONTENT},
+            type={"const": "message"},
+        ),
+        _object({"type": {"const": "function_call"}, "call_id": _NAME, "name": _NAME, "arguments": _STRING}),
+        _object({"type": {"const": "function_call_output"}, "call_id": _NAME, "output": _CONTENT}),
+        _object({"type": {"const": "item_reference"}, "id": _NAME}),
+        _object({"type": {"const": "reasoning"}, "content": {"type": "array", "items": _THOUGHT, "minItems": 1}}),
+    ],
+}
+_TOOL: Final[Json] = _object(
+    {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
+)
+_CHOICES: Final[list[Json]] = [
+    {"enum": ["auto", "none", "required"]},
+    _object({"type": {"const": "function"}, "name": _NAME}),
+    _object({"type": {"const": "allowed_tools"}, "tools": {"type": "array", "items": _object({"name": _NAME})}},
+            mode={"enum": ["auto", "required"]}),
+    _NULL,
+]  # fmt: skip
+_FORMAT: Final[Json] = {"anyOf": [
+    _object({"type": {"enum": ["text", "json_object"]}}),
+    _object({"type": {"const": "json_schema"}, "name": _NAME, "schema": _OBJECT}),
+    _NULL,
+]}  # fmt: skip
+_STOP: Final[Json] = {"type": "string", "minLength": 1, "maxLength": 256}
+
+DESCRIBED: Final = Described(
+    bodies={"/v1/responses": (ResponsesRequest, "Answer items, whole or as server-sent events", "responses"),
+            "/v1/responses/input_tokens": (ResponsesRequest, "", "tokens")},
+    narrower={
+        "ResponsesRequest": {
+            "input": {"anyOf": [
+                _STRING, {"type": "array", "items": _ITEM, "minItems": 1, "maxItems": MAX_MESSAGES},
+            ]},
+            "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, _NULL]},
+            "tool_choice": {"anyOf": _CHOICES},
+            "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
+            "background": {"anyOf": [{"const": False}, _NULL]},
+            "conversation": _NULL,
+            "prompt": _NULL,
+            "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
+            "min_tokens": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1}, _NULL]},
+        },
+        "ReasoningOptions": {"effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]}},
+        "TextOptions": {"format": _FORMAT},
+    },
+    rules={"ResponsesRequest": [{"required": ["input"]}]},
+    streams=("/v1/responses",),
+)  # fmt: skip

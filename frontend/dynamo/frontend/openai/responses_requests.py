@@ -1,0 +1,194 @@
+"""Requests of the Responses API: checked, and read as the chat that they ask for. Pure; `routes/responses.py` calls it.
+
+What both APIs have is checked by the chat's own rules, and named in this API's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
+from dynamo.frontend.openai.constraints import packed
+from dynamo.frontend.openai.request_structs import ChatRequest
+from dynamo.frontend.openai.responses_input import Item, add_items, items_of
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
+
+LOGPROBS: Final = "message.output_text.logprobs"
+SEALED: Final = "reasoning.encrypted_content"
+INCLUDES: Final = (
+    LOGPROBS, SEALED, "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+    "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs",
+)  # fmt: skip
+"""What of another server's tools is asked for is never there, so it may be asked for."""
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_SAME: Final = (
+    "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "top_k", "min_p",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
+)  # fmt: skip
+_NAMED: Final = {
+    "messages": "input", "response_format": "text.format", "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens", "logprobs": "include",
+}  # fmt: skip
+"""The chat's fields, as this API names them."""
+_ELSEWHERE: Final = {
+    "background": "ask without, and read the answer as a stream",
+    "conversation": "send the conversation's items in input, or previous_response_id",
+    "prompt": "send the prompt's text in instructions and input",
+}  # fmt: skip
+
+
+class ResponsesAsked(msgspec.Struct):
+    """One request, understood."""
+
+    request: ResponsesRequest
+    body: dict[str, Any]
+    """Of the chat that it asks for."""
+    chat: ChatRequest
+    items: list[Item]
+    """Its own input."""
+    problem: ApiError | None
+    """Of its conversation; to be raised once its model is known."""
+    echo: dict[str, Any]
+    """What its answer repeats of it; what may be large is JSON already."""
+
+
+def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> ResponsesAsked:
+    """Return a request whose every known field is right. `before`: the items of the conversation that it goes on."""
+    request: ResponsesRequest = openai.convert(body, ResponsesRequest)
+    _refuse_others(request)
+    if request.input is None:
+        raise bad_request("input: this field is required.", "input", "missing_required_parameter")
+    items = items_of(request.input)
+    chat = ChatBuilder()
+    if request.instructions:
+        chat.system(request.instructions)
+    add_items(chat, before, "previous_response_id")
+    add_items(chat, items)
+    messages = chat.messages()
+    if not messages:
+        raise bad_request("input: there is nothing to answer; send text, or at least one item.", "input")
+    asked = _chat(request, body, messages)
+    try:
+        checked = openai.read_chat(asked)
+    except ApiError as error:
+        raise named(error) from None
+    return ResponsesAsked(request, asked, checked, items, chat.problem, echo_of(request))
+
+
+def named(error: ApiError) -> ApiError:
+    """Return an error about a chat's field as one about this API's."""
+    return renamed(error, _NAMED)
+
+
+def _refuse_others(request: ResponsesRequest) -> None:
+    for name, instead in _ELSEWHERE.items():
+        if getattr(request, name):
+            raise bad_request(f"{name}: not supported; {instead}.", name, "unsupported_parameter")
+    for index, name in enumerate(request.include or ()):
+        if name not in INCLUDES:
+            text = f"include[{index}]: {shown(name)} is not known; use {LOGPROBS} or {SEALED}."
+            raise bad_request(text, f"include[{index}]", "unsupported_value")
+    effort = request.reasoning.effort if request.reasoning else None
+    if effort is not None and effort not in EFFORTS:
+        text = f"reasoning.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
+        raise bad_request(text, "reasoning.effort", "unsupported_value")
+
+
+def _chat(request: ResponsesRequest, body: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the body of the chat."""
+    asked = {name: body[name] for name in _SAME if body.get(name) is not None}
+    asked["messages"] = messages
+    if request.max_output_tokens is not None:
+        asked["max_completion_tokens"] = request.max_output_tokens
+    if request.top_logprobs or LOGPROBS in (request.include or ()):
+        asked |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
+    tools = [_tool(tool, index) for index, tool in enumerate(request.tools or ())]
+    choice, tools = _choice(request.tool_choice, tools)
+    if tools:
+        asked["tools"] = tools
+    if choice is not None:
+        asked["tool_choice"] = choice
+    if (shape := _format(request)) is not None:
+        asked["response_format"] = shape
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning is not None and (effort := request.reasoning.effort) is not None:
+        asked["reasoning_effort"] = effort
+        variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **variables}
+    if variables:
+        asked["chat_template_kwargs"] = variables
+    return asked
+
+
+def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
+    path, kind = f"tools[{index}]", tool.get("type")
+    if kind != "function":
+        text = f"{path}: tools of type {shown(kind)} are not run here; send function tools, and run them yourself."
+        raise bad_request(text, path, "unsupported_value")
+    name, parameters = tool.get("name"), tool.get("parameters")
+    if not isinstance(name, str) or not name:
+        raise bad_request(f"{path}.name: this field is required.", f"{path}.name", "missing_required_parameter")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise bad_request(f"{path}.parameters: expected a JSON schema.", f"{path}.parameters", "invalid_type")
+    fields = ("name", "description", "parameters", "strict")
+    function = {field: value for field in fields if (value := tool.get(field)) is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the chat's `tool_choice`, and the tools that may be called."""
+    if not isinstance(choice, Mapping):
+        return choice, tools
+    kind = choice.get("type")
+    if kind == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}, tools
+    allowed, mode = choice.get("tools"), choice.get("mode", "auto")
+    if kind != "allowed_tools" or not isinstance(allowed, list) or mode not in ("auto", "required"):
+        text = 'tool_choice: expected auto, none, required, {"type": "function", "name": "…"} or allowed_tools.'
+        raise bad_request(text, "tool_choice", "unsupported_value")
+    names = {tool.get("name") for tool in allowed if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)}
+    return mode, [tool for tool in tools if tool["function"]["name"] in names]
+
+
+def _format(request: ResponsesRequest) -> dict[str, Any] | None:
+    shape = request.text.format if request.text else None
+    if shape is None or shape.get("type") != "json_schema":
+        return shape
+    return {"type": "json_schema", "json_schema": {name: value for name, value in shape.items() if name != "type"}}
+
+
+def echo_of(request: ResponsesRequest) -> dict[str, Any]:
+    """Return what every object of the answer repeats."""
+    asked, text = request, request.text
+    reasoning = asked.reasoning
+    form: dict[str, Any] = {"format": {"type": "text"} if text is None or text.format is None else text.format}
+    if text is not None and text.verbosity is not None:
+        form["verbosity"] = text.verbosity
+    large = {
+        "instructions": asked.instructions, "metadata": asked.metadata or {}, "text": form,
+        "tool_choice": "auto" if asked.tool_choice is None else asked.tool_choice, "tools": asked.tools or [],
+    }  # fmt: skip
+    effort, summary = (None, None) if reasoning is None else (reasoning.effort, reasoning.summary)
+    return {
+        **{name: _encoded(name, value) for name, value in large.items()},
+        "background": False, "max_output_tokens": asked.max_output_tokens, "max_tool_calls": asked.max_tool_calls,
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": asked.previous_response_id, "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": effort, "summary": summary}, "safety_identifier": asked.safety_identifier,
+        "service_tier": "default", "store": False, "temperature": _or(asked.temperature, 1.0),
+        "top_logprobs": asked.top_logprobs or 0, "top_p": _or(asked.top_p, 1.0),
+        "truncation": asked.truncation or "disabled", "user": asked.user,
+    }  # fmt: skip
+
+
+def _encoded(name: str, value: Any) -> msgspec.Raw:
+    packed(name, value)  # numbers of more than 64 bits become floats
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,94 @@
+"""The body of `POST /v1/responses`: its fields, and how large each may be, as `request_structs.py` has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from dynamo.frontend.openai.nvext import Nvext
+from dynamo.frontend.openai.request_structs import (
+    KB,
+    MAX_MESSAGES,
+    SIZE,
+    WHOLE_BODY,
+    Count,
+    Name,
+    Options,
+    Penalty,
+    Seed,
+    StopString,
+    Text,
+    Tools,
+    Unit,
+    Word,
+    size,
+)
+from dynamo.llm.processing.request_options import MOST_STOPS
+
+
+class ReasoningOptions(Struct):
+    """Amount that the model should think, and what is told of it."""
+
+    effort: Word | None = None
+    summary: Word | None = None
+    generate_summary: Word | None = None
+
+
+class TextOptions(Struct):
+    """The form of the text."""
+
+    format: Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 272 * KB})] | None = None
+    verbosity: Word | None = None
+
+
+class ResponseStreamOptions(Struct):
+    """Options for what a stream carries beside its events."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(Struct, kw_only=True):
+    """POST /v1/responses."""
+
+    model: Name
+    input: Annotated[str | Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)] | None, size(WHOLE_BODY)] = (
+        None
+    )
+    instructions: Text | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Unit | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Tools | None = None
+    tool_choice: Name | Annotated[dict[str, Any], Meta(max_length=16, extra={SIZE: 64 * KB})] | None = None
+    parallel_tool_calls: bool | None = None
+    text: Annotated[TextOptions, size(288 * KB)] | None = None
+    reasoning: ReasoningOptions | None = None
+    include: Annotated[list[Word], Meta(max_length=16)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Options | None = None
+    store: bool | None = None
+    previous_response_id: Name | None = None
+    background: bool | None = None
+    conversation: Name | Options | None = None
+    prompt: Options | None = None
+    user: Name | None = None
+    safety_identifier: Name | None = None
+    prompt_cache_key: Name | None = None
+    prompt_cache_retention: Word | None = None
+    service_tier: Word | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Unit | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    seed: Seed | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MOST_STOPS)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+    chat_template_kwargs: Options | None = None
+    nvext: Annotated[Nvext, size(512 * KB)] | None = None

@@ -1,0 +1,232 @@
+"""A generation's events as the Responses API says them: items, their events in OpenAI's order, one object at the end.
+
+Without I/O. A token costs one JSON string between bytes that are made once per item, and its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import getrandbits
+from typing import Any, Final
+
+import msgspec
+
+from dynamo.frontend.errors import ApiError
+from dynamo.frontend.openai.responses_input import sealed
+from dynamo.frontend.openai.responses_requests import named
+from dynamo.frontend.responses.generation_events import CallArguments, CallBegun, Ended, Event, Usage
+from dynamo.llm.parsers.events import Content, Thought
+
+LARGEST_ECHO: Final = 64 << 10
+"""Bytes of what a stream's first two events repeat of the request; where it is more, they leave its tools and
+instructions out."""
+_encode = msgspec.json.encode
+Item = dict[str, Any]
+_NUMBER: Final = b',"logprobs":[],"sequence_number":'
+_END: Final = b"}\n\n"
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{getrandbits(128):032x}"
+
+
+def _text_part(text: Any, logprobs: Any = ()) -> dict[str, Any]:
+    return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+
+
+class ResponsesWriter:
+    """Writer of one response. `emit` takes a stream's bytes; None: only the object is wanted."""
+
+    def __init__(
+        self, response: dict[str, Any], emit: Callable[[bytes], None] | None, clock: Callable[[], float], *,
+        with_sealed: bool = False, done: Callable[[bytes, list[str]], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.response = response
+        self._emit, self._clock, self._with_sealed, self._done = emit, clock, with_sealed, done
+        self._next = 0
+        self._kind = ""
+        """Of the item that is open; "": none is."""
+        self._item: Item = {}
+        self._pieces: list[str] = []
+        self._logprobs: list[Any] = []
+        self._prefix: bytes | None = None
+        """All that stands before a text's JSON string, while a message is open."""
+        self._ended = Ended("stop")
+        self._encoded = b""
+        response |= {"status": "in_progress", "output": []}
+
+    def begin(self, usage: Usage) -> None:
+        for status in ("created", "in_progress"):
+            self._event(f"response.{status}", response=self._short())
+
+    def text(self, text: str) -> None:
+        prefix = self._prefix
+        if prefix is None:
+            prefix = self._open_message()
+        self._pieces.append(text)
+        if (emit := self._emit) is not None:
+            number = self._next
+            self._next = number + 1
+            emit(b"".join((prefix, _encode(text), _NUMBER, _encode(number), _END)))  # a third less than by formatting
+
+    def scored(self, text: str, logprobs: list[Any]) -> None:
+        if not text and self._prefix is None:
+            return  # tokens of thoughts and calls: only a message has log probabilities
+        prefix = self._prefix or self._open_message()
+        self._pieces.append(text)
+        self._logprobs += logprobs
+        if self._emit is not None:
+            numbered = b',"logprobs":%b,"sequence_number":%d}\n\n' % (_encode(logprobs), self._next)
+            self._emit(prefix + _encode(text) + numbered)
+            self._next += 1
+
+    def say(self, event: Event) -> None:
+        if isinstance(event, Content):
+            self.text(event.text)
+        elif isinstance(event, Thought):
+            self._thought(event.text)
+        elif isinstance(event, CallBegun):
+            self._call(event)
+        elif isinstance(event, CallArguments):
+            self._pieces.append(event.text)
+            self._of_item("response.function_call_arguments.delta", delta=event.text)
+        elif isinstance(event, Ended):
+            self._ended = event
+        elif isinstance(event, Usage):
+            self._end(event)
+
+    def whole(self) -> bytes:
+        return self._encoded
+
+    def failure(self, error: ApiError) -> bytes:
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        self._close("incomplete")
+        self.response |= {"status": "failed", "error": {"code": code, "message": error.message}}
+        return self._bytes("response.failed", {"response": self._short()})
+
+    def named(self, error: ApiError) -> ApiError:
+        return named(error)
+
+    # Items.
+
+    def _open(self, kind: str, item: Item) -> None:
+        self._close()
+        self._kind, self._item, self._pieces, self._logprobs = kind, item, [], []
+        self._event("response.output_item.added", output_index=self._index, item=item)
+
+    @property
+    def _index(self) -> int:
+        """Return the index of the open item: those before it are closed, and in the output."""
+        return len(self.response["output"])
+
+    def _open_message(self) -> bytes:
+        item = {"id": _id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        self._open("message", item)
+        self._of_part("response.content_part.added", part=_text_part(""))
+        kind = "response.output_text.delta"
+        head = {"type": kind, "item_id": item["id"], "output_index": self._index, "content_index": 0}
+        self._prefix = f"event: {kind}\ndata: ".encode() + _encode(head)[:-1] + b',"delta":'
+        return self._prefix
+
+    def _thought(self, text: str) -> None:
+        if self._kind != "reasoning":
+            item: Item = {"id": _id("rs"), "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}
+            self._open("reasoning", item)
+            self._of_part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
+        self._pieces.append(text)
+        self._of_part("response.reasoning_text.delta", delta=text)
+
+    def _call(self, event: CallBegun) -> None:
+        self._open("function_call", {
+            "id": _id("fc"), "type": "function_call", "status": "in_progress", "call_id": event.id, "name": event.name,
+            "arguments": "",
+        })  # fmt: skip
+
+    def _close(self, status: str = "completed") -> None:
+        """End the item that is open."""
+        if not self._kind:
+            return
+        close = {"message": self._close_message, "reasoning": self._close_reasoning}.get(self._kind, self._close_call)
+        text = "".join(self._pieces)
+        close(text, msgspec.Raw(_encode(text)))
+        self._item["status"] = status
+        self._event("response.output_item.done", output_index=self._index, item=self._item)
+        self.response["output"].append(self._item)
+        self._kind, self._prefix = "", None
+
+    def _close_message(self, text: str, encoded: msgspec.Raw) -> None:
+        logprobs = msgspec.Raw(_encode(self._logprobs))
+        part = _text_part(encoded, logprobs)
+        self._of_part("response.output_text.done", text=encoded, logprobs=logprobs)
+        self._of_part("response.content_part.done", part=part)
+        self._item["content"] = [part]
+
+    def _close_reasoning(self, text: str, encoded: msgspec.Raw) -> None:
+        part = {"type": "reasoning_text", "text": encoded}
+        self._of_part("response.reasoning_text.done", text=encoded)
+        self._of_part("response.content_part.done", part=part)
+        self._item["content"] = [part]
+        if self._with_sealed:
+            self._item["encrypted_content"] = sealed(text)
+
+    def _close_call(self, text: str, encoded: msgspec.Raw) -> None:
+        self._of_item("response.function_call_arguments.done", name=self._item["name"], arguments=encoded)
+        self._item["arguments"] = encoded
+
+    def _end(self, usage: Usage) -> None:
+        cut = self._ended.reason == "length"
+        if not (self._kind or self.response["output"]):
+            self._open_message()  # an answer without a word is still one
+        self._close("incomplete" if cut else "completed")
+        status = "incomplete" if cut else "completed"
+        self.response |= {
+            "status": status, "completed_at": None if cut else int(self._clock()),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": {
+                "input_tokens": usage.prompt, "input_tokens_details": {"cached_tokens": usage.cached},
+                "output_tokens": usage.produced, "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+                "total_tokens": usage.prompt + usage.produced,
+            },
+        }  # fmt: skip
+        self._encoded = _encode(self.response)
+        if self._done is not None:
+            self._done(self._encoded, [item["id"] for item in self.response["output"]])
+        self._event(f"response.{status}", response=msgspec.Raw(self._encoded))
+
+    # Events.
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self._emit is not None:
+            self._emit(self._bytes(kind, fields))
+
+    def _of_item(self, kind: str, **fields: Any) -> None:
+        self._event(kind, item_id=self._item["id"], output_index=self._index, **fields)
+
+    def _of_part(self, kind: str, **fields: Any) -> None:
+        self._of_item(kind, content_index=0, **fields)
+
+    def _bytes(self, kind: str, fields: dict[str, Any]) -> bytes:
+        number, self._next = self._next, self._next + 1
+        body = {"type": kind, **fields, "sequence_number": number}
+        return f"event: {kind}\ndata: ".encode() + _encode(body) + b"\n\n"
+
+    def _short(self) -> dict[str, Any]:
+        """Return the response without what a large request said of its tools."""
+        large = {name: self.response.get(name) for name in ("instructions", "tools", "metadata", "text")}
+        if len(_encode(large)) <= LARGEST_ECHO:
+            return self.response
+        small: dict[str, Any] = {
+            "instructions": None,
+            "tools": [],
+            "metadata": {},
+            "text": {"format": {"type": "text"}},
+        }
+        return {**self.response, **small}
+
+
+def response_of(response_id: str, created: int, model: str, echo: dict[str, Any]) -> dict[str, Any]:
+    """Return the object of a response that has said nothing yet."""
+    return {
+        "id": response_id, "object": "response", "created_at": created, "status": "in_progress", "error": None,
+        "incomplete_details": None, "model": model, "output": [], "usage": None, "completed_at": None, **echo,
+    }  # fmt: skip

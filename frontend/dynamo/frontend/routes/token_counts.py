@@ -1,0 +1,108 @@
+"""POST /v1/responses/input_tokens and /v1/messages/count_tokens: how many tokens a prompt has, without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from dynamo.frontend.anthropic.request_structs import CountTokensRequest
+from dynamo.frontend.anthropic.requests import read_prompt
+from dynamo.frontend.errors import ApiError
+from dynamo.frontend.http.requests import headers_of
+from dynamo.frontend.http.responses import json_reply
+from dynamo.frontend.openai.body import decode
+from dynamo.frontend.openai.responses_input import Item
+from dynamo.frontend.openai.responses_requests import read_responses
+from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.stored_responses import owner_of
+from dynamo.frontend.routes.messages import check_version
+from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
+from dynamo.frontend.routes.responses import conversation, names_stored, refer
+from dynamo.frontend.services import Services
+from dynamo.llm.processing.preprocess import Preprocessor
+from dynamo.runtime.errors import DeadlineExceeded
+
+Chat = dict[str, Any]
+Read = Callable[[dict[str, Any]], tuple[Chat, ApiError | None]]
+
+
+def token_counts_router(services: Services) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["tokens"])
+
+    @router.post("/v1/responses/input_tokens")
+    async def input_tokens(request: Request) -> Response:
+        """Count the tokens of a response's input, as the model would see it."""
+        scope: Any = request.scope
+        owner = owner_of(headers_of(scope))
+        count = await _counted(services, request, ResponsesRequest, partial(_of_responses, services, owner))
+        return json_reply({"object": "response.input_tokens", "input_tokens": count})
+
+    @router.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        """Count the tokens of messages, as the model would see them."""
+        scope: Any = request.scope
+        check_version(scope)
+        read = partial(read_prompt, kind=CountTokensRequest)
+        return json_reply({"input_tokens": await _counted(services, request, CountTokensRequest, read)})
+
+    return router
+
+
+def _of_responses(services: Services, owner: bytes, body: dict[str, Any]) -> tuple[Chat, ApiError | None]:
+    refer(services, owner, body)
+    before: list[Item] = []
+    problem = None
+    try:
+        before = conversation(services, owner, body)
+    except ApiError as error:
+        problem = error
+    asked = read_responses(body, before)
+    return asked.body, problem or asked.problem
+
+
+async def _counted(services: Services, request: Request, kind: type[msgspec.Struct], read: Read) -> int:
+    """Read and count as requests for answers are: by the same bounds, a longer one in the threads."""
+    scope: Any = request.scope
+    receive: Any = request.receive
+    intake = Intake(services, services.clock())
+
+    def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
+        body = decode(raw, kind)
+        intake.check_fields(body, kind, request.state.request_id)
+        chat, problem = read(body)
+        return str(body.get("model")), chat, problem
+
+    try:
+        raw = await intake.read(scope, receive)
+        if len(raw) <= SHORT_BODY and not names_stored(raw):
+            return _count(services, intake, *understand(raw))()
+        async with intake.turn() as turn:
+            understood = await turn.run(lambda: understand(raw))
+            return await turn.run(_count(services, intake, *understood))
+    except DeadlineExceeded as error:
+        raise intake.too_late(error) from None
+    finally:
+        intake.leave()
+
+
+def _count(services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None) -> Callable[[], int]:
+    """Return what counts, which may take long; raises where the model isn't there, or the conversation isn't one."""
+    preprocessor = _preprocessor(services, intake, model)
+    if problem is not None:
+        raise problem
+    return lambda: len(preprocessor.encode(preprocessor.chat_prompt(chat), add_special=False))
+
+
+def _preprocessor(services: Services, intake: Intake, model: str) -> Preprocessor:
+    intake.to_model(model)
+    loaded = services.pool.find(model).model
+    if loaded is None or loaded.preprocessor is None:
+        text = f"The model '{model}' takes text; it has no tokenizer here."
+        raise ApiError(400, text, code="unsupported_value", param="model")
+    return loaded.preprocessor

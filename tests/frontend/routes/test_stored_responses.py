@@ -1,0 +1,212 @@
+"""Stored responses by the `openai` SDK: conversations that go on, what is read again, and who may."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from dynamo.frontend.errors import ApiError
+from dynamo.frontend.limits.settings import StoredResponsesSettings
+from dynamo.frontend.openai.stored_responses import StoredResponse, StoredResponses, owner_of
+
+ASK: Any = {"model": "m", "max_output_tokens": 3}
+
+
+def prompt_of(echo: Any) -> str:
+    return bytes(echo.seen[-1]["token_ids"]).decode()
+
+
+def test_a_conversation_goes_on(served: Any, echo: Any) -> None:
+    """The model sees all of it, whole or streamed; instructions are those of the last request."""
+    with served.client() as client:
+        first = client.responses.create(**ASK, input="one", instructions="A")
+        assert first.store is True
+        events = list(client.responses.create(**ASK, input="two", previous_response_id=first.id, stream=True))
+        second = events[-1].response
+        third = client.responses.create(
+            **ASK, input=[{"role": "user", "content": "three"}], previous_response_id=second.id, instructions="B"
+        )
+        counted = client.responses.input_tokens.count(
+            model="m", input=[{"role": "user", "content": "three"}], previous_response_id=second.id, instructions="B"
+        )
+    said = [first.output_text, second.output[0].content[0].text]
+    assert prompt_of(echo) == (
+        f"System: B\nUser: one\nAssistant: {said[0].strip()}\nUser: two\nAssistant: {said[1].strip()}\n"
+        "User: three\nAssistant:"
+    )
+    assert counted.input_tokens == third.usage.input_tokens
+    assert third.previous_response_id == second.id
+
+
+def test_items_by_reference(served: Any, echo: Any) -> None:
+    """What a stored answer said may be named by its id, while it is stored, by whom it was said to."""
+    with served.client() as client:
+        first = client.responses.create(**ASK, input="one")
+        named: Any = [
+            {"role": "user", "content": "one"}, {"type": "item_reference", "id": first.output[0].id},
+            {"role": "user", "content": "two"},
+        ]  # fmt: skip
+        second = client.responses.create(**ASK, input=named)
+        assert prompt_of(echo) == f"User: one\nAssistant: {first.output_text.strip()}\nUser: two\nAssistant:"
+        assert client.responses.input_tokens.count(model="m", input=named).input_tokens == second.usage.input_tokens
+        listed = client.responses.input_items.list(second.id, order="asc")
+        assert listed.data[1].id == first.output[0].id
+        with served.client().with_options(api_key="b") as other, pytest.raises(openai.NotFoundError):
+            other.responses.create(**ASK, input=named)
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError, match=r"input\[1\]"):
+            client.responses.create(**ASK, input=named)
+        for wrong in ({}, {"id": 5}):
+            odd: Any = [{"type": "item_reference", **wrong}]
+            with pytest.raises(openai.NotFoundError):
+                client.responses.create(**ASK, input=odd)
+
+
+def test_references_are_bounded(make_site: Any, echo: Any) -> None:
+    """One item may be named a thousand times: together they are no larger than a body."""
+    site = make_site(body_limit_mb=0.5)
+    site.worker(echo)
+    with site.client() as client:
+        first = client.responses.create(model="m", input="x" * 400)
+        often: Any = [{"type": "item_reference", "id": first.output[0].id}] * 3000
+        with pytest.raises(openai.BadRequestError, match="too much"):
+            client.responses.create(model="m", input=often)
+
+
+def test_what_is_read_again(served: Any) -> None:
+    """The response as it was answered, its items page by page, and nothing once it is deleted."""
+    with served.client() as client:
+        first = client.responses.create(**ASK, input="one")
+        second = client.responses.create(
+            **ASK, previous_response_id=first.id,
+            input=[{"role": "user", "content": "two"}, {"role": "user", "content": "three"}],
+        )  # fmt: skip
+        assert client.responses.retrieve(second.id) == second
+        listed = list(client.responses.input_items.list(second.id, limit=1))
+        texts = [item.content[0].text if isinstance(item.content, list) else item.content for item in listed]
+        assert texts == ["three", "two", first.output_text, "one"]
+        assert listed[2].id == first.output[0].id
+        assert [item.id for item in client.responses.input_items.list(second.id, order="asc")] == [
+            item.id for item in listed[::-1]
+        ]
+        with pytest.raises(openai.BadRequestError, match="background"):
+            client.responses.cancel(second.id)
+        client.responses.delete(first.id)
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                gone(first.id)
+        with pytest.raises(openai.BadRequestError, match="earlier response"):
+            client.responses.create(**ASK, input="four", previous_response_id=second.id)
+        with pytest.raises(openai.BadRequestError, match="that response"):
+            client.responses.create(**ASK, input="four", previous_response_id="resp_none")
+    for query in ("limit=0", "limit=101", "limit=a", "order=up", "after=x"):
+        path = f"/v1/responses/{second.id}/input_items?{query}"
+        with served.client() as client, pytest.raises(openai.BadRequestError):
+            client.get(path.removeprefix("/v1"), cast_to=object)
+
+
+def test_others_see_nothing(served: Any) -> None:
+    """Another key, or another tenant, has no such response, and can't go on from it."""
+    with served.client() as client:
+        mine = client.responses.create(**ASK, input="secret")
+        kept = client.responses.create(**ASK, input="secret", store=False)
+        assert kept.store is False
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(kept.id)
+    for other in (served.client().with_options(api_key="b"), served.client(default_headers={"x-tenant-id": "t"})):
+        with other:
+            with pytest.raises(openai.NotFoundError):
+                other.responses.retrieve(mine.id)
+            with pytest.raises(openai.NotFoundError):
+                other.responses.input_items.list(mine.id)
+            with pytest.raises(openai.BadRequestError):
+                other.responses.create(**ASK, input="and?", previous_response_id=mine.id)
+            with pytest.raises(openai.NotFoundError):
+                other.responses.delete(mine.id)
+
+
+@pytest.mark.parametrize("settings", [{"stored_responses_ttl_secs": 0.0}, {"has_siblings": True}])
+def test_where_nothing_is_stored(make_site: Any, echo: Any, settings: Any) -> None:
+    """Switched off, or one of several processes: an answer says so, and what needs the store is refused."""
+    site = make_site(**settings)
+    site.worker(echo)
+    with site.client() as client:
+        answer = client.responses.create(**ASK, input="one")
+        assert answer.store is False
+        with pytest.raises(openai.BadRequestError, match="several processes") as refused:
+            client.responses.create(**ASK, input="two", previous_response_id=answer.id)
+        assert refused.value.param == "previous_response_id"
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(answer.id)
+
+
+def kept(number: int, owner: bytes = b"a", size: int = 0, previous: str | None = None) -> StoredResponse:
+    """A stored response."""
+    output = [{"type": "message", "role": "assistant", "content": f"{number}"}]
+    response = json.dumps({"id": f"r{number}", "output": output}).encode()
+    return StoredResponse(f"r{number}", owner, response, json.dumps(["x" * size]).encode(), previous)
+
+
+def ids(store: StoredResponses, most: int, owner: bytes = b"a") -> list[int]:
+    """Those of a caller that are still there, looked at from the newest to the oldest."""
+    there = []
+    for number in reversed(range(most)):
+        with contextlib.suppress(ApiError):
+            there.append(int(store.get(owner, f"r{number}").id[1:]))
+    return there
+
+
+def test_bounds_of_number_and_bytes() -> None:
+    """Who has more than others loses its own, least recently used first; what fits nowhere isn't kept at all."""
+    store = StoredResponses(StoredResponsesSettings(max_count=5, max_mb=1.0))
+    store.keep(kept(100, b"small"))
+    for number in range(9):
+        store.keep(kept(number))
+        store.get(b"small", "r100")
+        if number:
+            store.get(b"a", "r0")
+    assert ids(store, 9) == [8, 7, 6, 0]
+    store.keep(kept(9, size=900_000))
+    store.keep(kept(10, size=400_000))
+    assert ids(store, 11) == [10]
+    assert store.bytes <= 1 << 20
+    store.keep(kept(11, size=2_000_000))
+    assert ids(store, 12) == [10]
+    assert store.get(b"small", "r100")
+    ids(store, 12)
+    store.keep(kept(101, b"small", size=100_000))
+    assert ids(store, 102, b"small") == [101, 100]
+    store.keep(kept(102, b"new", size=700_000))
+    assert (ids(store, 103, b"new"), ids(store, 103, b"small"), ids(store, 12)) == ([102], [101, 100], [])
+
+
+def test_age() -> None:
+    """What nobody has used for so long is gone, with what it took; use keeps it, and a conversation's use all of it."""
+    now = [0.0]
+    store = StoredResponses(StoredResponsesSettings(ttl=10.0), lambda: now[0])
+    store.keep(kept(0))
+    store.keep(kept(1, previous="r0"))
+    store.keep(kept(2))
+    now[0] = 9.0
+    assert len(store.conversation(b"a", "r1", 10_000)) == 4
+    with pytest.raises(ApiError, match="more than 10 bytes"):
+        store.conversation(b"a", "r1", 10)
+    now[0] = 15.0
+    assert ids(store, 3) == [1, 0]
+    now[0] = 26.0
+    assert (ids(store, 3), len(store), store.bytes) == ([], 0, 0)
+
+
+def test_owners() -> None:
+    """A tenant comes before a key; neither is kept as it came."""
+    assert owner_of({}) == b""
+    owners = [
+        owner_of({b"authorization": b"Bearer a"}), owner_of({b"x-api-key": b"Bearer a"}),
+        owner_of({b"authorization": b"Bearer a", b"x-tenant-id": b"t"}),
+    ]  # fmt: skip
+    assert len(set(owners)) == 3
+    assert all(b"Bearer" not in owner for owner in owners)

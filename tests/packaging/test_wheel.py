@@ -1,0 +1,35 @@
+"""What a wheel holds: the packages and the chart, and nothing that only this repository needs."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[2]
+OURS = re.compile(
+    r"/codegen/|/generate_messages|\.proto$|^(tests|bench|docs|e2e|examples)/|(^|/)tests?/.*\.py$|__pycache__"
+)
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Files of a wheel that is built now."""
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("wheel")), versions=["standard"])
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_generators_and_tests_stay_here(names: list[str]) -> None:
+    """Installations have what `make generate` wrote, not what it runs."""
+    assert [name for name in names if OURS.search(name)] == []
+
+
+def test_the_chart_is_there(names: list[str]) -> None:
+    """`dynamo install` works without a source tree; every package is there, typed."""
+    assert "dynamo/cli/cluster/charts/dynamo-platform/Chart.yaml" in names
+    assert "dynamo/frontend/kserve/inference_pb2.py" in names
+    for package in ("runtime", "llm", "frontend", "worker", "operator", "cli"):
+        assert f"dynamo/{package}/py.typed" in names
