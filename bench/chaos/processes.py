@@ -168,12 +168,12 @@ class Site:
             "ETCD_LEASE_TTL": f"{LEASE:g}", "DYN_LOG": "info",
         }  # fmt: skip
         argv = self._frontend(port) if name in FRONTENDS else self._worker(name, port)
-        self._add(name, [*argv, "--grace-seconds", f"{GRACE:g}"], port, env)
+        self._add(name, [*argv, "--graceful-shutdown-timeout-secs", f"{GRACE:g}"], port, env)
 
     def _frontend(self, port: int) -> list[str]:
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
         argv += ["--namespace", NAMESPACE, "--router-mode", self.mode]
-        return [*argv, "--migration-limit", str(MIGRATIONS), "--hold-seconds", "15"]
+        return [*argv, "--migration-limit", str(MIGRATIONS), "--worker-wait-timeout-secs", "15"]
 
     def _worker(self, name: str, port: int) -> list[str]:
         argv = [sys.executable, "-m", "dynamo.worker", "--engine", "mocker", "--model-name", "m"]

@@ -59,7 +59,10 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of conversations (1)")
     parser.add_argument("--ours-only", action="store_true", help="leave ai-dynamo out")
     parser.add_argument(
-        "--frontend-option", action="append", default=[], help="given to our frontends, e.g. --overlap-score-weight=2"
+        "--frontend-option",
+        action="append",
+        default=[],
+        help="given to our frontends, e.g. --router-prefill-load-scale=2",
     )
     parser.add_argument("--output", type=Path, help="the JSON file (bench/results/router-<time>.json)")
     found = parser.parse_args(argv)

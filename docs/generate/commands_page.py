@@ -22,6 +22,7 @@ from dynamo.frontend import process as frontend
 from dynamo.operator import main as operator
 from dynamo.router import main as router
 from dynamo.runtime.process.legacy_flags import FlagCommand
+from dynamo.runtime.process.settings import SettingOption
 from dynamo.worker import main as worker
 from dynamo.worker.programs import entry
 
@@ -128,6 +129,8 @@ def _options(name: str, command: click.Command, context: click.Context, told: di
 
 
 def _row(option: click.Option, context: click.Context) -> str:
+    if isinstance(option, SettingOption):
+        option = option.documented()
     names = ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
     variables = (option.envvar,) if isinstance(option.envvar, str) else option.envvar or ()
     cells = (names, _value(option, context), _default(option), ", ".join(f"`{one}`" for one in variables))

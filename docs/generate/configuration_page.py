@@ -105,8 +105,8 @@ def _flag(name: str, field: dataclasses.Field[Any]) -> tuple[str, ...]:
     meta = field.metadata
     default = "" if field.default in (dataclasses.MISSING, None, "") else str(field.default)
     choices = f" One of {', '.join(filter(None, meta['choices']))}." if meta["choices"] else ""
-    names = (flag(name), *(other.partition("/")[0] for other in meta["flags"]))
-    variables = (meta["env"],) if isinstance(meta["env"], str) else meta["env"] or ()
+    names = (flag(name), *(other.partition("/")[0] for other in meta["flags"] if other not in meta["aliases"]))
+    variables = [variable for variable in meta["env"] or () if variable not in meta["aliases"]]
     what = (meta["help"] + choices).replace("|", "\\|")
     return ", ".join(map(_code, names)), ", ".join(map(_code, variables)), _code(default), what
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.changes import differences
 from dynamo.operator.cluster.observe import is_ready, label
 from dynamo.operator.kube.resources import PIPELINES, PODS
 from dynamo.operator.manifests import naming

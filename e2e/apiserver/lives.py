@@ -23,8 +23,8 @@ from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
 from dynamo.operator.controller import Controller
 from dynamo.operator.kube.client import Api
-from dynamo.operator.kube.namespace_turns import Budget
 from dynamo.operator.metrics import Metrics
+from dynamo.operator.namespace_turns import Budget
 from dynamo.operator.reconcile.reconciler import Reconciler
 from dynamo.operator.settings import Settings
 

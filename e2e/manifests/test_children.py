@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.changes import differences
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -22,7 +22,8 @@ POLL_SECONDS = 0.2
 ALLOWED_SECONDS = 2.0
 """Ready may lag behind the endpoint for so long."""
 PATIENCE_SECONDS = 1.5
-"""An endpoint that says nothing for so long refuses. Held requests (`holdSeconds`) aren't refused: give more there."""
+"""An endpoint that says nothing for so long refuses. Requests that wait (`workerWaitTimeoutSeconds`)
+aren't refused: give more there."""
 
 Object = dict[str, Any]
 

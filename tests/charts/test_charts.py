@@ -132,7 +132,7 @@ def test_the_schema_says_what_the_comments_say() -> None:
         ("operator.image.digest", "sha256:1"),
         ("operator.image.pullPolicy", "Sometimes"),
         ("operator.logLevel", "loud"),
-        ("pipelines.graceSeconds", -1),
+        ("pipelines.gracefulShutdownTimeoutSeconds", -1),
         ("operator.watchNamespaces", ["Not A Namespace"]),
         ("pipelines.images.workers", {"vllmm": "x"}),
         ("pipelines.fsGroup", "1000"),
@@ -204,9 +204,10 @@ def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None
 
 def known_metrics() -> set[str]:
     """Names that the frontend exposes."""
-    registered = {*metrics._HISTOGRAMS, *metrics._COUNTERS, *metrics._GAUGES}
-    buckets = {f"{name}_bucket" for name in metrics._HISTOGRAMS}
-    return {f"dynamo_frontend_{name}" for name in registered | buckets}
+    exposed = metrics.Metrics()
+    exposed.meter("m")
+    ends = {"counter": ["_total"], "histogram": ["", "_bucket", "_count", "_sum"], "gauge": [""]}
+    return {f"{family.name}{end}" for family in exposed.collect() for end in ends[family.type]}
 
 
 @pytest.mark.parametrize("name", ["files/alerts.yaml", "files/dashboards/dynamo-pipelines.json"])

@@ -26,7 +26,9 @@ from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.request_plane.server import Incoming
 
 T = TypeVar("T")
-QUICK = FrontendSettings(http_host="127.0.0.1", http_port=0, drain_seconds=0.0, grace_seconds=2.0)
+QUICK = FrontendSettings(
+    http_host="127.0.0.1", http_port=0, shutdown_delay_secs=0.0, graceful_shutdown_timeout_secs=2.0
+)
 
 
 class Echo:

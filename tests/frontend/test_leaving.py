@@ -39,7 +39,7 @@ def stream(site: Any, found: list[str]) -> threading.Thread:
 def test_running_streams_end_before_the_frontend_does(make_site: Any, engines: Any, within: Any) -> None:
     """After SIGTERM new connections are refused, a running stream is finished, then the process is free to go."""
     found: list[str] = []
-    site = make_site(grace_seconds=10.0)
+    site = make_site(graceful_shutdown_timeout_secs=10.0)
     engine = engines(delay=0.01)
     site.worker(engine)
     reading = stream(site, found)
@@ -63,7 +63,7 @@ def _refused(url: str) -> bool:
 def test_streams_over_the_grace_are_cut_and_cancelled(make_site: Any, engines: Any, within: Any) -> None:
     """What does not end within the grace is cut; the engine is freed."""
     found: list[str] = []
-    site = make_site(grace_seconds=0.2)
+    site = make_site(graceful_shutdown_timeout_secs=0.2)
     engine = engines(delay=0.2)
     site.worker(engine)
     reading = stream(site, found)
@@ -76,7 +76,7 @@ def test_streams_over_the_grace_are_cut_and_cancelled(make_site: Any, engines: A
 
 def test_draining_answers_with_connection_close(make_site: Any, engines: Any, within: Any) -> None:
     """While it still accepts, `/health` is 503 and every answer ends its connection."""
-    site = make_site(drain_seconds=5.0)
+    site = make_site(shutdown_delay_secs=5.0)
     site.worker(engines())
     with httpx.Client(base_url=site.url) as client:
         assert "connection" not in client.get("/health").headers
@@ -97,7 +97,7 @@ def test_how_much_longer_it_accepts(elapsed: float, since_asked: float, more: fl
 
 def test_it_accepts_while_requests_still_come(make_site: Any, engines: Any, within: Any) -> None:
     """A proxy that learns late loses nothing: new connections are answered past the time that was told."""
-    site = make_site(drain_seconds=5.0)  # a busy machine's longest pause between two requests of ours
+    site = make_site(shutdown_delay_secs=5.0)  # a busy machine's longest pause between two requests of ours
     site.worker(engines())
     site.call(site.leaving.signal)
 
@@ -114,7 +114,7 @@ def test_it_accepts_while_requests_still_come(make_site: Any, engines: Any, with
 
 def test_probes_do_not_prolong_it(make_site: Any, engines: Any, within: Any) -> None:
     """The kubelet asks for as long as the pod is there."""
-    site = make_site(drain_seconds=2.0)
+    site = make_site(shutdown_delay_secs=2.0)
     site.worker(engines())
     site.call(site.leaving.signal)
 

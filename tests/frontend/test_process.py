@@ -48,7 +48,7 @@ def ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def test_serves_and_leaves_on_sigterm(start: Start) -> None:
     """One ready line; after SIGTERM not ready but still answering, with `Connection: close`; exit code 0."""
-    process = start(DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS="3")
+    process = start(DYN_HTTP_SHUTDOWN_DELAY_SECS="3")
     url = ready(process)["url"]
     assert httpx.get(f"{url}/health").status_code == 200
     process.send_signal(signal.SIGTERM)
@@ -62,7 +62,7 @@ def test_serves_and_leaves_on_sigterm(start: Start) -> None:
 
 def test_second_signal_leaves_at_once(start: Start) -> None:
     """Two signals: no waiting."""
-    process = start(DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS="30")
+    process = start(DYN_HTTP_SHUTDOWN_DELAY_SECS="30")
     url = ready(process)["url"]
     process.send_signal(signal.SIGTERM)
     while httpx.get(f"{url}/health").status_code == 200:
@@ -87,7 +87,7 @@ def test_port_in_use_is_one_sentence(start: Start) -> None:
 
 def test_several_processes_share_the_port(start: Start) -> None:
     """`--workers 2`: one URL, a system port with everybody's health, a dead child is replaced, nothing is left."""
-    process = start("--workers", "2", "--system-port", "0", DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS="0")
+    process = start("--workers", "2", "--system-port", "0", DYN_HTTP_SHUTDOWN_DELAY_SECS="0")
     said = ready(process)
     for _ in range(10):
         assert httpx.get(f"{said['url']}/live").status_code == 200
@@ -111,7 +111,7 @@ def test_several_processes_share_the_port(start: Start) -> None:
 
 def test_children_leave_with_a_killed_supervisor(start: Start) -> None:
     """kill -9 of the supervisor leaves no process behind."""
-    process = start("--workers", "2", DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS="0")
+    process = start("--workers", "2", DYN_HTTP_SHUTDOWN_DELAY_SECS="0")
     ready(process)
     children = _children(process.pid)
     assert len(children) == 2

@@ -23,7 +23,7 @@ from dynamo.runtime.process.settings import build, parse
             max_requests_per_model=7,
             first_token_timeout_secs=0.5,
             namespace="x",
-            hold_seconds=1.5,
+            worker_wait_timeout_secs=1.5,
             active_decode_blocks_threshold=0.5,
             system_port=9090,
             workers=3,
@@ -81,7 +81,7 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"overlap_score_weight": -1.0}, "--overlap-score-weight"),
+        ({"router_prefill_load_scale": -1.0}, "--router-prefill-load-scale"),
         ({"router_temperature": float("nan")}, "--router-temperature"),
         ({"router_kv_overlap_score_credit": -1.0}, "--router-kv-overlap-score-credit"),
         ({"router_ttl_secs": 0.0}, "--router-ttl-secs"),
@@ -90,7 +90,7 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
         ({"migration_limit": -1}, "--migration-limit"),
         ({"migration_max_seq_len": 0}, "--migration-max-seq-len"),
         ({"body_limit_mb": 0}, "--body-limit-mb"),
-        ({"hold_seconds": -1}, "--hold-seconds"),
+        ({"worker_wait_timeout_secs": -1}, "--worker-wait-timeout-secs"),
         ({"active_decode_blocks_threshold": 1.5}, "--active-decode-blocks-threshold"),
         ({"active_decode_blocks_threshold": float("nan")}, "--active-decode-blocks-threshold"),
         ({"active_prefill_tokens_threshold": -1}, "--active-prefill-tokens-threshold"),
@@ -105,7 +105,7 @@ def test_names_of_all_ages(monkeypatch: pytest.MonkeyPatch, argv: list[str], env
         ({"max_connections": -1}, "--max-connections"),
         ({"backend_stream_timeout_secs": 0.0}, "--backend-stream-timeout-secs"),
         ({"request_timeout_secs": float("nan")}, "--request-timeout-secs"),
-        ({"stall_seconds": 0.0}, "--stall-seconds"),
+        ({"write_timeout_secs": 0.0}, "--write-timeout-secs"),
     ],
 )
 def test_problems_are_one_sentence(changes: dict[str, Any], words: str) -> None:

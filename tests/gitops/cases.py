@@ -53,6 +53,7 @@ HEALTH: Mapping[Reason, Health | None] = {
     Reason.EVICTED: Health.PROGRESSING,
     Reason.NODE_LOST: Health.PROGRESSING,
     Reason.UNREACHABLE: Health.PROGRESSING,
+    Reason.CREDENTIALS_UNAVAILABLE: Health.PROGRESSING,
     Reason.QUOTA_EXCEEDED: Health.PROGRESSING,
     Reason.FORBIDDEN: Health.PROGRESSING,
     Reason.API_SERVER_FAILING: Health.PROGRESSING,
@@ -91,6 +92,9 @@ TROUBLES: Mapping[Reason, Trouble] = {
         Reason.ADMISSION_REJECTED, "StatefulSet llama-worker: spec.template is invalid", final=True
     ),
     Reason.NAME_CONFLICT: Trouble(Reason.NAME_CONFLICT, "Service llama-frontend belongs to somebody else", final=True),
+    Reason.CREDENTIALS_UNAVAILABLE: Trouble(
+        Reason.CREDENTIALS_UNAVAILABLE, "could not create its user in etcd: no answer; trying again", final=False
+    ),
     Reason.QUOTA_EXCEEDED: Trouble(Reason.QUOTA_EXCEEDED, "exceeded quota: small", final=False),
     Reason.FORBIDDEN: Trouble(Reason.FORBIDDEN, "services is forbidden", final=False),
     Reason.API_SERVER_FAILING: Trouble(

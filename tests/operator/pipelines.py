@@ -33,7 +33,7 @@ SMALLEST: Spec = {"components": [{"engine": "mocker"}]}
 FULL: Spec = {
     "namespace": "shared",
     "restart": "2026-11-21",
-    "graceSeconds": 900,
+    "gracefulShutdownTimeoutSeconds": 900,
     "model": {
         "source": "hf://org/repo@v1",
         "name": "llama",
@@ -46,9 +46,9 @@ FULL: Spec = {
         "replicas": 2,
         "port": 8080,
         "workers": 4,
-        "router": {"mode": "kv", "overlapScoreWeight": 3, "temperature": 0.5, "useKvEvents": False},
+        "router": {"mode": "kv", "prefillLoadScale": 3, "temperature": 0.5, "useKvEvents": False},
         "migrationLimit": 3,
-        "holdSeconds": 1.5,
+        "workerWaitTimeoutSeconds": 1.5,
         "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
         "ingress": {
             "host": "llama.example.org",
@@ -142,7 +142,6 @@ def _components(draw: st.DrawFn) -> Spec:
     found |= {"nodes": nodes, "tensorParallelSize": nodes * draw(st.integers(1, 4))}
     optional: dict[str, st.SearchStrategy[Any]] = {
         "replicas": st.integers(0, 12),
-        "replicasOwner": st.sampled_from(["operator", "autoscaler"]),
         "rollout": st.sampled_from([{}, {"strategy": "Recreate"}, {"maxSurge": "50%"}]),
         "engineArgs": st.sampled_from([{}, {"a": 1, "b": [1.0, None, "x"]}, {"t": "$(A) $$(B)"}]),
         "env": _ENV,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.cluster.changes import changes, with_live_replicas
+from dynamo.operator.cluster.changes import changes
 from dynamo.operator.cluster.observe import Observed, observe
 from dynamo.operator.cluster.writes import Apply, Change, Delete, Resize
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
@@ -34,7 +34,6 @@ class Cluster:
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.broken = set(broken)
         self.writes = 0
-        self.desired: dict[str, int] = {}
         self._uids = itertools.count(1)
 
     def live(self) -> list[Manifest]:
@@ -43,13 +42,8 @@ class Cluster:
     def observed(self, lost: Collection[str] = ()) -> Observed:
         return observe(self.live(), NOW, lost)
 
-    def followed(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> Plan:
-        return with_live_replicas(planned(pipeline, cluster), self.observed().sets, self.desired)
-
     def wanted_changes(self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS) -> list[Change]:
-        found = self.followed(pipeline, cluster)
-        self.desired = {w.component: w.replicas for w in found.workers}
-        return changes(pipeline, found, cluster, self.live(), self.observed().sets)
+        return changes(pipeline, planned(pipeline, cluster), cluster, self.live(), self.observed().sets)
 
     def reconcile(
         self, pipeline: DynamoPipeline, cluster: ClusterSettings = CLUSTER_SETTINGS, stop_after: int | None = None

@@ -17,16 +17,15 @@ from tests.operator.rendered import render
 from dynamo.operator.api import rules
 from dynamo.operator.api.body import REFUSED, known_status, read
 from dynamo.operator.api.bounds import DEPTH, SPEC_BYTES, is_deeper
-from dynamo.operator.api.quantities import unreadable
+from dynamo.operator.api.rules import unreadable
 from dynamo.operator.cluster import object_store as store_module
 from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.pipeline_cache import KEPT_BYTES, SMALL_BYTES, PipelineCache
 from dynamo.operator.kube.client import is_deep
-from dynamo.operator.kube.namespace_turns import Budget, Lanes
 from dynamo.operator.kube.refused_fields import suspects
 from dynamo.operator.kube.resources import Key, resource_of
 from dynamo.operator.manifests.context import RenderError
-from dynamo.operator.reconcile.compute_thread import PATIENCE, SMALL, ComputeThread, TooLong, effort
+from dynamo.operator.namespace_turns import PATIENCE, SMALL, Budget, ComputeThread, Lanes, TooLong, effort
 from dynamo.operator.workqueue import Backoff, WorkQueue
 
 CALM = Key("calm", "a")

@@ -15,10 +15,9 @@ from tests.operator.pipelines import SMALLEST, body
 from dynamo.operator.cluster import pipeline_watch as watching
 from dynamo.operator.cluster.pipeline_watch import Handlers, WatchLag
 from dynamo.operator.controller import Controller, sweep
-from dynamo.operator.kube import lease
 from dynamo.operator.kube.client import Api
+from dynamo.operator.kube.leader_election import DEADLINE, Election
 from dynamo.operator.kube.resources import Key
-from dynamo.operator.leader_election import Election
 from dynamo.operator.metrics import Metrics
 from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile.reconciler import Outcome
@@ -139,7 +138,7 @@ def test_one_of_two_leads_and_the_other_follows() -> None:
             keeping = asyncio.create_task(one.keep())
             await until(lambda: len(server.requests) > 12)
             assert not keeping.done()
-            now[0] += lease.DEADLINE
+            now[0] += DEADLINE
             await asyncio.wait_for(keeping, 5)
 
     run(case)

@@ -1,9 +1,8 @@
-"""What is due when, how fast we may ask, who leads, and what a refusal means: the pure parts of the loop."""
+"""What is due when, how fast we may ask, and what a refusal means: the pure parts of the loop."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from hypothesis import strategies as st
 
 from dynamo.operator.api.conditions import Reason
 from dynamo.operator.intervals import Intervals
-from dynamo.operator.kube import lease
 from dynamo.operator.kube.errors import Gone, Refused, Retry, error_of, verdict
-from dynamo.operator.kube.namespace_turns import Budget
 from dynamo.operator.kube.resources import Key
+from dynamo.operator.namespace_turns import Budget
 from dynamo.operator.settings import Settings, SettingsError
 from dynamo.operator.workqueue import Attempt, Backoff, WorkQueue
 
 A, B = Key("serving", "a"), Key("serving", "b")
-WALL = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def test_marks_coalesce() -> None:
@@ -252,36 +249,6 @@ def test_any_answer_is_understood(code: int, body: str, after: str) -> None:
     verdict(error_of(code, body, {"Retry-After": after}))
 
 
-def test_a_lease_is_judged_by_our_own_clock() -> None:
-    """A holder that stops renewing is replaced after fifteen seconds of seeing so, whatever its clock says."""
-    held = lease.claimed(None, "other", WALL, "ns", "l")
-    observation = lease.observed(held, lease.LeaseObservation(), 100.0)
-    assert not lease.may_write(held, observation, "me", 114.9)
-    assert lease.may_write(held, lease.observed(held, observation, 115.0), "me", 115.0)
-    renewed = lease.claimed(held, "other", WALL.replace(second=2), "ns", "l")
-    assert not lease.may_write(renewed, lease.observed(renewed, observation, 115.0), "me", 116.0)
-
-
-def test_a_lease_is_ours_free_or_missing() -> None:
-    """Then it may be written at once; a change of hands is counted."""
-    assert lease.may_write(None, lease.LeaseObservation(), "me", 0.0)
-    mine = lease.claimed(None, "me", WALL, "ns", "l")
-    assert mine["spec"]["leaseTransitions"] == 0
-    assert lease.may_write(mine, lease.LeaseObservation(), "me", 0.0)
-    free = lease.released(mine)
-    assert lease.may_write(free, lease.LeaseObservation(), "other", 0.0)
-    assert lease.claimed(free, "other", WALL, "ns", "l")["spec"]["leaseTransitions"] == 1
-
-
-@given(st.floats(0, 100), st.floats(0, 100))
-def test_nobody_follows_a_leader_that_still_leads(renewed: float, gap: float) -> None:
-    """At the moment when a follower may take the lease, the leader has stopped: its deadline is shorter."""
-    held = lease.claimed(None, "leader", WALL, "ns", "l")
-    observation = lease.observed(held, lease.LeaseObservation(), renewed)
-    now = renewed + gap
-    assert not (lease.may_write(held, observation, "follower", now) and lease.is_leading(renewed, now))
-
-
 FILE: dict[str, Any] = {
     "namespaces": [],
     "images": {
@@ -290,7 +257,7 @@ FILE: dict[str, Any] = {
         "pullPolicy": "Always",
         "pullSecrets": [{"name": "p"}],
     },
-    "pods": {"fsGroup": None, "networkPolicies": False, "graceSeconds": 60},
+    "pods": {"fsGroup": None, "networkPolicies": False, "gracefulShutdownTimeoutSeconds": 60},
     "etcd": {"endpoints": ["http://etcd:2379"], "secret": ""},
     "nats": {"url": "nats://nats:4222", "secret": "", "tlsSecret": ""},
     "leaderElection": {"enabled": True, "lease": "release-operator"},

@@ -155,7 +155,7 @@ def test_the_grace_is_the_end(rig: Rig) -> None:
 
     async def main() -> None:
         async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", "--grace-seconds", "0.3")
+            worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "0.3")
             stream = await open_stream(rig, runtime, client, worker, 100_000)
             worker.process.send_signal(signal.SIGTERM)
             assert isinstance(await stream.end(), EngineShutdown)
@@ -169,7 +169,7 @@ def test_a_second_signal_leaves_at_once(rig: Rig) -> None:
 
     async def main() -> None:
         async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", "--grace-seconds", "600")
+            worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "600")
             stream = await open_stream(rig, runtime, client, worker, 100_000)
             worker.process.send_signal(signal.SIGTERM)
             seen = len(stream.tokens)

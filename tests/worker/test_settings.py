@@ -22,8 +22,8 @@ from dynamo.worker.settings import WorkerSettings
         ({"kv_cache_block_size": 0}, "--kv-cache-block-size must be from 1"),
         ({"context_length": -3}, "--context-length"),
         ({"system_port": 70_000}, "--system-port"),
-        ({"grace_seconds": -1.0}, "--grace-seconds"),
-        ({"grace_seconds": float("nan")}, "--grace-seconds"),
+        ({"graceful_shutdown_timeout_secs": -1.0}, "--graceful-shutdown-timeout-secs"),
+        ({"graceful_shutdown_timeout_secs": float("nan")}, "--graceful-shutdown-timeout-secs"),
         ({"num_nodes": 2, "node_rank": 2}, "--node-rank 2 is not below --num-nodes 2"),
         ({"num_nodes": 2}, "needs --leader-addr HOST:PORT"),
         ({"num_nodes": 2, "leader_addr": "here"}, "must be HOST:PORT of the node of rank 0, got 'here'"),
@@ -81,9 +81,9 @@ def test_engine_arguments_in_yaml(tmp_path: Path, text: str, found: dict[str, An
 
 def test_the_environment_is_below_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     """Precedence is flag, environment, default."""
-    monkeypatch.setenv("DYN_GRACE_SECONDS", "7")
-    assert parse(WorkerSettings, []).grace_seconds == 7
-    assert parse(WorkerSettings, ["--grace-seconds", "3"]).grace_seconds == 3
+    monkeypatch.setenv("DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "7")
+    assert parse(WorkerSettings, []).graceful_shutdown_timeout_secs == 7
+    assert parse(WorkerSettings, ["--graceful-shutdown-timeout-secs", "3"]).graceful_shutdown_timeout_secs == 3
 
 
 def test_one_node_engines_refuse_groups() -> None:

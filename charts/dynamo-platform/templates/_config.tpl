@@ -11,7 +11,8 @@ images:
     {{- toYaml $workers | nindent 4 }}
   pullPolicy: {{ .Values.pipelines.images.pullPolicy }}
   pullSecrets: {{ .Values.global.imagePullSecrets | toJson }}
-askFrontends: {{ .Values.operator.askFrontends }}
+frontendProbing:
+  enabled: {{ .Values.operator.frontendProbing.enabled }}
 pods:
   fsGroup: {{ if kindIs "invalid" .Values.pipelines.fsGroup }}null{{ else }}{{ .Values.pipelines.fsGroup | int64 }}{{ end }}
   networkPolicies: {{ .Values.pipelines.networkPolicies }}
@@ -23,7 +24,7 @@ pods:
   metricsFrom: {{ .Values.pipelines.metricsFrom | toJson }}
   restrictEgress: {{ .Values.pipelines.restrictEgress }}
   egressPorts: {{ .Values.pipelines.egressPorts | toJson }}
-  graceSeconds: {{ .Values.pipelines.graceSeconds | int }}
+  gracefulShutdownTimeoutSeconds: {{ .Values.pipelines.gracefulShutdownTimeoutSeconds | int }}
 shareDynamoNamespaces: {{ .Values.pipelines.shareDynamoNamespaces }}
 etcd:
   endpoints: {{ include "dynamo-platform.etcdEndpoints" . | splitList "," | toJson }}

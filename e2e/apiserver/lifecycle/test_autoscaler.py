@@ -1,4 +1,4 @@
-"""Kubernetes' own autoscaler, without metrics: what it does then is keep the number between its bounds."""
+"""Kubernetes' own autoscaler on a pipeline, without metrics: then it keeps the number between its bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from e2e.apiserver.world import World
 from dynamo.operator.kube.resources import resource_of
 
 STATEFUL_SETS = resource_of("StatefulSet")
-MOCKER: Object = {"engine": "mocker", "replicas": 1, "replicasOwner": "autoscaler"}
+MOCKER: Object = {"engine": "mocker"}
 USER = "admin"
 FLAGS = (
     "--controllers=horizontal-pod-autoscaler-controller", "--horizontal-pod-autoscaler-sync-period=2s",
@@ -19,27 +19,26 @@ FLAGS = (
 
 
 @pytest.mark.full
-def test_an_autoscaler_of_kubernetes_sets_a_components_workers(world: World) -> None:
-    """Its least number of workers is raised twice: each time there are so many, and the operator writes none."""
+def test_an_autoscaler_of_kubernetes_scales_a_pipeline(world: World) -> None:
+    """Its least number of workers is raised twice: each time there are so many, and nobody undoes its number."""
     world.operators.start()
     world.pipeline(spec={"components": [MOCKER]})
     world.until_ready()
-    (name,) = [one["metadata"]["name"] for one in world.items(STATEFUL_SETS)]
     world.settle()
     mark = world.plane.mark()
     words = ["-n", world.namespace]
     with running(world.plane, "kube-controller-manager", *FLAGS):
-        world.plane.kubectl("autoscale", f"statefulset/{name}", "--min=3", "--max=6", *words)
-        scaled(world, name, 3)
-        world.plane.kubectl("patch", f"hpa/{name}", "--type=merge", '--patch={"spec": {"minReplicas": 5}}', *words)
-        scaled(world, name, 5)
-    assert not [one for one in world.writes(mark) if "statefulsets" in one]
+        world.plane.kubectl("autoscale", "dynamopipeline.dynamo.dev/llama", "--min=3", "--max=6", *words)
+        scaled(world, 3)
+        world.plane.kubectl("patch", "hpa/llama", "--type=merge", '--patch={"spec": {"minReplicas": 5}}', *words)
+        scaled(world, 5)
     by_it = [one for one in world.plane.writes(USER, mark) if one["objectRef"].get("subresource") == "scale"]
     assert len(by_it) == 2, "the autoscaler wrote once for each bound: nobody undid it"
 
 
-def scaled(world: World, name: str, number: int) -> None:
+def scaled(world: World, number: int) -> None:
     """So many are wanted, there and told, and the operator has no more to write."""
     until("all are there", lambda: world.ready() and world.live()["status"]["workers"] == f"{number}/{number}")
     world.settle()
-    assert world.get(STATEFUL_SETS, name)["spec"]["replicas"] == number
+    (workers,) = world.items(STATEFUL_SETS)
+    assert workers["spec"]["replicas"] == number

@@ -10,7 +10,7 @@ from e2e.apiserver.client import Object, until
 from e2e.apiserver.operators import NAMESPACES
 from e2e.apiserver.world import World
 
-from dynamo.operator.kube.resources import Resource, resource_of
+from dynamo.operator.kube.resources import PIPELINES, Resource, resource_of
 
 LIMITS = Resource("v1", "LimitRange", "limitranges")
 SETS, CLAIMS = resource_of("StatefulSet"), resource_of("PersistentVolumeClaim")
@@ -142,25 +142,21 @@ def test_forbidden_pods(world: World, forbid: Callable[[World], Object], said: s
     world.until_ready()
 
 
-def test_an_autoscaler_owns_the_replicas(world: World) -> None:
-    """What it sets on the StatefulSet stays, and is what is wanted; a rollout goes on with it, but for the one that may
-    be missing in it, which is the autoscaler's to set right."""
+def test_an_autoscaler_sets_a_pipelines_replicas(world: World) -> None:
+    """By the pipeline's scale subresource: the workers follow, and a rollout keeps the number."""
     world.operators.start()
-    owned = {**MOCKER, "replicasOwner": "autoscaler"}
-    world.pipeline(spec={"components": [owned]})
+    scaled = {"components": [{"engine": "mocker"}]}
+    world.pipeline(spec=scaled)
     world.until_ready()
+    world.admin.merge(PIPELINES, world.namespace, "llama", {"spec": {"replicas": 4}}, "scale")
+    until("so many serve", lambda: world.ready() and world.live()["status"]["workers"] == "4/4")
+    world.settle()
     (name,) = [one["metadata"]["name"] for one in world.items(SETS)]
-    world.settle()
-    mark = world.plane.mark()
-    world.admin.merge(SETS, world.namespace, name, {"spec": {"replicas": 4}}, "scale")
-    until("it is what is wanted", lambda: world.ready() and world.live()["status"]["workers"] == "4/4")
-    world.settle()
-    assert not [one for one in world.writes(mark) if "statefulsets" in one]
     assert world.get(SETS, name)["spec"]["replicas"] == 4
-    world.pipeline(spec={"components": [owned], "restart": "now"})
+    world.pipeline(spec={**scaled, "restart": "now"})
     until("it has rolled", lambda: world.ready() and name not in [s["metadata"]["name"] for s in world.items(SETS)])
     (left,) = world.items(SETS)
-    assert left["spec"]["replicas"] in (3, 4)
+    assert left["spec"]["replicas"] == 4
 
 
 def cached(storage: str) -> Object:

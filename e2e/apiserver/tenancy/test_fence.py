@@ -16,8 +16,8 @@ from e2e.apiserver.world import World
 
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.leader_election import Fence, fenced
 from dynamo.operator.kube.resources import EVENTS, LEASES, PIPELINES, PODS, Key, Resource, resource_of
-from dynamo.operator.kube.write_fence import Fence, fenced
 from dynamo.operator.reconcile.reconciler import Reconciler
 from dynamo.operator.settings import Settings
 

@@ -64,7 +64,7 @@ def test_workers_of_a_stopped_node_are_replaced(
         mocker(name="stays", replicas=2, podTemplate=on(other)),
         mocker(name="lost", replicas=1, podTemplate=rather_on(node)),
         frontend=frontend,
-        graceSeconds=GRACE_SECONDS,
+        gracefulShutdownTimeoutSeconds=GRACE_SECONDS,
     )
     (before,) = workers(namespace, NAME, "lost")
     assert before["spec"]["nodeName"] == node

@@ -13,7 +13,7 @@ from e2e.namespace.namespace import Namespace
 from e2e.namespace.pipelines import is_ready
 from e2e.traffic.busy import NAME, Note, load, mocker, serve
 
-FRONTEND = {"replicas": 2, "migrationLimit": 3, "holdSeconds": 30}
+FRONTEND = {"replicas": 2, "migrationLimit": 3, "workerWaitTimeoutSeconds": 30}
 BACK_SECONDS = 180
 SETTLE_SECONDS = 10.0
 

@@ -45,7 +45,7 @@ def test_frontends_roll(namespace: Namespace, record_property: Note) -> None:
 def test_a_single_worker_is_recreated(namespace: Namespace, record_property: Note) -> None:
     """By `Recreate`, where there is no room for two: requests wait at the frontend until the new one is there."""
     worker = mocker(replicas=1, rollout={"strategy": "Recreate"})
-    frontend = {"holdSeconds": HOLD_SECONDS}
+    frontend = {"workerWaitTimeoutSeconds": HOLD_SECONDS}
     serve(namespace, worker, frontend=frontend)
     with load(namespace, patience=HOLD_SECONDS) as both:
         before = uids(namespace)

@@ -57,7 +57,7 @@ class Application:
         rid = request_id(scope)
         scope.setdefault("state", {})["request_id"] = rid
         headers = self._headers(scope, rid)
-        if scope["method"] == "OPTIONS" and (allowed := self._services.cors.preflight(scope["headers"])):
+        if allowed := self._preflight(scope):
             await send({"type": "http.response.start", "status": 204, "headers": [headers[0], *allowed]})
             await send({"type": "http.response.body", "body": b""})
         elif hot is not None:
@@ -77,18 +77,24 @@ class Application:
             await respond_error(send, unknown_route(scope["method"], scope["path"]), headers)
 
     def _headers(self, scope: Scope, rid: str) -> Headers:
-        return [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+        cors = self._services.cors
+        return [(b"x-request-id", rid.encode()), *([] if cors is None else cors.headers(scope["headers"]))]
+
+    def _preflight(self, scope: Scope) -> Headers | None:
+        """Return the headers that answer a browser which asks what it may send; None for any other request."""
+        cors = self._services.cors
+        return None if cors is None or scope["method"] != "OPTIONS" else cors.preflight(scope["headers"])
 
     async def _refuse(self, refusal: ApiError, scope: Scope, send: Send) -> None:
         """Answer before the body is read; a browser asks for what it may send without its key."""
-        allowed = self._services.cors.preflight(scope["headers"]) if scope["method"] == "OPTIONS" else None
+        allowed = self._preflight(scope)
         headers = self._headers(scope, request_id(scope))
         if allowed:
             await send({"type": "http.response.start", "status": 204, "headers": [headers[0], *allowed]})
             await send({"type": "http.response.body", "body": b""})
             return
         if refusal.status == HTTPStatus.UNAUTHORIZED:
-            self._services.metrics.refused(refusal.code)
+            self._services.metrics.rejected(refusal.code)
         await respond_error(send, refusal, headers)
 
 

@@ -45,7 +45,6 @@ _HISTOGRAMS: Final = {
 _COUNTERS: Final = {
     "output_tokens_total": "Produced tokens",
     "model_cancellation_total": "Requests that ended because their client left",
-    "model_rejection_total": "Requests that no instance took",
     "model_migration_exhausted_total": "Streams that broke off and had no migration left",
     "model_migration_max_seq_len_exceeded_total": "Requests that became too long to go on elsewhere",
     "model_kv_steps_total": "Engine steps whose KV events were applied (kv router)",
@@ -80,16 +79,16 @@ class ModelMeter:
         self.migrations: dict[str, int] = {}
         self.unfollowed: dict[str, int] = {}
         """Instances by why their KV events are not followed."""
-        self.refusals: dict[str, int] = {}
-        """Requests by why they were not routed."""
+        self.rejections: dict[str, int] = {}
+        """Requests that got 503, by the error's code."""
         self.gap = self.histograms["inter_token_latency_seconds"].observe
 
     def add(self, counter: str, amount: float = 1) -> None:
         self.counters[counter] += amount
 
-    def refused(self, reason: str) -> None:
-        """`reason`: busy (every worker is), queue_full or queue_timeout."""
-        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+    def rejected(self, reason: str) -> None:
+        """Count a request that was known to be for this model, and got 503; `reason` is the error's code."""
+        self.rejections[reason] = self.rejections.get(reason, 0) + 1
 
     def migrated(self, kind: str) -> None:
         """`kind`: new_request (before the first token) or ongoing_request."""
@@ -116,8 +115,9 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, str, str, str, str], int] = {}
         self._started: dict[tuple[str, str, str], int] = {}
         self.disconnected = 0
-        self._hits: dict[str, int] = {}
-        self._refused: dict[str, int] = {}
+        self._timeouts: dict[str, int] = {}
+        self._rejections: dict[str, int] = {}
+        """Before a model was known, by reason."""
         self._active = active
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -141,11 +141,11 @@ class Metrics(Collector):
 
     def hit(self, limit: str) -> None:
         """Count a time limit that ended something; the names are in docs/design/serving/overload.md."""
-        self._hits[limit] = self._hits.get(limit, 0) + 1
+        self._timeouts[limit] = self._timeouts.get(limit, 0) + 1
 
-    def refused(self, reason: str) -> None:
-        """Count a request or connection for which nothing was begun."""
-        self._refused[reason] = self._refused.get(reason, 0) + 1
+    def rejected(self, reason: str) -> None:
+        """Count a request or connection that was rejected before its model was known."""
+        self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -164,8 +164,7 @@ class Metrics(Collector):
         active = GaugeMetricFamily(PREFIX + "active_requests", "HTTP requests being answered")
         active.add_metric([], self._active())
         yield active
-        yield _counter("time_limits", "What a time limit ended", "limit", self._hits)
-        yield _counter("refusals", "Requests and connections refused before any work", "reason", self._refused)
+        yield _counter("timeouts", "What a time limit ended", "type", self._timeouts)
         yield from self._model_families()
 
     def _requests_families(self) -> Iterator[Metric]:
@@ -198,20 +197,26 @@ class Metrics(Collector):
             for meter in meters:
                 gauge.add_metric([meter.model], meter.gauges[name])
             yield gauge
+        yield from self._labelled_families(meters)
+
+    def _labelled_families(self, meters: Iterable[ModelMeter]) -> Iterator[Metric]:
+        """Yield what has a label beside the model."""
         text = "Requests that were given to another instance"
         moved = CounterMetricFamily(PREFIX + "model_migration", text, labels=["model", "migration_type"])
         text = "Instances whose KV events are missing or can't be used (kv router)"
-        unfollowed = GaugeMetricFamily(PREFIX + "model_kv_unfollowed_instances", text, labels=["model", "reason"])
-        text = "Requests that were refused since the workers have too much to do"
-        refused = CounterMetricFamily(PREFIX + "router_queue_rejections", text, labels=["model", "reason"])
+        unfollowed = GaugeMetricFamily(PREFIX + "router_instances_without_kv_events", text, labels=["model", "reason"])
+        text = "Requests rejected with 503, and requests and connections rejected before their model was known"
+        rejected = CounterMetricFamily(PREFIX + "rejected_requests", text, labels=["model", "reason"])
+        for reason, count in self._rejections.items():
+            rejected.add_metric(["", reason], count)
         for meter in meters:
-            families = ((moved, meter.migrations), (unfollowed, meter.unfollowed), (refused, meter.refusals))
+            families = ((moved, meter.migrations), (unfollowed, meter.unfollowed), (rejected, meter.rejections))
             for family, counts in families:
                 for kind, count in counts.items():
                     family.add_metric([meter.model, kind], count)
         yield moved
         yield unfollowed
-        yield refused
+        yield rejected
 
 
 def _counter(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:

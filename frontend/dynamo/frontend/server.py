@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 OPEN_SECONDS: Final = 60.0
 """How long the word that it is ready waits for the models whose workers are there already."""
-DRAIN: Final = "drain"
+GRACEFUL_SHUTDOWN: Final = "graceful_shutdown"
 LONGEST: Final = 3.0
 """Times the seconds that a frontend accepts for after SIGTERM, it accepts at most."""
 
@@ -111,11 +111,11 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         writer=BatchWriter(runtime.caller.after_batch, time.monotonic),
         metrics=metrics, servers=servers,
         settings=settings,
-        cors=Cors(settings.cors_origin),
+        cors=Cors.of(settings.cors_origin),
         lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
-        connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.refused),
-        threads=RequestThreads(refused=metrics.refused),
+        connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
+        threads=RequestThreads(refused=metrics.rejected),
     )  # fmt: skip
     stop_listening = view.listen(watcher)
     try:
@@ -151,7 +151,7 @@ def _watcher(
 
 def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:
     limits = settings.concurrency
-    return ConcurrencyLimiter(limits, metrics.refused) if limits.any else None
+    return ConcurrencyLimiter(limits, metrics.rejected) if limits.any else None
 
 
 def _watch(settings: FrontendSettings, metrics: Metrics) -> TokenWatch | None:
@@ -194,7 +194,7 @@ def _limits(settings: FrontendSettings) -> Limits:
         settings.timeouts.header,
         settings.timeouts.body,
         settings.timeouts.keep_alive,
-        settings.stall_seconds,
+        settings.write_timeout_secs,
         connections_of_each(settings.max_connections, most_connections(), settings.ports),
         whole=2 * settings.body_limit + LARGEST_HEAD,
         body_rate=settings.timeouts.body_min_rate_kb * KB,
@@ -233,15 +233,15 @@ async def _leave(
     servers: Sequence[RunningServer],
     leaving: ShutdownSignal,
 ) -> None:
-    settings = services.settings
     # After Ctrl-C there is no proxy that would go on sending requests here.
-    accept = 0.0 if leaving.number == signal.SIGINT else settings.drain_seconds
-    log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, settings.grace_seconds)
+    accept = 0.0 if leaving.number == signal.SIGINT else services.settings.shutdown_delay_secs
+    grace = services.settings.graceful_shutdown_timeout_secs
+    log.info("leaving: accepting for %g s or until none come, then %g s to end", accept, grace)
     services.lifecycle.draining = True
     http.drain()
     await _unless(leaving.now, _accept(servers, accept))
-    give_up = cache(partial(_give_up, services, settings.grace_seconds))  # once, whichever server asks first
-    stopping = asyncio.gather(*(server.stop(settings.grace_seconds, give_up) for server in servers))
+    give_up = cache(partial(_give_up, services, grace))  # once, whichever server asks first
+    stopping = asyncio.gather(*(server.stop(grace, give_up) for server in servers))
     await _unless(leaving.now, stopping)
 
 
@@ -286,7 +286,7 @@ def _give_up(services: Services, grace: float) -> None:
     """Tell those who are not done."""
     text = f"This frontend leaves, and its {grace:g} s for running requests have passed; try again in a moment."
     for answer in [*services.answers]:
-        services.metrics.hit(DRAIN)
+        services.metrics.hit(GRACEFUL_SHUTDOWN)
         answer.refused(unavailable(text, "shutdown"))
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -17,13 +16,10 @@ from dynamo.frontend.http.cors import Cors
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.openai.requests import refuse_unknown, unknown_fields
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime.process.tracing import Tracing
-
-log = logging.getLogger(__name__)
 
 
 class OpenRequests(Protocol):
@@ -62,11 +58,12 @@ class Services(msgspec.Struct):
     writer: BatchWriter
     metrics: Metrics
     settings: FrontendSettings
-    cors: Cors
     lifecycle: Lifecycle
     bodies: BodyBudget
     threads: RequestThreads
     clock: Callable[[], float] = time.monotonic
+    cors: Cors | None = None
+    """There where browsers may call from other origins."""
     keys: ApiKeys | None = None
     """There where callers must show one."""
     limiter: ConcurrencyLimiter | None = None
@@ -81,11 +78,3 @@ class Services(msgspec.Struct):
     """Those under way."""
     servers: list[RunningServer] = msgspec.field(default_factory=list)
     """Those that listen."""
-
-    def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
-        """Say in the log what is ignored, or refuse it in strict mode."""
-        if not (unknown := unknown_fields(body, kind)):
-            return
-        if self.settings.strict_fields:
-            raise refuse_unknown(unknown, kind)
-        log.info("[%s] ignored unknown request field(s): %s", request_id, ", ".join(unknown))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dynamo.frontend.http.settings import AccessSettings, ClientTimeouts, TlsSettings
@@ -47,9 +48,10 @@ class FrontendSettings:
         "round-robin", "How a worker is chosen for a request.", env="DYN_ROUTER_MODE", choices=ROUTER_MODES
     )
     migration: MigrationSettings = group(MigrationSettings)
-    hold_seconds: float = setting(
-        0.0, "Seconds a request waits for a model's first worker before it gets 503.", env="DYN_HOLD_SECONDS"
-    )
+    worker_wait_timeout_secs: float = setting(
+        0.0, "Seconds that a request waits when its model has no worker; then it gets 503. 0 rejects at once.",
+        env="DYN_WORKER_WAIT_TIMEOUT_SECS",
+    )  # fmt: skip
     workers: int = setting(1, "Frontend processes that share the port.", env="DYN_FRONTEND_WORKERS")
     cors_origin: list[str] = setting(  # noqa: RUF009 - makes a dataclass field
         [], "Origin that browsers may call from, or '*'; repeatable.", env="DYN_HTTP_CORS_ORIGINS"
@@ -73,18 +75,19 @@ class FrontendSettings:
     discovery_backend: str = setting(
         "etcd", "Where instances are found.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
-    drain_seconds: float = setting(
+    shutdown_delay_secs: float = setting(
         5.0,
         "Seconds to go on accepting after SIGTERM, until no proxy sends here any more; as long again after each "
         "request, up to three times in all.",
-        env="DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS",
+        env="DYN_HTTP_SHUTDOWN_DELAY_SECS",
     )
-    grace_seconds: float = setting(
-        30.0, "Seconds that running requests get to end after that.", env="DYN_GRACE_SECONDS"
-    )
-    stall_seconds: float = setting(
+    graceful_shutdown_timeout_secs: float = setting(
+        30.0, "Seconds that running requests get to end after that.",
+        env=("DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS", "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"),
+    )  # fmt: skip
+    write_timeout_secs: float = setting(
         60.0, "Seconds after which a client that reads nothing, or doesn't even acknowledge, is cut off.",
-        env="DYN_HTTP_STALL_TIMEOUT_SECS",
+        env="DYN_HTTP_WRITE_TIMEOUT_SECS",
     )  # fmt: skip
     request_timeout_secs: float | None = setting(
         None, "Time limit of requests without x-request-timeout-ms; then 504.", env="DYN_HTTP_REQUEST_TIMEOUT_SECS"
@@ -103,8 +106,9 @@ class FrontendSettings:
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
 
-    @property
+    @cached_property
     def body_limit(self) -> int:
+        """Return the bytes of the largest body; asked for each request."""
         return int(self.body_limit_mb * 1024 * 1024)
 
     @property
@@ -162,8 +166,8 @@ def _problems(settings: FrontendSettings) -> Iterator[str | None]:
         yield concern.problem()
     yield _disagg_problem(settings)
     yield out_of_range(settings, "workers", "max_connections", least=1)
-    yield out_of_range(settings, "hold_seconds")
-    yield out_of_range(settings, "stall_seconds", "request_timeout_secs", "body_limit_mb", above=True)
+    yield out_of_range(settings, "worker_wait_timeout_secs")
+    yield out_of_range(settings, "write_timeout_secs", "request_timeout_secs", "body_limit_mb", above=True)
     if settings.body_budget_mb is not None and not settings.body_limit_mb <= settings.body_budget_mb < float("inf"):
         yield "--body-budget-mb must be at least --body-limit-mb: a body that is larger would never be read"
 

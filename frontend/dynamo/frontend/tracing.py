@@ -13,7 +13,6 @@ from dynamo.frontend.http.requests import Scope, header
 from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import PreprocessedRequest, TextRequest
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.process.tracing import CURRENT, TRACEPARENT, TRACESTATE, Span, Tracing
 
 _SERVER_ERROR: Final = 500
@@ -31,11 +30,6 @@ class RequestTrace:
         self._span = tracing.begin("http-request", carried=given, attributes=attributes, serves=True)
         self._stage: Span | None = self._span.child("preprocess")
         CURRENT.set(self._span.carried().get(TRACEPARENT, ""))
-
-    @classmethod
-    def of(cls, tracing: Tracing | None, scope: Scope, request_id: str) -> RequestTrace | None:
-        """None where nobody asked for traces."""
-        return None if tracing is None else cls(tracing, scope, request_id)
 
     def carried(self) -> dict[str, str]:
         """Return what names it in the metadata of requests that it causes."""
@@ -71,9 +65,3 @@ def routed(span: Span, context: Context, instance: int) -> Context:
     child = context.child()
     child.metadata.update(span.carried())
     return child
-
-
-def placed(span: Span | None, error: DynamoException | None = None) -> None:
-    """The attempt is on its way, or could not be made."""
-    if span is not None:
-        span.end(str(error) if error is not None else "")

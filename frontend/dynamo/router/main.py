@@ -92,7 +92,7 @@ class _Figures(Collector):
 
     def collect(self) -> list[Metric]:
         unfollowed = GaugeMetricFamily(
-            "dynamo_router_kv_unfollowed_instances", "Workers whose KV events are not followed.", labels=["reason"]
+            "dynamo_router_instances_without_kv_events", "Workers whose KV events are not followed.", labels=["reason"]
         )
         for reason, count in self._counts.unfollowed.items():
             unfollowed.add_metric([reason], count)

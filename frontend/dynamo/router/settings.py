@@ -40,7 +40,7 @@ class RouterSettings:
     )
     router_kv_overlap_score_weight: float | None = setting(
         None, "Older name of --router-prefill-load-scale; 0 ignores caches.", env="DYN_ROUTER_OVERLAP_SCORE_WEIGHT",
-        flags=["--kv-overlap-score-weight", "--overlap-score-weight"],
+        flags=["--kv-overlap-score-weight", "--overlap-score-weight"], hidden=True,
     )  # fmt: skip
     router_temperature: float = setting(0.0, "Randomness of the choice.", env="DYN_ROUTER_TEMPERATURE")
     router_kv_events: bool = setting(

@@ -14,17 +14,16 @@ from operator import itemgetter
 from typing import Any
 
 from dynamo.operator.cluster.informer import Informer
-from dynamo.operator.cluster.kopf_thread import Relay
 from dynamo.operator.cluster.object_store import ObjectStore
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
-from dynamo.operator.cluster.pipeline_watch import Handlers, WatchLag, watch
+from dynamo.operator.cluster.pipeline_watch import Handlers, Relay, WatchLag, watch
 from dynamo.operator.controller import Controller, sweep
 from dynamo.operator.credentials.pipeline_access import Access
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.leader_election import Election
 from dynamo.operator.kube.login import Login
 from dynamo.operator.kube.resources import Key
-from dynamo.operator.leader_election import Election
 from dynamo.operator.metrics import Backlog, Metrics
 from dynamo.operator.probes import Health, Probes
 from dynamo.operator.reconcile.frontend_poller import FrontendPoller
@@ -124,7 +123,7 @@ class _Manager:
         store, self._cache, self._access = ObjectStore(), PipelineCache(), Access(api, settings)
         self._controller = controller = Controller(metrics, queue=WorkQueue(Backoff(resync=resync)))
         self._informer = Informer(api, store, controller.mark_owner, settings.namespaces, resync=resync)
-        self._poller = FrontendPoller(store, controller.mark_urgent) if settings.ask_frontends else None
+        self._poller = FrontendPoller(store, controller.mark_urgent) if settings.frontend_probing else None
         self._reconciler = Reconciler(
             api,
             settings,

@@ -16,11 +16,10 @@ from pydantic.alias_generators import to_camel
 
 from dynamo.operator.api.bounds import PODS
 from dynamo.operator.intervals import Intervals
-from dynamo.operator.kube.lease import Installation
+from dynamo.operator.kube.leader_election import Installation
 from dynamo.operator.manifests import nats
-from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings
+from dynamo.operator.manifests.context import DENIED_ANNOTATIONS, ClusterSettings, PodTemplatePolicy
 from dynamo.operator.manifests.nats import NatsServer
-from dynamo.operator.manifests.pod_policy import PodTemplatePolicy
 from dynamo.operator.plan.plan import GRACE_SECONDS, Environment
 
 
@@ -42,7 +41,7 @@ class _Images(_Part):
 class _Pods(_Part):
     fs_group: int | None = 1000
     network_policies: bool = True
-    grace_seconds: int = GRACE_SECONDS
+    graceful_shutdown_timeout_seconds: int = GRACE_SECONDS
     max_pods: PositiveInt = PODS
     pod_template_policy: PodTemplatePolicy = PodTemplatePolicy.BASELINE
     service_accounts: list[str] = []
@@ -109,12 +108,16 @@ class _Intervals(_Part):
     takeover_seconds: PositiveFloat = Intervals.takeover
 
 
+class _FrontendProbing(_Part):
+    enabled: bool = False
+
+
 class _File(_Part):
     images: _Images
     etcd: _Etcd
     nats: _Nats
     namespaces: list[str] = []
-    ask_frontends: bool = False
+    frontend_probing: _FrontendProbing = _FrontendProbing()
     pods: _Pods = _Pods()
     share_dynamo_namespaces: bool = False
     leader_election: _Election = _Election()
@@ -144,8 +147,8 @@ class Settings:
     intervals: Intervals = field(default_factory=Intervals)
     max_pods: int = PODS
     """Of one pipeline."""
-    ask_frontends: bool = False
-    """Ask them whom they can reach; needs a network in which pods' addresses can be."""
+    frontend_probing: bool = False
+    """Ask frontends which workers they can reach; needs a network in which pods' addresses can be."""
     share_namespaces: bool = False
     """Pipelines may name any Dynamo namespace, those of other Kubernetes namespaces too."""
 
@@ -173,7 +176,7 @@ class Settings:
             nats=file.nats.url,
             cluster=_cluster_settings(file, environment.get("POD_NAMESPACE") or "default"),
             namespaces=tuple(file.namespaces),
-            grace_seconds=file.pods.grace_seconds,
+            grace_seconds=file.pods.graceful_shutdown_timeout_seconds,
             own_namespace=environment.get("POD_NAMESPACE") or "default",
             identity=environment.get("POD_NAME") or "dynamo-operator",
             lease=file.leader_election.lease if file.leader_election.enabled else None,
@@ -182,7 +185,7 @@ class Settings:
             nats_sign_in=file.nats.sign_in(),
             nats_server=NatsServer(**dict(file.nats.per_namespace)) if file.nats.per_namespace else None,
             intervals=_intervals(file.intervals),
-            ask_frontends=file.ask_frontends,
+            frontend_probing=file.frontend_probing.enabled,
             share_namespaces=file.share_dynamo_namespaces,
             max_pods=file.pods.max_pods,
         )

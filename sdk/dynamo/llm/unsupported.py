@@ -56,7 +56,7 @@ class FrontendExtensionContext(FrontendRoute):
 class AisPerfConfig(NotHere):
     """A model of performance for routing."""
 
-    instead = "routers here weigh what workers have to do (--overlap-score-weight), not a model of their speed"
+    instead = "routers here weigh what workers have to do (--router-prefill-load-scale), not a model of their speed"
 
 
 class LoadThresholdConfig(NotHere):

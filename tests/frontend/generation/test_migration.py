@@ -291,7 +291,7 @@ def test_refusals_on_the_way_cost_nothing(lettered: Any) -> None:
 def test_waiting_for_a_worker_costs_nothing(make_site: Any, within: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The only worker goes in mid-stream: one migration, however often nobody is there; the next one has the rest."""
     caplog.set_level("INFO", "dynamo.frontend.generation.retries")
-    site = make_site(migration_limit=1, hold_seconds=10)
+    site = make_site(migration_limit=1, worker_wait_timeout_secs=10)
     engine = Lettered((5, Disconnected()), *[(0, WorkerUnavailable())] * 99)
     first = site.worker(engine)
     with ThreadPoolExecutor(1) as pool:

@@ -430,6 +430,6 @@ def test_a_prefill_worker_that_hangs(make_site: Any, engines: Any, within: Any) 
     within("the prefill worker is asked", lambda: site.post(TEXT, HELLO).status_code == 200 and prefill.seen)
     within("it has stopped", lambda: prefill.running == 0)
     assert prefill.cancelled == len(prefill.seen)
-    assert site.metric("time_limits_total", limit="first_token") == len(prefill.seen)
+    assert site.metric("timeouts_total", type="first_token") == len(prefill.seen)
     assert site.metric("model_prefill_fallbacks_total", model="m") == len(prefill.seen)
     assert "prefill_result" not in {key for one in decode.seen for key, value in one.items() if value}

@@ -85,7 +85,7 @@ def test_full_everywhere_is_not_waited_for() -> None:
 
 
 def test_who_lost_the_only_worker_waits_as_long_as_who_comes_after() -> None:
-    """With holdSeconds, also where no instance is left; without, it ends at once."""
+    """With workerWaitTimeoutSeconds, also where no instance is left; without, it ends at once."""
     assert wait_before(CannotConnect(), Attempts(), 0.0, None, patience(False, 0.0)) is None
     assert wait_before(CannotConnect(), Attempts(), 25.0, None, patience(False, 30.0))
     assert wait_before(CannotConnect(), Attempts(), 30.0, None, patience(False, 30.0)) is None

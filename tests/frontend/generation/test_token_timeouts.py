@@ -98,7 +98,7 @@ def events(answer: Any) -> list[dict[str, Any]]:
 
 
 def hits(site: Any, limit: str) -> float:
-    found: float = site.metric("time_limits_total", limit=limit)
+    found: float = site.metric("timeouts_total", type=limit)
     return found
 
 
@@ -213,7 +213,7 @@ def test_a_deadline_while_the_body_arrives(make_site: Any) -> None:
 
 def test_the_grace_of_a_frontend_that_leaves(make_site: Any, engines: Any, zombies: Any, within: Any) -> None:
     """Who isn't done at its end is told so: 503 before the first token, an event after it."""
-    site, mute, speaks = make_site(grace_seconds=0.3), zombies(engines, 0), zombies(engines, 1)
+    site, mute, speaks = make_site(graceful_shutdown_timeout_secs=0.3), zombies(engines, 0), zombies(engines, 1)
     site.worker(mute)
     site.worker(speaks)
     with ThreadPoolExecutor(2) as pool:
@@ -229,7 +229,7 @@ def test_the_grace_of_a_frontend_that_leaves(make_site: Any, engines: Any, zombi
 
 def test_headers_and_bodies_are_counted(make_site: Any) -> None:
     """By their names."""
-    site = make_site(header_timeout=0.2, body_timeout=0.2)
+    site = make_site(header_timeout_secs=0.2, body_timeout_secs=0.2)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
     for sent in (head, head + b"content-length: 10\r\n\r\n{"):
         with site.socket() as slow:

@@ -141,7 +141,7 @@ def test_everything_asks_for_a_key(make_site: Any, file: Path) -> None:
             for headers in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": OTHER}):
                 assert client.request(method, path, headers=headers).status_code != 401, path
         figures = client.get("/metrics", headers={"x-api-key": KEY}).text
-    assert f'refusals_total{{reason="invalid_api_key"}} {len(ROUTES) * len(wrong)}.0' in figures
+    assert f'rejected_requests_total{{model="",reason="invalid_api_key"}} {len(ROUTES) * len(wrong)}.0' in figures
 
 
 def test_probes_ask_for_none(make_site: Any, file: Path) -> None:

@@ -105,7 +105,7 @@ def connect(site: Any, address: str = "127.0.0.1") -> socket.socket:
 )  # fmt: skip
 def test_connections_that_wait_shut_nobody_out(make_site: Any, half: bytes, address: str) -> None:
     """However a thousand connections of one address wait, the next client is served at once, from there or not."""
-    site = make_site(max_connections=20, header_timeout=60.0, body_timeout=60.0)
+    site = make_site(max_connections=20, header_timeout_secs=60.0, body_timeout_secs=60.0)
     with contextlib.ExitStack() as stack:
         for _ in range(1000 if not half else 100):
             slow = stack.enter_context(connect(site))
@@ -117,12 +117,12 @@ def test_connections_that_wait_shut_nobody_out(make_site: Any, half: bytes, addr
                 client.sendall(LIVE)
                 assert client.recv(100).startswith(b"HTTP/1.1 200 ")
             assert time.monotonic() - began < 5
-    assert site.metric("refusals_total", reason="connections") >= 80
+    assert site.metric("rejected_requests_total", model="", reason="connections") >= 80
 
 
 def test_who_makes_room_in_the_middle_of_a_request_is_told(make_site: Any) -> None:
     """Its half request gets a 503 with a time to come again, not a reset."""
-    site = make_site(max_connections=2, header_timeout=60.0)
+    site = make_site(max_connections=2, header_timeout_secs=60.0)
     with connect(site) as half, connect(site), connect(site):
         half.sendall(b"GET /live HTTP/1.1\r\nhost")
         with connect(site), connect(site):

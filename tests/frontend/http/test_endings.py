@@ -50,19 +50,19 @@ def test_a_body_of_tiny_chunks_is_refused(make_site: Any, engines: Any) -> None:
 @pytest.mark.parametrize(("length", "piece"), [(10_000, b" "), (None, b"1\r\n \r\n")], ids=["length", "chunked"])
 def test_trickled_bytes_do_not_renew_a_body_s_time(make_site: Any, length: int | None, piece: bytes) -> None:
     """A byte now and then keeps no connection: 408 once the time for all of the body has passed."""
-    site = make_site(body_timeout=0.5)
+    site = make_site(body_timeout_secs=0.5)
     began = time.monotonic()
     with site.socket() as slow:
         slow.sendall(head(length))
         answer = trickle(slow, piece, 0.05)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert 0.4 < time.monotonic() - began < 10
-    assert site.metric("time_limits_total", limit="body") == 1
+    assert site.metric("timeouts_total", type="body") == 1
 
 
 def test_a_steady_body_earns_its_time(make_site: Any, engines: Any) -> None:
-    """One that takes far longer than --body-timeout is answered where it comes at --body-min-rate-kb or faster."""
-    site = make_site(body_timeout=0.2, body_min_rate_kb=0.1)
+    """One that takes far longer than --body-timeout-secs is answered where it comes at --body-min-rate-kb or faster."""
+    site = make_site(body_timeout_secs=0.2, body_min_rate_kb=0.1)
     site.worker(engines())
     with site.socket() as steady:
         steady.sendall(head(3000 + len(BODY)))
@@ -75,7 +75,7 @@ def test_a_steady_body_earns_its_time(make_site: Any, engines: Any) -> None:
 
 def test_a_body_that_waits_for_its_turn_is_not_late(make_site: Any, engines: Any, within: Any) -> None:
     """Behind a request that is answered nobody reads it: that time is not the client's."""
-    site = make_site(body_timeout=0.3, body_min_rate_kb=1e6)
+    site = make_site(body_timeout_secs=0.3, body_min_rate_kb=1e6)
     engine = engines()
     site.worker(engine)
     engine.hold = asyncio.Event()
@@ -97,7 +97,7 @@ def test_a_body_that_waits_for_its_turn_is_not_late(make_site: Any, engines: Any
 
 def test_who_sends_on_reads_why_it_was_refused(make_site: Any) -> None:
     """A 400 or a 408 isn't lost to a reset though the client goes on sending."""
-    site = make_site(body_timeout=0.3)
+    site = make_site(body_timeout_secs=0.3)
     for begin, status in ((head(None) + b"zz\r\n", 400), (head(2_000_000), 408)):
         with site.socket() as sock:
             sock.sendall(begin)
@@ -124,7 +124,7 @@ def test_requests_behind_the_last_answer_reset_nothing(served: Any) -> None:
 
 def test_a_request_that_came_in_time_is_answered_by_a_busy_loop(make_site: Any) -> None:
     """The loop stood still while the keep-alive time passed: what the kernel has by then is answered, not reset."""
-    site = make_site(keep_alive_timeout=0.5)
+    site = make_site(keep_alive_timeout_secs=0.5)
     for _ in range(5):
         with site.socket() as sock:
             sock.sendall(LIVE)
@@ -144,7 +144,7 @@ def test_a_request_that_came_in_time_is_answered_by_a_busy_loop(make_site: Any) 
 @pytest.mark.parametrize("begun", [b"", LIVE[:12], head(len(BODY)) + BODY[:9]], ids=["nothing", "headers", "body"])
 def test_a_request_is_not_late_for_a_busy_loop(make_site: Any, engines: Any, begun: bytes) -> None:
     """The loop stood still for longer than a request may take: one that had come by then is answered."""
-    site = make_site(header_timeout=0.3, body_timeout=0.3)
+    site = make_site(header_timeout_secs=0.3, body_timeout_secs=0.3)
     site.worker(engines())
     whole = LIVE if LIVE.startswith(begun) else head(len(BODY)) + BODY
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_a_request_is_not_late_for_a_busy_loop(make_site: Any, engines: Any, beg
 
 def test_an_idle_connection_ends_in_order(make_site: Any) -> None:
     """Its time is over: the client reads an end, and a request that crosses it on the way meets no reset either."""
-    site = make_site(keep_alive_timeout=0.2)
+    site = make_site(keep_alive_timeout_secs=0.2)
     with site.socket() as sock:
         sock.sendall(LIVE)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -176,7 +176,7 @@ def test_an_idle_connection_ends_in_order(make_site: Any) -> None:
 
 def test_what_has_come_when_a_frontend_leaves_is_answered(make_site: Any) -> None:
     """Requests in the kernel, connections that nobody has accepted yet and half requests: each gets its answer."""
-    site = make_site(grace_seconds=10.0)
+    site = make_site(graceful_shutdown_timeout_secs=10.0)
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(site.socket()) for _ in range(20)]
         half = stack.enter_context(site.socket())

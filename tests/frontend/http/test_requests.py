@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime.http.request_rules import BadRequestError, Target, check_host, plain_head, target_of
+from dynamo.runtime.http.protocol import BadRequestError, Target, check_host, plain_head, target_of
 
 BODY = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 3}).encode()
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 import socket
 import time
 from typing import Any
@@ -47,9 +48,32 @@ def read_to_end(sock: socket.socket) -> bytes:
     return data
 
 
+@pytest.mark.parametrize("lines", [(), ("connection: close",), ("x-request-id: mine", "origin: http://o")])
+def test_a_head_written_at_once_is_the_one_that_send_writes(
+    make_site: Any, engines: Any, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+) -> None:
+    """Streams begin without uvicorn's `send`; byte for byte a client sees the same."""
+    site = make_site(cors_origins=("http://o",))
+    site.worker(engines())
+    body = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 2, "stream": True}).encode()
+    heads = []
+    for _ in range(2):
+        with site.socket() as sock:
+            sock.sendall(request(body, "/v1/completions", *lines))
+            data = b""
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                data += sock.recv(65536)
+        head, _, rest = data.partition(b"\r\n\r\n")
+        assert int(rest.partition(b"\r\n")[0], 16)
+        heads.append(re.sub(rb"(?m)^(date|x-request-id): [^\r]{29,}", rb"\1: ", head))
+        monkeypatch.setattr(Connection, "opener", lambda self, send: lambda status, headers, data: False)
+    assert heads[0] == heads[1]
+    assert b"transfer-encoding: chunked" in heads[0]
+
+
 def test_half_sent_headers_time_out(make_site: Any, engines: Any) -> None:
     """A client that stops inside its headers is answered 408 and closed; others are served meanwhile."""
-    site = make_site(header_timeout=0.3)
+    site = make_site(header_timeout_secs=0.3)
     site.worker(engines())
     with site.socket() as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
@@ -62,7 +86,7 @@ def test_half_sent_headers_time_out(make_site: Any, engines: Any) -> None:
 
 def test_trickled_headers_time_out(make_site: Any) -> None:
     """A byte now and then does not keep a connection open."""
-    site = make_site(header_timeout=0.4)
+    site = make_site(header_timeout_secs=0.4)
     began = time.monotonic()
     with site.socket() as slow:
         slow.settimeout(0.05)
@@ -80,7 +104,7 @@ def test_trickled_headers_time_out(make_site: Any) -> None:
 
 def test_half_sent_body_times_out(make_site: Any) -> None:
     """A client that stops inside its body is answered 408."""
-    site = make_site(body_timeout=0.3)
+    site = make_site(body_timeout_secs=0.3)
     with site.socket() as slow:
         slow.sendall(request(length=len(BODY) + 10))
         assert read_answer(slow)[0] == 408
@@ -161,7 +185,7 @@ def test_trailers_are_no_headers(served: Any) -> None:
 
 def test_empty_lines_between_requests_hold_no_connection(make_site: Any) -> None:
     """They may come before a request, which must then come in time."""
-    site = make_site(header_timeout=0.4)
+    site = make_site(header_timeout_secs=0.4)
     with site.socket() as sock:
         sock.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert read_answer(sock)[0] == 200
@@ -265,7 +289,7 @@ def test_slow_client_delays_only_itself(site: Any, echo: Any) -> None:
 
 def test_client_that_never_reads_is_cut_off(make_site: Any, engines: Any, within: Any) -> None:
     """A client that reads nothing past the limit is cut, and its request cancelled."""
-    site, engine = make_site(stall_seconds=0.3), engines()
+    site, engine = make_site(write_timeout_secs=0.3), engines()
     site.worker(engine, context_length=1_000_000)
     body = json.dumps({"model": "m", "prompt": "y" * 20, "max_tokens": 900_000, "stream": True}).encode()
     with site.socket() as slow:
@@ -288,7 +312,7 @@ def test_nodelay_is_on(served: Any) -> None:
 
 def test_the_kernel_notices_who_vanished(make_site: Any, engines: Any) -> None:
     """Probes begin after half of the time that a client may be silent; with unacknowledged bytes it gets all of it."""
-    site = make_site(stall_seconds=30)
+    site = make_site(write_timeout_secs=30)
     with site.socket() as sock:
         sock.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert sock.recv(100).startswith(b"HTTP/1.1 200 ")

@@ -29,7 +29,7 @@ def start() -> Iterator[Start]:
 
     def run(*flags: str, **env: str) -> dict[str, Any]:
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "0", *flags]
-        full = {**os.environ, "DYN_DISCOVERY_BACKEND": "mem", "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "0", **env}
+        full = {**os.environ, "DYN_DISCOVERY_BACKEND": "mem", "DYN_HTTP_SHUTDOWN_DELAY_SECS": "0", **env}
         running.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full))
         assert running[-1].stdout is not None
         line = running[-1].stdout.readline()
@@ -88,7 +88,7 @@ def test_routes_can_be_taken_off_the_port_of_clients(start: Start, workers: str)
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_system_port_answers_under_any_flood(start: Start, workers: str) -> None:
     """A thousand clients that hold every connection there is, with half requests, are no reason for a restart."""
-    said = start("--system-port", "0", "--workers", workers, "--max-connections", "20", "--header-timeout", "60")
+    said = start("--system-port", "0", "--workers", workers, "--max-connections", "20", "--header-timeout-secs", "60")
     halves = (b"", b"GET /li", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n{", LIVE)
     stop = threading.Event()
 

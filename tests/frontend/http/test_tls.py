@@ -68,7 +68,7 @@ def test_https_serves_and_streams(make_site: Any, engines: Any, within: Any, fil
 
 def test_a_client_that_never_greets_is_closed(make_site: Any, files: dict[str, str]) -> None:
     """Before TLS has begun there is no request whose headers could be late: the same time limit holds."""
-    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=0.3)
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout_secs=0.3)
     url = urlsplit(site.url)
     with socket.create_connection((url.hostname, url.port), timeout=20) as silent:
         assert silent.recv(1) == b""
@@ -137,7 +137,7 @@ def test_who_never_shakes_hands_takes_no_one_s_place(make_site: Any, files: dict
     """Of handshakes under way there are as many as connections have room; past that the oldest is cut, and a real
     client is served."""
     site = make_site(
-        tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0, max_connections=SPARE + 4
+        tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout_secs=60.0, max_connections=SPARE + 4
     )
     with contextlib.ExitStack() as stack, httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
         silent = [stack.enter_context(connected(site)) for _ in range(200)]
@@ -147,12 +147,14 @@ def test_who_never_shakes_hands_takes_no_one_s_place(make_site: Any, files: dict
         silent[-1].setblocking(False)
         with pytest.raises(BlockingIOError):
             silent[-1].recv(1)
-        assert 'refusals_total{reason="handshake"}' in client.get(f"{site.url}/metrics").text
+        assert 'rejected_requests_total{model="",reason="handshake"}' in client.get(f"{site.url}/metrics").text
 
 
 def test_who_is_one_too_many_is_told_over_tls(make_site: Any, engines: Any, files: dict[str, str], within: Any) -> None:
     """With all connections answered a few handshakes go on, so that a client reads its 503; then there is room."""
-    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0, max_connections=2)
+    site = make_site(
+        tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout_secs=60.0, max_connections=2
+    )
     trusted = ssl.create_default_context(cafile=files["ca"])
     engine = engines()
     site.worker(engine, wait=False)
@@ -176,7 +178,7 @@ def test_who_is_one_too_many_is_told_over_tls(make_site: Any, engines: Any, file
 
 def test_handshakes_that_come_to_nothing(make_site: Any, files: dict[str, str], within: Any) -> None:
     """Late, no TLS at all, or given up: each is closed, those that are late are counted, and others are served."""
-    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=0.5)
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout_secs=0.5)
     with connected(site) as late, connected(site) as plain, connected(site) as leaves:
         plain.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
         leaves.sendall(b"\x16\x03\x01")
@@ -186,12 +188,12 @@ def test_handshakes_that_come_to_nothing(make_site: Any, files: dict[str, str], 
             pass
     with httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
         text = client.get(f"{site.url}/metrics").text
-        assert 'time_limits_total{limit="handshake"} 1.0' in text
+        assert 'timeouts_total{type="handshake"} 1.0' in text
 
 
 def test_a_frontend_leaves_though_clients_shake_hands(make_site: Any, files: dict[str, str]) -> None:
     """They have asked nothing: they are cut at once, and hold nobody up."""
-    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout=60.0)
+    site = make_site(tls_cert_path=files["cert"], tls_key_path=files["key"], header_timeout_secs=60.0)
     with connected(site) as silent:
         with httpx.Client(verify=ssl.create_default_context(cafile=files["ca"])) as client:
             assert client.get(f"{site.url}/live").status_code == 200

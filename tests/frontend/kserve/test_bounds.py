@@ -81,7 +81,7 @@ def test_ports_share_the_files(wanted: int | None, files: int | None, ports: int
 
 def test_connections_are_bounded(kserve: Any, call: Any, raw: Any, within: Any) -> None:
     """Those that say nothing, too: one more is closed at once, HTTP answers, and there is room when one ends."""
-    site = kserve(max_connections=3, header_timeout=60.0)
+    site = kserve(max_connections=3, header_timeout_secs=60.0)
     silent = [raw(site, greet=False) for _ in range(2)]
     greeted = raw(site)
     assert greeted.greeting()
@@ -134,7 +134,7 @@ def test_metadata_is_bounded(kserve: Any, call: Any) -> None:
 @pytest.mark.parametrize("part", [b"", b"\x00\x01x\x7f\x81\x06" + b"y" * 896])
 def test_headers_without_end(kserve: Any, raw: Any, within: Any, part: bytes) -> None:
     """A connection without a call is idle, whatever comes on it."""
-    one = raw(kserve(keep_alive_timeout=1.0))
+    one = raw(kserve(keep_alive_timeout_secs=1.0))
     one.send(frame(HEADERS, 0, 1, block("ServerLive")))
 
     def cut() -> bool:
@@ -149,7 +149,7 @@ def test_headers_without_end(kserve: Any, raw: Any, within: Any, part: bytes) ->
 
 def test_a_connection_that_says_nothing_is_closed(kserve: Any, raw: Any) -> None:
     """Before the first byte, in the middle of the greeting, and after it."""
-    site = kserve(header_timeout=0.5, keep_alive_timeout=0.5)
+    site = kserve(header_timeout_secs=0.5, keep_alive_timeout_secs=0.5)
     silent, half, greeted = raw(site, greet=False), raw(site, greet=False), raw(site)
     half.send(PREFACE[:10])
     for one in (silent, half, greeted):
@@ -159,12 +159,12 @@ def test_a_connection_that_says_nothing_is_closed(kserve: Any, raw: Any) -> None
 @pytest.mark.parametrize("part", [b"", message(b"\x0a\x01m")[:6]])
 def test_a_request_that_does_not_come(kserve: Any, raw: Any, part: bytes) -> None:
     """A call of one message that has none of it, or half of it."""
-    site = kserve(body_timeout=0.5)
+    site = kserve(body_timeout_secs=0.5)
     one = raw(site)
     one.call(1, "ModelInfer")
     one.send(frame(DATA, 0, 1, part))
     assert DEADLINE_EXCEEDED in status(one)
-    assert site.metric("time_limits_total", limit="body") == 1
+    assert site.metric("timeouts_total", type="body") == 1
 
 
 def test_a_request_that_is_none(kserve: Any, raw: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_stream_on_which_nothing_is_asked(
 ) -> None:
     """Before the first request and after the last; not while one is answered, however long that takes."""
     monkeypatch.setattr(service, "NEXT_SECONDS", 0.5)
-    site = kserve(keep_alive_timeout=0.25)
+    site = kserve(keep_alive_timeout_secs=0.25)
     site.worker(engines(delay=0.1))
     with call(site).stream() as never:
         error = never.next()
@@ -200,14 +200,14 @@ def test_a_stream_on_which_nothing_is_asked(
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_stream_that_does_not_read(kserve: Any, raw: Any, engines: Any, within: Any, streaming: bool) -> None:
-    """Whole answers and pieces wait for --stall-seconds; then nothing of the call is left here but its status."""
-    site = kserve(stall_seconds=1.0)
+    """Whole answers and pieces wait for --write-timeout-secs; then nothing of the call is left here but its status."""
+    site = kserve(write_timeout_secs=1.0)
     engine = engines()
     site.worker(engine, context_length=1 << 20)
     one = raw(site, window=0)
     one.call(1, "ModelStreamInfer", body=request_of("x" * 1000, 200_000, streaming=streaming))
     limits = ("client_stall", "client_buffer")
-    within("it is cut", lambda: sum(site.metric("time_limits_total", limit=limit) for limit in limits) == 1, 30)
+    within("it is cut", lambda: sum(site.metric("timeouts_total", type=limit) for limit in limits) == 1, 30)
     within("the engine is free", lambda: engine.running == 0)
     one.send(frame(WINDOW_UPDATE, 0, 1, (1 << 24).to_bytes(4, "big")))
     one.send(frame(WINDOW_UPDATE, 0, 0, (1 << 24).to_bytes(4, "big")))
@@ -230,4 +230,4 @@ def test_a_call_without_a_deadline_has_the_frontends(kserve: Any, call: Any, eng
         stream.ask("y", request_id="2", parameters={"max_tokens": 1})
         assert words(stream.answer()[0]) == ["y"]
     within("the engine is free", lambda: (engine.cancelled, engine.running) == (2, 0))
-    assert site.metric("time_limits_total", limit="request") == 2
+    assert site.metric("timeouts_total", type="request") == 2

@@ -34,8 +34,8 @@ def test_a_client_that_leaves_frees_the_engine(kserve: Any, call: Any, engines: 
 
 
 def test_a_client_that_does_not_read_is_cut_off(kserve: Any, engines: Any, within: Any) -> None:
-    """After --stall-seconds, or a megabyte: the engine is freed, others aren't held back."""
-    site = kserve(stall_seconds=1.0)
+    """After --write-timeout-secs, or a megabyte: the engine is freed, others aren't held back."""
+    site = kserve(write_timeout_secs=1.0)
     engine = engines()
     site.worker(engine, context_length=1 << 20)
     request = ModelInferRequest(model_name="m")
@@ -112,7 +112,7 @@ def test_a_refusal_ends_its_stream(kserve: Any, call: Any, engines: Any) -> None
 
 def test_a_frontend_that_leaves(kserve: Any, call: Any, engines: Any, within: Any) -> None:
     """What runs ends well, a stream that waits is told to go elsewhere, and new calls find nobody."""
-    site = kserve(grace_seconds=10.0)
+    site = kserve(graceful_shutdown_timeout_secs=10.0)
     engine = engines(delay=0.05)
     site.worker(engine)
     caller, idle = call(site), call(site)

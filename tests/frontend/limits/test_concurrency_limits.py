@@ -95,7 +95,7 @@ def test_a_full_frontend_refuses_before_the_body(make_site: Any, engines: Any, w
     assert "\r\nretry-after: " in answer.lower()
     assert '"code":"frontend_full"' in answer
     assert httpx.get(f"{site.url}/live").status_code == 200
-    assert site.metric("refusals_total", reason="frontend_full") == 1
+    assert site.metric("rejected_requests_total", model="", reason="frontend_full") == 1
     assert site.metric("requests_total", error_type="overload") == 1
     site.call(engine.hold.set)
     assert [one.result(20).status_code for one in running] == [200, 200]
@@ -153,7 +153,9 @@ def test_a_caller_s_quota_is_429(make_site: Any, engines: Any, within: Any) -> N
 
 def test_every_end_gives_the_place_back(make_site: Any, engines: Any, within: Any) -> None:
     """Bad requests, clients that leave in their body or in mid-stream: the one place is free again after each."""
-    site = make_site(max_concurrent_requests=1, max_requests_per_model=1, max_requests_per_client=1, body_timeout=0.2)
+    site = make_site(
+        max_concurrent_requests=1, max_requests_per_model=1, max_requests_per_client=1, body_timeout_secs=0.2
+    )
     engine = engines(delay=0.01)
     site.worker(engine)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -198,7 +200,7 @@ def test_connections_are_bounded(make_site: Any, engines: Any, within: Any) -> N
     for one in busy:
         one.close()
     within("there is room", lambda: httpx.get(f"{site.url}/live").status_code == 200)
-    assert site.metric("refusals_total", reason="connections") >= 1
+    assert site.metric("rejected_requests_total", model="", reason="connections") >= 1
 
 
 @pytest.mark.parametrize("options", [{"active_prefill_tokens_threshold": 0}, {"router_queue_threshold": 0.0}])
@@ -223,7 +225,7 @@ def test_who_is_refused_is_not_tokenised(
     monkeypatch.setattr(Preprocessor, "completion", completion)
     assert site.post(TEXT, ASKED).status_code == 503
     assert looked == []
-    assert site.metric("model_rejection_total", model="m") == 1
+    assert site.metric("rejected_requests_total", model="m") == 1
     site.call(engine.hold.set)
     assert {one.result(20).status_code for one in running} == {200}
 

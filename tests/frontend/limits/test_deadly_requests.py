@@ -55,11 +55,11 @@ def refused(suspects: Suspects, request: PreprocessedRequest | TextRequest | Emb
 
 def test_two_workers_and_a_minute(suspects: Suspects, clock: Clock) -> None:
     """The second one that dies with it has it refused, for a minute; one worker twice is one worker."""
-    assert not suspects
+    assert not suspects.kept
     request = asking(1, 2)
     suspects.lost(request, worker(1), 0.0)
     suspects.lost(request, worker(1), 1.0)
-    assert suspects
+    assert suspects.kept
     assert not refused(suspects, request)
     suspects.lost(request, worker(2), 2.0)
     assert refused(suspects, request)
@@ -67,7 +67,7 @@ def test_two_workers_and_a_minute(suspects: Suspects, clock: Clock) -> None:
     assert suspects.known(asking(1, 2, 3)) is None
     clock.now = SECONDS + 0.1
     assert not refused(suspects, request)
-    assert not suspects
+    assert not suspects.kept
 
 
 def test_an_answer_clears_it(suspects: Suspects) -> None:
@@ -128,5 +128,5 @@ def test_memory_is_bounded(suspects: Suspects) -> None:
         suspects.lost(asking(number), worker(number), 0.0)
     assert suspects.known(asking(0)) is None
     assert suspects.known(asking(2 * MOST - 1)) is not None
-    assert len(suspects._kept) == len(suspects._deaths) == MOST
+    assert len(suspects.kept) == len(suspects._deaths) == MOST
     assert sum(suspects._sizes.values()) == MOST

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.limits.json_shape import MAX_DEPTH
 from dynamo.frontend.openai import requests as openai
-from dynamo.frontend.openai.field_sizes import MAX_FIELDS
+from dynamo.frontend.openai.body import MAX_DEPTH, MAX_FIELDS, decode
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -40,7 +39,7 @@ def reader(kind: type[msgspec.Struct]) -> Callable[[bytes], Any]:
         EmbeddingsRequest: openai.read_embeddings,
     }
     read = own.get(kind) or partial(_converted, kind)
-    return lambda raw: read(openai.decode(raw, kind))
+    return lambda raw: read(decode(raw, kind))
 
 
 def _converted(kind: type[msgspec.Struct], body: dict[str, Any]) -> Any:
@@ -201,7 +200,7 @@ def test_half_a_surrogate_pair_is_found_at_once() -> None:
     raw = b'{"model":"m","prompt":"a","metadata":' + inner + b"}"
     began = time.process_time()
     with pytest.raises(ApiError, match=f"at byte {raw.index(b'ud800') - 1}") as caught:
-        openai.decode(raw)
+        decode(raw)
     assert caught.value.code == "invalid_string"
     assert time.process_time() - began < 2  # the search that there was took half a minute
 
@@ -219,14 +218,14 @@ def test_half_a_surrogate_pair_is_found_at_once() -> None:
 def test_each_half_of_a_pair_is_named(raw: bytes, at: int) -> None:
     """A half alone, at the end, before another escape, or in a field's name is told apart from what is no JSON."""
     with pytest.raises(ApiError, match=f"at byte {at}") as caught:
-        openai.decode(raw)
+        decode(raw)
     assert caught.value.code == "invalid_string"
 
 
 @pytest.mark.parametrize("raw", [b'{"a":"\\ud83d\\ude00"}', b'{"a":"\\\\ud800"}', b'{"a":"\\\\\\\\ud800"}'])
 def test_whole_pairs_and_escaped_backslashes_are_text(raw: bytes) -> None:
     """What only looks like half a pair is taken."""
-    assert openai.decode(raw) == json.loads(raw)
+    assert decode(raw) == json.loads(raw)
 
 
 def test_arguments_of_calls_are_counted_together() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
+from dynamo.frontend.openai.requests import take_whole, take_whole_prompt
 
 JSON = "application/json"
 

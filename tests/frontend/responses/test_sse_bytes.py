@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import json
 
-from dynamo.frontend.responses import chunks
-from dynamo.frontend.responses.chunks import ChatChunks, CompletionChunks, Identity
+from dynamo.frontend.responses.json_response import chat_answer
+from dynamo.frontend.responses.response import (
+    DONE,
+    ChatChunks,
+    CompletionChunks,
+    Identity,
+    error_event,
+    usage_dict,
+)
 
 WHO = Identity("chatcmpl-1", 1700000000, "m", "fp_1")
 HEAD = b'data: {"id":"chatcmpl-1","object":"%b","created":1700000000,"model":"m","system_fingerprint":"fp_1","choices":'
@@ -43,7 +50,7 @@ def test_usage_chunk() -> None:
     """With include_usage every chunk has `usage`, null until the last, which has no choices."""
     form = ChatChunks(WHO, usage=True)
     assert form.finish(0, "stop", None).endswith(b'"finish_reason":"stop"}],"usage":null}\n\n')
-    assert form.usage(chunks.usage_dict(3, 2, 1)) == (
+    assert form.usage(usage_dict(3, 2, 1)) == (
         CHAT + b'[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,'
         b'"prompt_tokens_details":{"cached_tokens":1}}}\n\n'
     )
@@ -76,8 +83,8 @@ def test_logprobs_chunk_is_the_same_envelope() -> None:
 
 def test_whole_answers() -> None:
     """Whole answers are one object."""
-    usage = chunks.usage_dict(1, 1, 0)
-    assert json.loads(chunks.chat_answer(WHO, [{"index": 0}], usage)) == {
+    usage = usage_dict(1, 1, 0)
+    assert json.loads(chat_answer(WHO, [{"index": 0}], usage)) == {
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1700000000, "model": "m",
         "system_fingerprint": "fp_1", "choices": [{"index": 0}], "usage": usage,
     }  # fmt: skip
@@ -85,5 +92,5 @@ def test_whole_answers() -> None:
 
 def test_error_event() -> None:
     """An error in mid-stream is one event whose only key is `error`, as the SDK expects to raise."""
-    assert chunks.error_event(b'{"error":{}}') == b'data: {"error":{}}\n\n'
-    assert chunks.DONE == b"data: [DONE]\n\n"
+    assert error_event(b'{"error":{}}') == b'data: {"error":{}}\n\n'
+    assert DONE == b"data: [DONE]\n\n"

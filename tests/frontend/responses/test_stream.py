@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dynamo.frontend.responses.stream import BUFFER_LIMIT, BatchWriter, PlainWire, ResponseStream
+from dynamo.frontend.responses.stream import BUFFER_LIMIT, BatchWriter, Headers, PlainWire, ResponseStream
 
 
 class Client:
@@ -29,6 +29,9 @@ class Client:
 
     def release(self, held: list[bytes]) -> None:
         self.held -= 1
+
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
+        return lambda status, headers, data: False
 
     def writer(self, send: Any) -> Callable[[bytes], bool]:
         return lambda data: False

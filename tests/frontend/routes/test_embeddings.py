@@ -342,7 +342,7 @@ def test_a_large_answer_leaves_in_pieces(site: Any, form: str) -> None:
 
 def test_a_client_that_does_not_read_is_cut_off(make_site: Any, within: Any) -> None:
     """After the time that clients have; the rest of its answer is not made."""
-    site = make_site(stall_seconds=0.3)
+    site = make_site(write_timeout_secs=0.3)
     wide = packed([0.123456789] * 16000)
 
     def answers(incoming: Incoming) -> None:
@@ -355,7 +355,7 @@ def test_a_client_that_does_not_read_is_cut_off(make_site: Any, within: Any) -> 
     head = f"POST {URL} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with site.socket() as sock:
         sock.sendall(head.encode() + body)
-        within("the limit is hit", lambda: site.metric("time_limits_total", limit="client_stall") == 1)
+        within("the limit is hit", lambda: site.metric("timeouts_total", type="client_stall") == 1)
         within("it is over", lambda: site.metric("inflight_requests", model="v") == 0)
 
 
@@ -371,7 +371,7 @@ def test_the_openapi_page_has_the_route(served: Any) -> None:
 
 def test_a_frontend_that_leaves_tells_who_waits(make_site: Any, lengths: Lengths, within: Any) -> None:
     """503 once its grace has passed."""
-    site = make_site(grace_seconds=0.2)
+    site = make_site(graceful_shutdown_timeout_secs=0.2)
     site.worker(lengths, "v", model_types=["embedding"])
     lengths.hold = asyncio.Event()
     found: list[httpx.Response] = []

@@ -113,7 +113,7 @@ def test_bodies_beyond_the_budget_get_503(
         assert answer.headers["retry-after"]
         assert site.post(TEXT, SMALL).status_code == 200
     within("there is room", lambda: site.post(TEXT, asked(TEXT)).status_code == 200)
-    assert site.metric("refusals_total", reason="bodies") == 1
+    assert site.metric("rejected_requests_total", model="", reason="bodies") == 1
 
 
 def test_bodies_of_unknown_length_take_room_too(make_site: Any, echo: Any, within: Any) -> None:

@@ -74,7 +74,7 @@ def test_all_busy_is_503(
     answer = site.post(TEXT, SHORT)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
     assert int(answer.headers["retry-after"]) > 0
-    assert site.metric("router_queue_rejections_total", model="m", reason="busy") == 1
+    assert site.metric("rejected_requests_total", model="m", reason="busy") == 1
     assert site.metric("requests_total", model="m", error_type="overload") == 1
     let_go(site, first)
     let_go(site, second)

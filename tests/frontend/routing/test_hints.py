@@ -69,7 +69,7 @@ def test_a_pinned_request_goes_to_its_worker(make_site: Any, engines: Any, mode:
 @pytest.mark.parametrize("how", PINS)
 def test_a_pinned_worker_that_is_gone_is_said_at_once(make_site: Any, engines: Any, how: str) -> None:
     """503 that names field and instance, though another worker is there; nobody waits for it."""
-    site = make_site(hold_seconds=20)
+    site = make_site(worker_wait_timeout_secs=20)
     site.worker(engines())
     headers, nvext = PINS[how](12345)
     before = time.monotonic()

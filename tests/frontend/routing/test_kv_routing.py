@@ -161,8 +161,9 @@ def test_all_weights_of_the_flags_reach_the_cost(make_site: Any, engines: Any, m
 
     monkeypatch.setattr(model_set, "KvRouting", Recorded)
     site = make_site(
-        **KV, overlap_score_weight=2.0, router_kv_overlap_score_credit=0.5, router_kv_overlap_score_credit_decay=0.25,
-        router_decode_active_request_weight=3.0, router_temperature=0.1, router_ttl_secs=7.0,
+        **KV, router_prefill_load_scale=2.0, router_kv_overlap_score_credit=0.5,
+        router_kv_overlap_score_credit_decay=0.25, router_decode_active_request_weight=3.0,
+        router_temperature=0.1, router_ttl_secs=7.0,
     )  # fmt: skip
     site.worker(engines())
     (options,) = made
@@ -208,7 +209,7 @@ def test_a_worker_that_publishes_late_is_followed(make_site: Any, engines: Any, 
     """A program makes its publisher when it is served already: from then on it isn't predicted."""
     site = make_site(router_mode="kv")
     runtime = site.worker(engines())
-    unfollowed = "model_kv_unfollowed_instances"
+    unfollowed = "router_instances_without_kv_events"
     within("it is predicted", lambda: site.metric(unfollowed, reason="no_events") == 1)
     site.call(lambda: KvEventPublisher(runtime.endpoint("test.backend.generate"), runtime.id, 16))
     within("it is followed", lambda: site.metric("model_kv_snapshots_total") == 1)

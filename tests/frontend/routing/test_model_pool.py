@@ -113,15 +113,15 @@ def test_busy_worker_is_spared(make_site: Any, engines: Any, within: Any, mode: 
 
 
 def test_hold_waits_for_a_first_worker(make_site: Any, engines: Any) -> None:
-    """With holdSeconds a request waits for its model; the limit is kept where none comes."""
-    site = make_site(hold_seconds=5)
+    """With workerWaitTimeoutSeconds a request waits for its model; the limit is kept where none comes."""
+    site = make_site(worker_wait_timeout_secs=5)
     found: list[int] = []
     asking = threading.Thread(target=lambda: found.append(site.post(TEXT, HELLO).status_code))
     asking.start()
     site.worker(engines())
     asking.join(10)
     assert found == [200]
-    short = make_site(hold_seconds=0.2)
+    short = make_site(worker_wait_timeout_secs=0.2)
     began = time.monotonic()
     assert short.post(TEXT, HELLO).status_code == 503
     assert 0.2 <= time.monotonic() - began < 5
@@ -322,7 +322,7 @@ def test_hold_is_for_those_that_lost_the_only_worker_too(
     make_site: Any, engines: Any, within: Any, card: dict[str, Any], status: int
 ) -> None:
     """Refused by a worker that leaves, and none is left: the request waits for the next one, if that has its tokens."""
-    site, refusing = make_site(hold_seconds=8), Refusing(WorkerUnavailable("it leaves"))
+    site, refusing = make_site(worker_wait_timeout_secs=8), Refusing(WorkerUnavailable("it leaves"))
     leaving = site.worker(refusing)
     asking = asked_in_vain(site, refusing, within)
     site.stop_worker(leaving)

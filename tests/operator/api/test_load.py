@@ -57,9 +57,9 @@ def test_every_field_of_the_design_loads() -> None:
           replicas: 2
           port: 8080
           workers: 4
-          router: {mode: kv, overlapScoreWeight: 2, temperature: 0.5, useKvEvents: false, busyThreshold: 0.9}
+          router: {mode: kv, prefillLoadScale: 2, temperature: 0.5, useKvEvents: false, busyThreshold: 0.9}
           migrationLimit: 3
-          holdSeconds: 1.5
+          workerWaitTimeoutSeconds: 1.5
           service: {type: LoadBalancer, annotations: {a: b}}
           resources: {requests: {cpu: 500m}, limits: {memory: 1Gi, cpu: 2}}
           podTemplate: {spec: {nodeSelector: {a: b}}}
@@ -72,7 +72,6 @@ def test_every_field_of_the_design_loads() -> None:
           tensorParallelSize: 8
           nodes: 2
           rollout: {strategy: Rolling, maxSurge: 25%, maxUnavailable: 0}
-          replicasOwner: autoscaler
           engineArgs: {max-model-len: 8192, nested: {a: [1, 2.5, true]}}
           kvCacheBlockSize: 32
           env: [{name: A, value: b}, {name: C, valueFrom: {secretKeyRef: {name: s, key: k}}}]

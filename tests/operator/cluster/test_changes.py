@@ -204,18 +204,16 @@ def test_a_predecessors_children_are_waited_for() -> None:
     assert cluster.ready_workers("worker") == 1
 
 
-def test_an_autoscaler_is_followed() -> None:
-    """It begins with the spec's number; nothing scales it back; a rollout keeps it, up to what may be missing."""
-    cluster, found = Cluster(), mocker(replicasOwner="autoscaler", replicas=2)
-    cluster.settle(found)
-    assert list(cluster.revisions("worker").values()) == [2]
+def test_an_autoscaler_on_the_pipeline_is_followed() -> None:
+    """It sets `spec.replicas`; the workers follow, and a number that somebody sets on the StatefulSet is undone."""
+    cluster, component = Cluster(), {"engine": "mocker"}
+    cluster.settle(pipeline({"replicas": 2, "components": [component]}))
+    cluster.settle(pipeline({"replicas": 7, "components": [component]}))
+    assert list(cluster.revisions("worker").values()) == [7]
     (name,) = cluster.names("StatefulSet")
-    cluster.objects["StatefulSet", name]["spec"]["replicas"] = 7
-    cluster.step()
-    assert cluster.wanted_changes(found) == []
-    cluster.settle(mocker(replicasOwner="autoscaler", replicas=2, kvCacheBlockSize=32))
-    (left,) = cluster.revisions("worker").values()
-    assert left >= 6
+    cluster.objects["StatefulSet", name]["spec"]["replicas"] = 3
+    cluster.settle(pipeline({"replicas": 7, "components": [component]}))
+    assert list(cluster.revisions("worker").values()) == [7]
 
 
 SPECS = [
@@ -293,16 +291,15 @@ def test_half_a_group_serves_nobody() -> None:
 
 
 def test_the_budget_grows_once_others_are_told_to_come() -> None:
-    """Not before, and never where an autoscaler sets the number: nobody takes the place of one that is lost there."""
-    for owner, budgets in (("operator", [1, 2]), ("autoscaler", [1, 1])):
-        found = pipeline({"components": [{"engine": "mocker", "replicas": 2, "replicasOwner": owner}]})
-        cluster = Cluster()
-        cluster.settle(found)
-        name = min(cluster.names("Pod"))
-        cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
-        seen = []
-        for _ in range(2):
-            cluster.reconcile(found)
-            seen.append(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
-        assert seen == budgets
-        cluster.settle(found)
+    """Not before: until then nobody takes the place of the one that is lost."""
+    found = pipeline({"components": [{"engine": "mocker", "replicas": 2}]})
+    cluster = Cluster()
+    cluster.settle(found)
+    name = min(cluster.names("Pod"))
+    cluster.objects["Pod", name]["metadata"]["deletionTimestamp"] = "2026-11-20T23:50:00Z"
+    seen = []
+    for _ in range(2):
+        cluster.reconcile(found)
+        seen.append(cluster.objects["PodDisruptionBudget", "llama-worker"]["spec"]["maxUnavailable"])
+    assert seen == [1, 2]
+    cluster.settle(found)

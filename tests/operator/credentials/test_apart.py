@@ -77,7 +77,7 @@ def test_an_external_etcd_that_lets_anybody_in_gets_no_pipelines(own_etcd: EtcdS
         for _ in range(2):
             assert (await bench.reconcile()).failed
             _, reason, message = bench.condition("Ready")
-            assert reason == "CreateContainerConfigError"
+            assert reason == "CredentialsUnavailable"
             assert (
                 "etcd does not require authentication, although pipelines are configured to sign in: run etcdctl"
                 in message

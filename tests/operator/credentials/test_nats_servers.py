@@ -263,7 +263,7 @@ def test_certificates_lie_in_the_namespace() -> None:
     async def case(bench: Bench) -> None:
         assert (await bench.reconcile()).failed
         said = "Secret serving/nats-tls lacks ca.crt, tls.crt, tls.key: create it with a certificate for "
-        assert bench.condition("Ready")[1:] == ("CreateContainerConfigError", f"{said}dynamo-nats.serving.svc")
+        assert bench.condition("Ready")[1:] == ("CredentialsUnavailable", f"{said}dynamo-nats.serving.svc")
         assert [key for key in bench.server.objects if key[2] == nats.NAME] == []
         certificate(bench, "one")
         await bench.reconcile()

@@ -236,7 +236,7 @@ def test_a_platform_without_its_secret_holds_up_only_new_pipelines(own_etcd: Etc
     async def case(bench: Bench) -> None:
         assert (await bench.reconcile()).failed
         assert bench.condition("Ready")[1:] == (
-            "CreateContainerConfigError",
+            "CredentialsUnavailable",
             "Secret dynamo/theirs is missing: create it (see charts/dynamo-platform/README.md)",
         )
         bench.server.put({"kind": "Secret", "metadata": {"name": "theirs"}, "data": {}}, "dynamo")
@@ -268,7 +268,7 @@ def test_an_etcd_that_is_away_holds_up_only_new_pipelines(own_etcd: EtcdServer) 
         bench.server.remove("Secret", "llama-credentials")
         assert (await bench.reconcile()).failed
         status, reason, message = bench.condition("Ready")
-        assert (status, reason) == ("False", "CreateContainerConfigError")
+        assert (status, reason) == ("False", "CredentialsUnavailable")
         assert "does not answer" in message
         await asyncio.to_thread(again, bench.etcd)
         for _ in range(2):

@@ -58,7 +58,7 @@ def test_an_old_etcd_holds_up_new_pipelines(old_etcd: EtcdServer) -> None:
         for _ in range(3):
             assert (await bench.reconcile()).failed
             status, reason, message = bench.condition("Ready")
-            assert (status, reason) == ("False", "CreateContainerConfigError")
+            assert (status, reason) == ("False", "CredentialsUnavailable")
             assert "runs version '3.5.1'" in message
             assert "only from 3.6.14 or 3.7.1 on: upgrade etcd" in message
         assert bench.server.names("Deployment") == []
@@ -88,7 +88,7 @@ def test_a_pipeline_that_runs_outlives_an_older_etcd(old_etcd: EtcdServer, monke
             await bench.round()
         bench.server.remove("Secret", "llama-credentials")
         assert (await bench.reconcile()).failed
-        assert bench.condition("Ready")[1] == "CreateContainerConfigError"
+        assert bench.condition("Ready")[1] == "CredentialsUnavailable"
 
     run(old_etcd, case)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.operator.pipelines import Spec, pipeline
 from tests.operator.rendered import env_of, main_container, of_kind, render
 
-from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.changes import differences
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import RenderError
 

@@ -31,7 +31,7 @@ from dynamo.operator.codegen.yaml_text import to_yaml
 from dynamo.operator.kube.resources import resource_of
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import ClusterSettings, Manifest, RenderContext, RenderError
-from dynamo.operator.manifests.ingress import url as entrance_url
+from dynamo.operator.manifests.frontend import frontend_url
 from dynamo.operator.manifests.render import with_images
 from dynamo.operator.manifests.workers import POD_NAME
 from dynamo.operator.plan.plan import plan
@@ -205,7 +205,7 @@ def test_the_real_parsers_take_what_containers_get(spec: Spec, tmp_path: Path, m
                 monkeypatch.setenv(name, value)
         found = parse(settings_class, argv)
         assert container["command"] == ["python", "-m", f"dynamo.{kind}"]
-        assert found.grace_seconds == spec.get("graceSeconds", 600)
+        assert found.graceful_shutdown_timeout_secs == spec.get("gracefulShutdownTimeoutSeconds", 600)
         if "--engine-args" in argv:
             assert found.arguments() == FULL["components"][1]["engineArgs"]
 
@@ -303,7 +303,7 @@ def test_shared_memory_is_sized() -> None:
 def test_the_url_is_where_clients_come_in(frontend: Spec, expected: str) -> None:
     """The host that they use, else the Service."""
     found = pipeline({**SMALLEST, "frontend": frontend})
-    assert entrance_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS)) == expected
+    assert frontend_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS)) == expected
 
 
 def test_a_limit_without_request_stays_alone() -> None:
@@ -426,4 +426,4 @@ def test_the_url_is_a_load_balancers_address_once_it_has_one(
     metadata = {"name": "llama-frontend", "namespace": "serving"}
     status = {"loadBalancer": {"ingress": addresses} if addresses else {}}
     kept = trimmed(resource_of(kind), {"metadata": metadata, "status": status})
-    assert entrance_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS), [kept]) == expected
+    assert frontend_url(RenderContext.of(found, plan(found, CLUSTER), CLUSTER_SETTINGS), [kept]) == expected

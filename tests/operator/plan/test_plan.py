@@ -30,8 +30,8 @@ FULL = """
   frontend:
     workers: 2
     migrationLimit: 3
-    holdSeconds: 1.5
-    router: {mode: kv, overlapScoreWeight: 0.5, temperature: 0.1, useKvEvents: false, busyThreshold: 0.8}
+    workerWaitTimeoutSeconds: 1.5
+    router: {mode: kv, prefillLoadScale: 0.5, temperature: 0.1, useKvEvents: false, busyThreshold: 0.8}
   components:
   - name: big
     engine: vllm
@@ -97,9 +97,9 @@ def test_every_field_reaches_its_process() -> None:
         "shared",
         2,
     )
-    assert (frontend.router_mode, frontend.migration.limit, frontend.hold_seconds) == ("kv", 3, 1.5)
+    assert (frontend.router_mode, frontend.migration.limit, frontend.worker_wait_timeout_secs) == ("kv", 3, 1.5)
     assert (frontend.kv.overlap_score_weight, frontend.kv.temperature) == (0.5, 0.1)
-    assert RouterSpec().overlap_score_weight == FrontendSettings().kv.overlap_score_weight  # what isn't passed on
+    assert RouterSpec().prefill_load_scale == FrontendSettings().kv.overlap_score_weight  # what isn't passed on
     assert (frontend.kv.follow_events, frontend.thresholds.active_decode_blocks_threshold) == (False, 0.8)
     big, small, code = map(settings_of, planned.workers)
     assert (big.engine, big.model_path, big.model_name) == ("vllm", "hf://org/repo@v1", "org/repo")
@@ -141,7 +141,7 @@ ANY_SPEC = st.fixed_dictionaries(
             {},
             optional={
                 "workers": st.integers(1, 9),
-                "holdSeconds": st.floats(0, 99),
+                "workerWaitTimeoutSeconds": st.floats(0, 99),
                 "router": st.fixed_dictionaries(
                     {}, optional={"temperature": st.floats(0, 9), "busyThreshold": st.floats(0, 1)}
                 ),
@@ -162,16 +162,18 @@ def test_any_value_reaches_the_parsers_as_it_is(spec: dict[str, Any]) -> None:
     assert worker.model_path == spec["model"]["source"]
     assert worker.model_name == model_name(loaded)
     assert json.loads(worker.engine_args or "{}") == loaded.spec.components[0].engine_args
-    assert frontend.hold_seconds == pytest.approx(loaded.spec.frontend.hold_seconds)
+    assert frontend.worker_wait_timeout_secs == pytest.approx(loaded.spec.frontend.worker_wait_timeout_seconds)
 
 
 @pytest.mark.parametrize(("environment", "seconds"), [(CLUSTER, GRACE_SECONDS), (replace(LOCAL, grace_seconds=7), 7)])
 def test_every_process_knows_how_long_streams_may_go_on(environment: Environment, seconds: int) -> None:
     """In its argv, and the executor that would end it knows it too."""
     for workload in plan(pipeline(), environment).workloads:
-        assert settings_of(workload).grace_seconds == workload.grace_seconds == seconds
-    for workload in plan(pipeline("  graceSeconds: 3600\n  components: [{engine: mocker}]"), environment).workloads:
-        assert settings_of(workload).grace_seconds == workload.grace_seconds == 3600
+        assert settings_of(workload).graceful_shutdown_timeout_secs == workload.grace_seconds == seconds
+    for workload in plan(
+        pipeline("  gracefulShutdownTimeoutSeconds: 3600\n  components: [{engine: mocker}]"), environment
+    ).workloads:
+        assert settings_of(workload).graceful_shutdown_timeout_secs == workload.grace_seconds == 3600
 
 
 def test_environment_and_secrets() -> None:
@@ -225,7 +227,6 @@ def component(planned: Plan, name: str = "worker") -> Workload:
         ("{engine: mocker, replicas: 5}", True),
         ("{engine: mocker, rollout: {maxSurge: 2}}", True),
         ("{engine: mocker, name: worker, role: aggregated}", True),
-        ("{engine: mocker, replicasOwner: autoscaler}", True),
         ("{engine: echo_core}", False),
         ("{engine: mocker, engineArgs: {a: 1}}", False),
         ("{engine: mocker, env: [{name: A, value: b}]}", False),

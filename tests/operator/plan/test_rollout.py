@@ -181,12 +181,6 @@ def test_a_lost_replica_is_replaced_by_another_number() -> None:
     assert converge(single, [back]) == [], "the only one that serves stays until the first serves"
 
 
-def test_an_autoscaler_replaces_what_is_lost_itself() -> None:
-    """It sets the number, and the plan follows it: to add to it would be heard as its own wish, and added to again."""
-    wanted = plan_of(replace(workload(2), replicas_owner="autoscaler"))
-    assert converge(wanted, [RevisionSet("worker", "new", 2, frozenset({0}), 1, frozenset({1}))]) == []
-
-
 @settings(deadline=None)
 @given(old_sets(), st.integers(0, 6), ROLLOUTS, st.sets(st.integers(0, 5), max_size=4))
 def test_with_lost_ones_the_goal_is_reached_too(

@@ -18,12 +18,10 @@ from tests.operator.reconcile.test_reconciler import KEY, NOW, SETTINGS
 
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
-from dynamo.operator.kube.lease import Installation
+from dynamo.operator.kube.leader_election import Fence, Installation
 from dynamo.operator.kube.resources import LEASES, Key, resource_of
-from dynamo.operator.kube.write_fence import Fence
 from dynamo.operator.manifests.context import ClusterSettings
-from dynamo.operator.reconcile.other_installations import REASON, OwnershipResolver
-from dynamo.operator.reconcile.ownership import OtherInstallations, claimed_by
+from dynamo.operator.reconcile.ownership import REASON, OtherInstallations, OwnershipResolver, claimed_by
 from dynamo.operator.reconcile.reconciler import Outcome, Reconciler
 from dynamo.operator.settings import Settings
 

@@ -21,8 +21,8 @@ from tests.operator.pipelines import SMALLEST, Spec, body
 
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
+from dynamo.operator.kube.leader_election import Fence, fenced
 from dynamo.operator.kube.resources import Key
-from dynamo.operator.kube.write_fence import Fence, fenced
 from dynamo.operator.reconcile.reconciler import Reconciler
 from dynamo.operator.settings import Settings
 

@@ -9,7 +9,8 @@ import pytest
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.request_plane import inbox
-from dynamo.runtime.request_plane.inbox import Inbox, OpenStream
+from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.inbox import Inbox
 from dynamo.runtime.request_plane.wire import DONE, FAILED, Item, Pong, StepFrame
 from dynamo.runtime.transport.bus import Verdict
 

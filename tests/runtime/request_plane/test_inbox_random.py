@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dynamo.runtime.errors import DynamoException
 from dynamo.runtime.names import EndpointPath, InstanceKey
-from dynamo.runtime.request_plane.inbox import Inbox, OpenStream
-from dynamo.runtime.request_plane.outbox import Outbox
+from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.inbox import Inbox
+from dynamo.runtime.request_plane.peer import Outbox
 from dynamo.runtime.request_plane.wire import DONE, Pong, decode_frame
 
 KEY = InstanceKey(EndpointPath("n", "c", "e"), 7)

@@ -17,7 +17,7 @@ from dynamo.runtime.names import (
     reply_subject,
     request_subject,
 )
-from dynamo.runtime.request_plane import chunks, known_peers
+from dynamo.runtime.request_plane import chunks, peer
 from dynamo.runtime.request_plane.server import Incoming, Typed, from_generator
 from dynamo.runtime.request_plane.wire import FAILED, Chunk, Request, StepFrame, encoder
 from dynamo.runtime.transport.bus import Message
@@ -203,7 +203,7 @@ def test_items_that_cannot_be_sent_end_their_stream_alone(memory: Any, reader: A
 def test_clients_that_are_made_up(memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each begins a request and leaves it: few are remembered, their pieces go by the clock, others are answered."""
     monkeypatch.setattr(chunks, "PATIENCE", 0.2)
-    monkeypatch.setattr(known_peers, "MOST_IDLE", 50)
+    monkeypatch.setattr(peer, "MOST_IDLE", 50)
 
     async def main() -> None:
         server, instance = await memory.worker(from_generator(count))

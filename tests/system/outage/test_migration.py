@@ -100,7 +100,7 @@ def test_sigterm_needs_no_migration(stack: Any) -> None:
 
 def test_streams_that_outlive_the_grace_migrate(stack: Any) -> None:
     """A worker that may not finish hands its streams on at the end of its grace."""
-    frontend, workers = deployment(stack, 2, "--grace-seconds", "0.5")
+    frontend, workers = deployment(stack, 2, "--graceful-shutdown-timeout-secs", "0.5")
     assert migrated_by_a_leaver(frontend, workers, 16) >= 1
 
 

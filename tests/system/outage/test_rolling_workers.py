@@ -62,7 +62,7 @@ def ask(url: str, stop: threading.Event, seen: Counter[str], fresh: bool) -> Non
 def test_no_connection_is_reset_while_workers_roll(stack: Any) -> None:
     """Every answer is whole, and has a status, though connections rest for as long as they are kept."""
     workers = [stack.worker(f"worker-{n}") for n in range(2)]
-    frontend = stack.frontend("--keep-alive-timeout", "1.2")
+    frontend = stack.frontend("--keep-alive-timeout-secs", "1.2")
     frontend.process.ready_line()
     frontend.wait_for("m", 2)
     seen: Counter[str] = Counter()

@@ -75,7 +75,7 @@ def test_clients_that_read_nothing_are_bounded_and_cut(stack: Any) -> None:
     """Each costs its buffer at most, until it is cut off; the engine is free then."""
     engine = {"max_num_seqs": 64, "num_gpu_blocks": STALLED * LONG // 16 + 1024, "speedup_ratio": 0.0}
     worker = stack.worker("worker", "mocker", "--engine-args", json.dumps(engine), "--context-length", str(2 * LONG))
-    frontend = stack.frontend("--stall-seconds=5")
+    frontend = stack.frontend("--write-timeout-secs=5")
     frontend.wait_for()
     body = json.dumps({**ASKED, "max_tokens": LONG}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -92,8 +92,8 @@ def test_clients_that_read_nothing_are_bounded_and_cut(stack: Any) -> None:
         def cut() -> bool:
             nonlocal most
             most = max(most, frontend.process.rss_mb() - before)
-            limits = [frontend.metric("time_limits_total", limit=name) for name in ("client_stall", "client_buffer")]
-            return bool(sum(limits) + frontend.metric("time_limits_total", limit="client_vanished") >= STALLED)
+            limits = [frontend.metric("timeouts_total", type=name) for name in ("client_stall", "client_buffer")]
+            return bool(sum(limits) + frontend.metric("timeouts_total", type="client_vanished") >= STALLED)
 
         eventually("all are cut", cut, 90)
     finally:

@@ -24,7 +24,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 def mockers(stack: Any, role: str, name: str = "", count: int = 1, **arguments: Any) -> Any:
     """A process with so many workers of that role."""
     told = json.dumps({"disaggregation_mode": role, "num_gpu_blocks": 2048, **arguments})
-    flags = ("--num-workers", str(count), "--engine-args", told, "--grace-seconds", "20")
+    flags = ("--num-workers", str(count), "--engine-args", told, "--graceful-shutdown-timeout-secs", "20")
     return stack.worker(name or role, "mocker", *flags, component=role)
 
 

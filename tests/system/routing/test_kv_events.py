@@ -256,7 +256,7 @@ def test_processes_follow_and_report(stack: Any) -> None:
         )  # fmt: skip
         assert answer.status_code == 200, answer.text
     metrics = httpx.get(f"{frontend.url}/metrics", timeout=20).text.splitlines()
-    assert 'dynamo_frontend_model_kv_unfollowed_instances{model="m",reason="no_events"} 1.0' in metrics
+    assert 'dynamo_frontend_router_instances_without_kv_events{model="m",reason="no_events"} 1.0' in metrics
     assert 'dynamo_frontend_model_kv_snapshots_total{model="m"} 1.0' in metrics
     said = [line for line in frontend.process.text().splitlines() if "publishes no KV events" in line]
     assert [f"{echo.ready_line()['instance']:014x}" in line for line in said] == [True]

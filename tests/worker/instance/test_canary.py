@@ -73,7 +73,7 @@ def test_our_own_delay_is_not_the_engines() -> None:
 
 
 def settings(engine: str = "echo_core", **more: Any) -> WorkerSettings:
-    quick = {"health_check_enabled": True, "canary_wait_time": 0.2, "health_check_request_timeout": 0.3}
+    quick = {"health_check_enabled": True, "canary_wait_time_secs": 0.2, "health_check_request_timeout_secs": 0.3}
     return WorkerSettings(engine=engine, endpoint=PATH, system_port=0, **{**quick, **more})
 
 
@@ -227,7 +227,7 @@ def test_traffic_is_proof(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(items) >= 300
         assert world.engine.asked == asked + 1, "the request itself"
 
-    serve(body, monkeypatch, canary_wait_time=0.5)
+    serve(body, monkeypatch, canary_wait_time_secs=0.5)
 
 
 def test_without_the_setting_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dynamo.llm import card_from_dict, open_model
 from dynamo.llm.models.file_cache import FileCache, fetch_files
-from dynamo.llm.protocols import LENGTH, read_delta
+from dynamo.llm.protocols import LENGTH, PreprocessedRequest, SamplingOptions, read_delta
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import DeadlineExceeded, DynamoException, EngineError, EngineShutdown, InvalidArgument
 from dynamo.runtime.http.system_server import SystemServer
@@ -21,7 +21,7 @@ from dynamo.runtime.names import EndpointPath, InstanceKey
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import EngineFacts
 from dynamo.worker.engines import create_engine
-from dynamo.worker.instance.serving import Serving, serve_engine
+from dynamo.worker.instance.serving import Serving, guided, serve_engine
 from dynamo.worker.settings import WorkerSettings
 
 PATH = EndpointPath("tests", "backend", "generate")
@@ -309,3 +309,29 @@ def test_a_start_that_fails_leaves_nothing() -> None:
 
     with pytest.raises(InvalidArgument, match="the model is broken"):
         serve(body, breaks)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "way"), [(None, "engine"), ({}, "engine"), ({"json": {}}, "compiler"), ({"regex": "a"}, "refused")]
+)
+def test_only_constraints_are_compiled(constraint: dict[str, Any] | None, way: str) -> None:
+    """A request without one goes straight to the engine, and one that the engine can't keep to goes nowhere."""
+    ways: list[str] = []
+
+    def to(name: str) -> Callable[[Any, Any], Callable[[], None]]:
+        def submit(request: Any, sink: Any) -> Callable[[], None]:
+            ways.append(name)
+            return lambda: None
+
+        return submit
+
+    submit = guided(to("engine"), to("compiler"), "tiny", ("json",))
+    request = PreprocessedRequest(
+        model="m", token_ids=[1], sampling_options=SamplingOptions(guided_decoding=constraint)
+    )
+    if way == "refused":
+        with pytest.raises(InvalidArgument, match=r"guided decoding \(regex\): engine tiny takes json only"):
+            submit(request, None)
+    else:
+        submit(request, None)
+    assert ways == ([] if way == "refused" else [way])

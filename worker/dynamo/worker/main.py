@@ -59,7 +59,7 @@ _GROUPS: Final = {
     "Engine and model": ("engine", "model_", "context_", "kv_cache", "chat_template", "dyn_", "python_"),
     "Where it serves": ("endpoint", "role", "load_metrics", "num_workers", "migration_", "discovery_"),
     "Several GPUs and nodes": ("tensor_", "num_nodes", "node_rank", "leader_"),
-    "Health and leaving": ("system_", "health_", "canary_", "grace_"),
+    "Health and leaving": ("system_", "health_", "canary_", "graceful_"),
 }
 _READY_POLL: Final = 0.05
 _READY_LIMIT: Final = 120.0
@@ -211,7 +211,7 @@ async def _until_told(started: Sequence[_Instance], settings: WorkerSettings, le
         }  # fmt: skip
         await asyncio.wait([tasks["told"], tasks["dead"]], return_when=asyncio.FIRST_COMPLETED)
         dead = tasks["dead"].done()
-        grace = 0.0 if dead else settings.grace_seconds
+        grace = 0.0 if dead else settings.graceful_shutdown_timeout_secs
         streams = sum(one.runtime.server.active for one in started)
         log.info("leaving: %d streams have up to %g s", streams, grace)
         stopping = stack.enter_context(_task(_each(one.serving.stop(grace) for one in started)))

@@ -27,10 +27,10 @@ _RANGES: Final = {
     "num_nodes": (1, 4096),
     "node_rank": (0, 4095),
     "system_port": (-1, 65535),
-    "grace_seconds": (0, 7 * 86400),
+    "graceful_shutdown_timeout_secs": (0, 7 * 86400),
     "migration_limit": (0, 1 << 31),
-    "canary_wait_time": (0.1, 86400),
-    "health_check_request_timeout": (0.1, 86400),
+    "canary_wait_time_secs": (0.1, 86400),
+    "health_check_request_timeout_secs": (0.1, 86400),
 }
 
 
@@ -94,7 +94,9 @@ class WorkerSettings:
     system_enabled: bool | None = setting(
         None, "Old switch: on picks a free port where none is set, off turns them off.", env="DYN_SYSTEM_ENABLED"
     )
-    grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    graceful_shutdown_timeout_secs: float = setting(
+        30.0, "Seconds that running streams may go on after SIGTERM.", env="DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
+    )
     migration_limit: int | None = setting(
         None, "Times a request for this model may move to another worker; default: the frontend's limit."
     )
@@ -106,10 +108,10 @@ class WorkerSettings:
         False, "Ask the engine when it has been silent; leave routing while it doesn't answer.",
         env="DYN_HEALTH_CHECK_ENABLED",
     )  # fmt: skip
-    canary_wait_time: float = setting(
+    canary_wait_time_secs: float = setting(
         10.0, "Seconds without output after which it is asked.", env="DYN_CANARY_WAIT_TIME"
     )
-    health_check_request_timeout: float = setting(
+    health_check_request_timeout_secs: float = setting(
         3.0, "Seconds that its first token may take then.", env="DYN_HEALTH_CHECK_REQUEST_TIMEOUT"
     )
     health_check_payload: str = setting(

@@ -67,7 +67,7 @@ Time is the engines' alone: frontends, tokenizers and networks take none of it.
 )
 @click.option("--engine-args", default="", help="The mocker's arguments: a JSON object, or @FILE.")
 @click.option(
-    "--overlap-score-weight",
+    "--router-prefill-load-scale",
     type=click.FloatRange(0),
     default=_KV.overlap_score_weight,
     show_default=True,
@@ -113,7 +113,7 @@ class _Asked:
     workers: int
     modes: tuple[str, ...]
     engine_args: str
-    overlap_score_weight: float
+    router_prefill_load_scale: float
     router_temperature: float
     use_kv_events: bool
     seed: int
@@ -132,7 +132,7 @@ class _Asked:
             raise InvalidArgument(
                 f"{engine.role} engines by themselves can't be simulated; leave disaggregation_mode out"
             )
-        kv = KvOptions(overlap_score_weight=self.overlap_score_weight, temperature=self.router_temperature)
+        kv = KvOptions(overlap_score_weight=self.router_prefill_load_scale, temperature=self.router_temperature)
         return Setup(self.workers, engine, kv, self.use_kv_events, self.seed)
 
     def made_up(self, workload: str) -> Iterator[TraceLine]:

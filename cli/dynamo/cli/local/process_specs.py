@@ -20,7 +20,7 @@ FRONTEND = "frontend"
 WORKER = "worker"
 NODE = "node"
 """Of a worker that is a group of nodes: one beside its leader, which is the worker."""
-DRAIN_VARIABLE = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
+DRAIN_VARIABLE = "DYN_HTTP_SHUTDOWN_DELAY_SECS"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ async def talk(runtime: DistributedRuntime, way: str, options: Mapping[str, Any]
     """See `Talk`; returns when the person leaves, or the answer is written. `EngineError` where there was none."""
     run = read([f"in={way}", "out=dyn"], terminal=True, installed=())
     run = replace(run, settings=replace(run.settings, model_name=model))
-    settings = replace(settings_of(options), hold_seconds=HOLD_SECONDS)
+    settings = replace(settings_of(options), worker_wait_timeout_secs=HOLD_SECONDS)
     talking = asyncio.ensure_future(converse(run, runtime, settings))
     closing = asyncio.ensure_future(runtime.closing.wait())
     try:

@@ -10,7 +10,6 @@ from dynamo.runtime.process.legacy_flags import PLANES, LegacyFlag, needless, re
 FORMER: Final[tuple[LegacyFlag, ...]] = (
     *PLANES,
     renamed("--dist-init-addr", "--leader-addr", "{}"),
-    renamed("--router-kv-overlap-score-weight", "--kv-overlap-score-weight", "{}"),
     needless("--max-num-batched-tokens", "it never did; --extra-engine-args says it to the engine"),
     needless("--kv-gpu-cache-usage-weight --kv-waiting-requests-weight", "load is counted in blocks since 0.3.2"),
     renamed("--no-kv-events", "--use-kv-events=false", switch=True),
@@ -26,5 +25,5 @@ GROUPS: Final = {
     "in=batch": ("batch_",),
     "Requests": ("request_template",),
     "Engine": ("extra_engine", "tensor_parallel", "num_nodes", "node_rank", "leader_addr", "base_gpu"),
-    "out=dyn (routing)": ("router_", "kv_overlap", "use_kv", "migration_", "discovery_"),
+    "out=dyn (routing)": ("router_", "use_kv", "migration_", "discovery_"),
 }

@@ -63,12 +63,12 @@ def start(run: Run) -> int:
             # Not on uvloop: a terminal's prompt wants the standard loop's signals.
             return asyncio.run(event_loop.watched(_talk(run, settings)))
         with prepared(run) as batch:
-            return event_loop.run(_talk(run, replace(settings, hold_seconds=HOLD_SECONDS), batch))
+            return event_loop.run(_talk(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS), batch))
     if run.roles.output == DYN:
         frontend_process.run(settings)
         return 0
     configure_logging(verbosity)
-    event_loop.run(_serve(run, replace(settings, hold_seconds=HOLD_SECONDS)))
+    event_loop.run(_serve(run, replace(settings, worker_wait_timeout_secs=HOLD_SECONDS)))
     return 0
 
 

@@ -77,9 +77,10 @@ class RunSettings:
     num_nodes: int = setting(1, "Machines per engine; the same on each.")
     node_rank: int = setting(0, "Rank of this machine: 0 leads, the others follow (in=none).")
     leader_addr: str = setting("", "HOST:PORT of rank 0; the same on each.")
-    kv_overlap_score_weight: float = setting(
+    router_prefill_load_scale: float = setting(
         OVERLAP_WEIGHT,
         "How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
+        aliases=("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
     )
     router_temperature: float = setting(
         0.0, "Softmax temperature of the choice (kv router); 0 always takes the cheapest worker."
@@ -188,15 +189,15 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         router_mode=settings.router_mode,
         migration_limit=settings.migration_limit or 0,
-        overlap_score_weight=settings.kv_overlap_score_weight,
+        router_prefill_load_scale=settings.router_prefill_load_scale,
         router_temperature=settings.router_temperature,
         use_kv_events=settings.use_kv_events == "true",
         router_replica_sync=settings.router_replica_sync == "true",
         discovery_backend=settings.discovery_backend,
         tls_cert_path=settings.tls_cert_path,
         tls_key_path=settings.tls_key_path,
-        drain_seconds=0.0,
-        grace_seconds=5.0,
+        shutdown_delay_secs=0.0,
+        graceful_shutdown_timeout_secs=5.0,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

@@ -46,9 +46,8 @@ class Choice:
     def __init__(self, index: int, request: AnyRequest, scope: RequestScope, listener: Listener[Choice]) -> None:
         self.index = index
         self._request, self._scope, self._listener = request, scope, listener
-        on_long = partial(scope.meter.add, "model_migration_max_seq_len_exceeded_total")
-        self._migration = MigrationState(request, scope.migration, on_long)
-        self._keep = self._migration.add
+        self._migration = _migration(request, scope) if scope.migration.limit > 0 else None
+        self._keep = None if self._migration is None else self._migration.add
         self._retries: Retries | None = None
         """From the start until the choice is closed."""
         self._closed = self._awaits_first_token = False
@@ -133,7 +132,6 @@ class Choice:
                 self._finish(abandon=finish is None and not last)
 
     def _delta(self, produced: Any, finish: str | None, extras: dict[str, Any] | None) -> None:
-        read_delta([produced, finish, extras])
         if finish == ERROR:
             raise EngineError(str((extras or {}).get(MESSAGE) or "the engine failed"))
         if self._detokenizer is not None:
@@ -241,3 +239,9 @@ class Choice:
         if retries is not None:
             retries.finish(abandon=abandon)
         self._listener.finished(self)
+
+
+def _migration(request: AnyRequest, scope: RequestScope) -> MigrationState:
+    return MigrationState(
+        request, scope.migration, partial(scope.meter.add, "model_migration_max_seq_len_exceeded_total")
+    )

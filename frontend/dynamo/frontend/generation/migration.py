@@ -1,8 +1,8 @@
 """What a stream needs to go on with another worker: the tokens that it has got, and the request for the rest. Pure.
 
-`choice.py` has one `MigrationState` per choice, `retries.py` asks it. Tokens are kept as they come, one append each,
-and go behind the prompt when their worker is lost: the next one computes them like any prompt, and makes the token
-after them.
+`choice.py` has one `MigrationState` per choice that may move, `retries.py` asks it. Tokens are kept as they come, one
+append each, and go behind the prompt when their worker is lost: the next one computes them like any prompt, and makes
+the token after them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class PrefillRouter:
         """
         self.cancel()  # what was computed for an attempt before is for nobody else
         suspects = self._scope.models.suspects
-        if suspects and (digest := suspects.known(request)) is not None:
+        if suspects is not None and (digest := suspects.known(request)) is not None:
             suspects.check(digest)
         pool = self._pool(request, tokens)
         if pool is None or not isinstance(request, PreprocessedRequest):

@@ -28,7 +28,7 @@ from dynamo.frontend.generation.retry_policy import (
 )
 from dynamo.frontend.routing.model_set import AnyRequest
 from dynamo.frontend.routing.report import Route
-from dynamo.frontend.tracing import placed, routed
+from dynamo.frontend.tracing import routed
 from dynamo.runtime.errors import DynamoException, NoInstances
 from dynamo.runtime.names import InstanceKey
 
@@ -54,9 +54,9 @@ class Retries:
     )  # fmt: skip
 
     def __init__(
-        self, owner: RetryOwner, index: int, request: AnyRequest, scope: RequestScope, migration: MigrationState
+        self, owner: RetryOwner, index: int, request: AnyRequest, scope: RequestScope, migration: MigrationState | None
     ) -> None:
-        """`index` is the choice's among those of its request."""
+        """`index` is the choice's among those of its request; `migration` None: once begun, it goes on nowhere."""
         self._owner, self._index, self._request, self._scope = owner, index, request, scope
         self._migration = migration
         self._progress = Attempts(migrations_left=scope.migration.limit)
@@ -174,10 +174,12 @@ class Retries:
             if scope.explanation is not None or log.isEnabledFor(logging.DEBUG):
                 self._explain(attempt.route())
             attempt.open(request, scope.context if span is None else routed(span, scope.context, worker.id))
-            placed(span)
+            if span is not None:
+                span.end()
             attempt.watch()
         except DynamoException as error:
-            placed(span, error)
+            if span is not None:
+                span.end(str(error))
             self.failed(error)
 
     def _excluded(self) -> tuple[bytes | None, set[InstanceKey]]:
@@ -186,10 +188,11 @@ class Retries:
         Raises `TakesWorkersDown` where the request was with too many that died.
         """
         models = self._scope.models
-        if not models.suspects or (digest := models.suspects.known(self._request)) is None:
+        suspects = models.suspects
+        if suspects is None or not suspects.kept or (digest := suspects.known(self._request)) is None:
             return None, self._tried
-        models.suspects.check(digest)
-        return digest, self._tried | models.suspects.excluded(digest, models.routable)
+        suspects.check(digest)
+        return digest, self._tried | suspects.excluded(digest, models.routable)
 
     def _explain(self, route: Route) -> None:
         scope = self._scope
@@ -243,7 +246,7 @@ class Retries:
 
     def _migrate(self) -> bool:
         """Turn the request into the rest of itself; False where it can't go on elsewhere."""
-        if (rest := self._migration.rest(self._request)) is None:
+        if self._migration is None or (rest := self._migration.rest(self._request)) is None:
             return False
         self._request = rest
         self._progress.waits = self._progress.made = 0
@@ -251,10 +254,10 @@ class Retries:
 
     def _explained(self, error: DynamoException) -> DynamoException:
         """Return the error for the client: also why a stream that broke off did not go on elsewhere."""
-        scope, progress = self._scope, self._progress
-        if not (error.retryable and progress.produced and is_loss(error, progress) and scope.migration.limit):
+        scope, progress, migration = self._scope, self._progress, self._migration
+        if migration is None or not (error.retryable and progress.produced and is_loss(error, progress)):
             return error
-        why = self._migration.barred
+        why = migration.barred
         if not why and not progress.migrations_left:
             scope.meter.add("model_migration_exhausted_total")
             why = USED_UP.format(scope.migration.limit)

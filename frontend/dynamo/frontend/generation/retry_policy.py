@@ -70,7 +70,8 @@ def may_go_on(error: DynamoException, so_far: Attempts) -> bool:
 def patience(has_instances: bool, hold_seconds: float) -> float:
     """Return the seconds for which all instances are tried again and again.
 
-    A request whose only worker has just left waits as one that comes after it, which `holdSeconds` promises.
+    A request whose only worker has just left waits as one that comes after it, for as long as
+    `workerWaitTimeoutSeconds` promises.
     """
     return max(RETRY_WINDOW_SECONDS if has_instances else 0.0, hold_seconds)
 

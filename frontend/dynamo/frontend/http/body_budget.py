@@ -1,5 +1,5 @@
-"""How many bytes of request bodies are under way at once, in sum and of one caller. `routes/intake.py` takes and gives
-back.
+"""How many bytes of request bodies are under way at once, in sum and of one caller. `routes/model_request.py` takes
+and gives back.
 
 A body counts from its announcement until it has become tokens. What doesn't fit waits for a moment, unread, so that its
 client's network holds it back, and is refused then: memory is bounded by this, whatever clients send side by side.

@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
 from dynamo.frontend.http.connection_shares import Crowd
-from dynamo.frontend.http.lingering import LingeringTransport
+from dynamo.frontend.http.cors import Headers
 from dynamo.frontend.metrics import Metrics
-from dynamo.runtime.http.protocol import BoundedProtocol, Fault, Phase
-from dynamo.runtime.http.request_rules import BadRequestError
+from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,54 @@ _CHUNK_BYTES: Final = 64
 """A body may have so many chunks, and one more for so many bytes that came: each is a call of the parser."""
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 """What precedes a chunk of each size; events are mostly this short, and formatting costs more than the rest."""
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no header's value may hold."""
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
+
+
+class LingeringTransport:
+    """What answers are written to: it closes by `close`, which lets the client read first; writes can be held."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport, self._close = transport, close
+        self.write: Callable[[bytes], object] = transport.write
+        self.is_closing = transport.is_closing
+        self.ends = False
+        """It was told to close."""
+        self._held = False
+        self._then: Callable[[], None] | None = None
+
+    def hold(self) -> list[bytes]:
+        """Collect what is written from now on."""
+        held: list[bytes] = []
+        self.write = held.append
+        self._held = True
+        return held
+
+    def release(self, held: list[bytes]) -> None:
+        """Write what was collected, at once, and do what waits for that."""
+        self.write = self._transport.write
+        self._held = False
+        if held:
+            self._transport.write(b"".join(held))
+        if (then := self._then) is not None:
+            self._then = None
+            then()
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Call `then` as soon as nothing is held; of several the last counts."""
+        if self._held:
+            self._then = then
+        else:
+            then()
+
+    def close(self) -> None:
+        """Close once what is held has been written."""
+        self.ends = True
+        self.when_written(self._close)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -184,6 +229,33 @@ class Connection(BoundedProtocol):
         elif not self.transport.is_closing():
             self._linger()
 
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
+        """What writes the head of a chunked answer and its first chunk, as `send` would, without what that looks for.
+
+        It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
+        """
+        cycle, flow = send.__self__, self.flow
+
+        def begin(status: int, headers: Headers, data: bytes) -> bool:
+            if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
+                return False
+            lines = [STATUS_LINE[status]]
+            for name, value in (*cycle.default_headers, *headers):
+                if name in _FRAMING or _UNFIT.search(value):
+                    return False
+                lines += (name, b": ", value, b"\r\n")
+            if not cycle.keep_alive:
+                lines.append(b"connection: close\r\n")
+            lines.append(b"transfer-encoding: chunked\r\n\r\n")
+            if data:
+                lines += (b"%x\r\n" % len(data), data, b"\r\n")
+            cycle.response_started = cycle.chunked_encoding = True
+            cycle.waiting_for_100_continue = False
+            cycle.transport.write(b"".join(lines))
+            return True
+
+        return begin
+
     def writer(self, send: Any) -> Callable[[bytes], bool]:
         """What writes one chunk of the answer that `send` belongs to, as `send` would, without a coroutine per token.
 
@@ -234,7 +306,7 @@ class Connection(BoundedProtocol):
     def make_room(self) -> None:
         """Go, since somebody else needs the place; whose request has begun to come is told so."""
         self.server_state.crowd.leave(self)
-        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        self.server_state.metrics.rejected(CONNECTIONS_FULL)
         if self._begun and not self.deaf and not self.transport.is_closing():
             self._told_to_go("all connections are taken, and yours has waited longest")
         else:
@@ -251,7 +323,7 @@ class Connection(BoundedProtocol):
     def _turn_away(self) -> None:
         """One connection too many: tell it so, whatever it would ask."""
         self.server_state.crowd.leave(self)
-        self.server_state.metrics.refused(CONNECTIONS_FULL)
+        self.server_state.metrics.rejected(CONNECTIONS_FULL)
         self._told_to_go(f"this frontend has {self.server_state.limits.connections} connections already")
 
     def _told_to_go(self, why: str) -> None:

@@ -22,10 +22,14 @@ class Cors:
         self._any = "*" in names
         self._origins = {name.encode() for name in names}
 
+    @classmethod
+    def of(cls, origins: Sequence[str]) -> Cors | None:
+        """None where no origin may."""
+        cors = cls(origins)
+        return cors if cors._origins else None
+
     def headers(self, request: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return what an answer carries; empty where the origin is not allowed or none is."""
-        if not self._origins:
-            return []
         origin = next((value for name, value in request if name == b"origin"), None)
         if origin is None or not (self._any or origin in self._origins):
             return []

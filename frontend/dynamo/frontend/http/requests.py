@@ -35,7 +35,8 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return a header by its lower-case name."""
-    return headers_of(scope).get(name)
+    headers: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    return (headers_of(scope) if headers is None else headers).get(name)
 
 
 def request_id(scope: Scope) -> str:

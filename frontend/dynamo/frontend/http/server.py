@@ -14,6 +14,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from functools import partial
 from typing import Any, Final, cast
 
 from uvicorn.config import Config
@@ -44,6 +45,7 @@ class HttpServer:
             cast("Any", app), lifespan="off", log_config=None, access_log=False, server_header=False,
             timeout_keep_alive=cast("int", limits.keep_alive), ws="none", proxy_headers=False,
         )  # fmt: skip
+        self._connection = partial(Connection, self._config, self._state)
         self._servers: list[asyncio.Server | TlsListener] = []
         self._plain: list[socket.socket] = []
         """Of them those that asyncio accepts on."""
@@ -57,7 +59,7 @@ class HttpServer:
         for sock in sockets:
             sock.setblocking(False)
             if sock.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(self._private, sock=sock)
+                server = await loop.create_unix_server(partial(self._connection, private=True), sock=sock)
             else:
                 notice_silence(sock, self._state.limits.silence)
                 if self._tls is not None:
@@ -72,7 +74,7 @@ class HttpServer:
         listener = TlsListener(  # before and after TLS there is no `Connection`, and so no timer
             sock, tls, self._connection, full=lambda n: too_many(n, len(state.crowd), state.limits.connections),
             seconds=state.limits.headers, shutdown_seconds=LINGER_SECONDS,
-            hit=state.metrics.hit, refused=state.metrics.refused,
+            hit=state.metrics.hit, refused=state.metrics.rejected,
         )  # fmt: skip
         listener.start(_BACKLOG)
         self._servers.append(listener)
@@ -153,12 +155,6 @@ class HttpServer:
                 client.setblocking(False)
                 with contextlib.suppress(OSError):
                     await loop.connect_accepted_socket(self._connection, client)
-
-    def _connection(self) -> Connection:
-        return Connection(self._config, self._state)
-
-    def _private(self) -> Connection:
-        return Connection(self._config, self._state, private=True)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         # HTTP wants a Date on every answer; making it once a second is what uvicorn does, too.

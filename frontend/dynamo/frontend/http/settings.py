@@ -16,19 +16,19 @@ class ClientTimeouts:
 
     header: float = setting(
         10.0, "Seconds a client may take to send its request's headers.", env="DYN_HTTP_HEADER_TIMEOUT_SECS",
-        name="header_timeout",
+        name="header_timeout_secs",
     )  # fmt: skip
     body: float = setting(
         30.0, "Seconds that a request's body may take, and one more for every --body-min-rate-kb that have come.",
-        env="DYN_HTTP_BODY_TIMEOUT_SECS", name="body_timeout",
+        env="DYN_HTTP_BODY_TIMEOUT_SECS", name="body_timeout_secs",
     )  # fmt: skip
     body_min_rate_kb: float = setting(
-        64.0, "KB of a request's body that earn it a second more than --body-timeout.",
+        64.0, "KB of a request's body that earn it a second more than --body-timeout-secs.",
         env="DYN_HTTP_BODY_MIN_RATE_KB",
     )  # fmt: skip
     keep_alive: float = setting(
         75.0, "Seconds an idle connection stays open.", env="DYN_HTTP_KEEP_ALIVE_TIMEOUT_SECS",
-        name="keep_alive_timeout",
+        name="keep_alive_timeout_secs",
     )  # fmt: skip
 
     def problem(self) -> str | None:

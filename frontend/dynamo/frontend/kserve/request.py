@@ -13,7 +13,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.kserve.tensors import Value, inputs, value
-from dynamo.frontend.limits.json_shape import check_shape
+from dynamo.frontend.openai.body import check_shape
 from dynamo.frontend.openai.request_structs import CompletionRequest
 
 TEXT_INPUT: Final = "text_input"

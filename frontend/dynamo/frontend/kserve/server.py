@@ -43,7 +43,7 @@ class GrpcServer:
         settings = services.settings
         self._service = InferenceService(services)
         most = connections_of_each(settings.max_connections, most_connections(), settings.ports)
-        keys = [] if services.keys is None else [KeyInterceptor(services.keys, services.metrics.refused)]
+        keys = [] if services.keys is None else [KeyInterceptor(services.keys, services.metrics.rejected)]
         self._server = grpc.aio.server(
             interceptors=keys, options=_options(settings, most), maximum_concurrent_rpcs=most
         )
@@ -100,7 +100,7 @@ class GrpcServer:
 
 def _options(settings: FrontendSettings, most: int | None) -> list[tuple[str, int]]:
     """Bounds of connections, calls and messages, and pings that find clients which are gone without a word."""
-    half = max(1, round(settings.stall_seconds * 500))
+    half = max(1, round(settings.write_timeout_secs * 500))
     bounds = [] if most is None else [("grpc.max_allowed_incoming_connections", most)]
     return [
         *bounds,

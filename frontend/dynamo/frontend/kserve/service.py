@@ -89,7 +89,7 @@ class InferenceService:
         return grpc.method_handlers_generic_handler(NAME, methods)
 
     def _one(self, method: Method) -> Method:
-        """Return the method, given the one message of its call; it has to come within --body-timeout."""
+        """Return the method, given the one message of its call; it has to come within --body-timeout-secs."""
         seconds = self._settings.timeouts.body
 
         async def answer(requests: Any, context: Any) -> Any:
@@ -144,7 +144,7 @@ class InferenceService:
 
     async def model_stream_infer(self, requests: Any, context: Any) -> None:
         """Answer the requests of a stream."""
-        limits = Waits(self._settings.timeouts.keep_alive, NEXT_SECONDS, self._settings.stall_seconds)
+        limits = Waits(self._settings.timeouts.keep_alive, NEXT_SECONDS, self._settings.write_timeout_secs)
         await Streaming(self.ask, context, self.halt, limits, self._services.metrics.hit).run()
 
     async def ask(self, asked: Asked, context: Any, take: Take | None = None) -> Exchange:

@@ -49,20 +49,18 @@ class Suspects:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: OrderedDict[bytes, _Suspect] = OrderedDict()
+        self.kept: OrderedDict[bytes, _Suspect] = OrderedDict()
+        """By their digests; mostly empty, which each attempt looks at."""
         self._sizes: Counter[int] = Counter()
         self._deaths: OrderedDict[InstanceKey, list[tuple[float, bytes]]] = OrderedDict()
         """The requests that each of them was sent last, the newest at the end."""
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
 
     def known(self, request: AnyRequest) -> bytes | None:
         """Return the digest of a request that is suspected; None for any other, mostly without reading it."""
         if self._sizes[_size(request)] == 0:
             return None
         digest = digest_of(request)
-        suspect = self._kept.get(digest)
+        suspect = self.kept.get(digest)
         if suspect is not None and self._clock() >= suspect.until:
             self.cleared(digest)
             suspect = None
@@ -70,7 +68,7 @@ class Suspects:
 
     def seconds_left(self, digest: bytes) -> float:
         """Return for how many seconds it is refused; 0: it isn't."""
-        suspect = self._kept.get(digest)
+        suspect = self.kept.get(digest)
         if suspect is None or sum(self._blames(key, digest) for key in suspect.deaths) < WORKERS:
             return 0.0
         return max(0.0, suspect.until - self._clock())
@@ -85,17 +83,17 @@ class Suspects:
 
     def excluded(self, digest: bytes, there: Collection[InstanceKey]) -> set[InstanceKey]:
         """Workers that it may not go to now: only one has it at a time, and not one that tries another suspect."""
-        suspect = self._kept.get(digest)
+        suspect = self.kept.get(digest)
         if suspect is None:
             return set()
         if suspect.trial in there:
             return {key for key in there if key != suspect.trial}
-        others = {other.trial for other in self._kept.values() if other.trial in there}
+        others = {other.trial for other in self.kept.values() if other.trial in there}
         return {key for key in others if key is not None} if len(others) < len(there) else set()
 
     def trial(self, digest: bytes, key: InstanceKey, on_item: OnItem) -> OnItem:
         """Note that it goes to this worker, and return who is to hear what comes of it: an answer clears it."""
-        if (suspect := self._kept.get(digest)) is not None:
+        if (suspect := self.kept.get(digest)) is not None:
             suspect.trial = key
 
         def hear(data: Any, last: bool) -> None:
@@ -106,7 +104,7 @@ class Suspects:
 
     def left(self, digest: bytes, key: InstanceKey) -> None:
         """Note that the worker doesn't have it any more, and lives."""
-        suspect = self._kept.get(digest)
+        suspect = self.kept.get(digest)
         if suspect is not None and suspect.trial == key:
             suspect.trial = None
 
@@ -118,21 +116,21 @@ class Suspects:
         del death[:-BLAMED]
         while len(self._deaths) > MOST:
             self._deaths.popitem(last=False)
-        suspect = self._kept.get(digest)
+        suspect = self.kept.get(digest)
         if suspect is None:
-            suspect = self._kept[digest] = _Suspect(_size(request), 0.0, set())
+            suspect = self.kept[digest] = _Suspect(_size(request), 0.0, set())
             self._sizes[suspect.size] += 1
         suspect.deaths.add(key)
         suspect.trial, suspect.until = None, now + SECONDS
         if self.seconds_left(digest):
             log.warning("%d workers died with the same request (%s): it is refused now", WORKERS, digest.hex())
-        while len(self._kept) > MOST:
-            self.cleared(next(iter(self._kept)))
+        while len(self.kept) > MOST:
+            self.cleared(next(iter(self.kept)))
         return digest
 
     def cleared(self, digest: bytes) -> None:
         """Forget a request that a worker has answered, and lived."""
-        suspect = self._kept.pop(digest, None)
+        suspect = self.kept.pop(digest, None)
         if suspect is not None:
             self._sizes[suspect.size] -= 1
             if not self._sizes[suspect.size]:

@@ -1,5 +1,5 @@
-"""The threads in which large requests are read: decoded, checked, rendered, tokenised. `routes/intake.py` asks for
-turns.
+"""The threads in which large requests are read: decoded, checked, rendered, tokenised. `routes/model_request.py`
+asks for turns.
 
 Few threads, since most of that work holds the interpreter, and each thread that does delays the event loop. Callers
 take turns, one request at a time: one that sends a hundred large bodies delays its own, not those of others. A turn is

@@ -1,7 +1,7 @@
 """The bodies that clients may send, field by field: what each is, and how large it may be, next to its type.
 
 `requests.py` reads requests with these, `openapi.py` describes them. Counts and lengths are msgspec's own; `size` says
-how many bytes of JSON a field of any form may have, which `field_sizes.py` looks at before a large body is decoded. A
+how many bytes of JSON a field of any form may have, which `body.py` looks at before a large body is decoded. A
 test sends each field too large in every form: one that is added without a bound fails it.
 """
 
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from dynamo.frontend.limits.json_shape import MAX_VALUES
 from dynamo.frontend.openai.nvext import MAX_NAME, Nvext
 from dynamo.llm.processing.embeddings import MOST_DIMENSIONS
 from dynamo.llm.processing.request_options import LONGEST_STOP, MOST_STOPS
@@ -20,6 +19,8 @@ SIZE: Final = "size"
 KB: Final = 1 << 10
 WHOLE_BODY: Final = 0
 """As `size`: as large as the body may be."""
+MAX_VALUES: Final = 1 << 20
+"""Members of objects and arrays in a body: as many token ids as any context has."""
 MAX_CHOICES: Final = 128
 MAX_MESSAGES: Final = 10_000
 MAX_TOOLS: Final = 512
@@ -168,3 +169,6 @@ class DetokenizeRequest(Struct, kw_only=True):
 
     model: Name
     tokens: Annotated[TokenIds, size(WHOLE_BODY)]
+
+
+KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)

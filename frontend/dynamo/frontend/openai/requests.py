@@ -1,7 +1,7 @@
 """OpenAI requests: reading and checking them, with errors that name the field.
 
-Called once per request by `routes/generate.py`. The body is decoded to a plain dict
-(which the preprocessor gets) and checked against a struct (`request_structs.py`), which says types and bounds
+Called once per request by `routes/generate.py`. The body, a plain dict (`body.py`),
+which the preprocessor gets, is checked against a struct (`request_structs.py`), which says types and bounds
 once; what a type can't say is in the `_check_…` functions. Unknown fields are reported
 to the caller, who logs or refuses them. `/openapi.json` is made of the same structs.
 """
@@ -11,27 +11,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from dynamo.frontend.errors import MAX_MESSAGE, ApiError, bad_request, shown
-from dynamo.frontend.limits.json_shape import MAX_DIGITS, NOTHING, SMALL, check_shape, shape_of
-from dynamo.frontend.openai.field_sizes import check_number, check_sizes, sizes_of
-from dynamo.frontend.openai.guided import check_guided, packed
+from dynamo.frontend.openai.body import NOTHING, SMALL, shape_of
+from dynamo.frontend.openai.constraints import check_guided, check_tool_choice, packed
 from dynamo.frontend.openai.nvext import Nvext
 from dynamo.frontend.openai.request_structs import (
+    KINDS,
     ChatRequest,
     CompletionRequest,
-    DetokenizeRequest,
     EmbeddingsRequest,
     Message,
     Sampling,
-    TokenizeRequest,
 )
-from dynamo.frontend.openai.tool_choice import check_tool_choice
-from dynamo.frontend.openai.whole_numbers import take_whole, take_whole_prompt
 from dynamo.llm.processing.embeddings import Input, read_inputs
 from dynamo.llm.processing.preprocess import MOST_BYTES
 from dynamo.llm.processing.request_options import IN_NVEXT
@@ -48,44 +45,7 @@ _NAME_SHOWN: Final = 60
 
 _EXPECTED = re.compile(r"^(?P<what>.*?)(?: - at (?:`key`[^`]*)?`(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
-_AT_BYTE = re.compile(r" \(byte (\d+)\)")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_PAIR: Final = 12
-"""Characters of a surrogate pair as JSON spells it."""
 _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
-
-
-def decode(raw: bytes, kind: type[Struct] | None = None) -> dict[str, Any]:
-    """Return the body as a dict, or a 400 that says where it is no JSON, or what there is too much of."""
-    check_shape(raw)
-    if kind is not None and len(raw) > SMALL:
-        check_sizes(raw, _SIZES[kind])
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _unreadable(raw, error) from None
-    if not isinstance(body, dict):
-        raise bad_request("The request body must be a JSON object.", code="invalid_json")
-    check_number(body)
-    return body
-
-
-def _unreadable(raw: bytes, error: Exception) -> ApiError:
-    """Return why `raw` can't be decoded."""
-    if isinstance(error, UnicodeDecodeError):
-        return bad_request("The request body is not valid UTF-8.", code="invalid_json")
-    text = str(error)
-    if "out of range" in text:  # of a short body, whose digits nobody has counted yet
-        return bad_request(f"The request body has a number with more than {MAX_DIGITS} digits.")
-    where = _AT_BYTE.search(text)
-    end = int(where[1]) if where else len(raw)
-    if "surrogate" in text or (where is None and raw.rstrip()[-1:] == b"}"):
-        half = _SURROGATE.search(raw, max(0, end - _PAIR - 1))  # where it was missed, or at the end of the last string
-        at = end if half is None else half.start()
-        message = f"The request body holds half of a surrogate pair (\\ud800..\\udfff) at byte {at}."
-        return bad_request(message, code="invalid_string")
-    text = f"{_AT_BYTE.sub('', text)}, at byte {end}".removeprefix("JSON is malformed: ")
-    return bad_request(f"The request body is not valid JSON: {text}.", code="invalid_json")
 
 
 def read_chat(body: dict[str, Any]) -> ChatRequest:
@@ -132,6 +92,43 @@ def convert(body: dict[str, Any], kind: type[Any]) -> Any:
         raise _invalid(str(error)) from None
 
 
+_REFUSED: Final = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float` - at `\$\.(\w+)")
+_MOST: Final = 100_000
+"""Values of one field that are looked at."""
+_LARGEST: Final = 2.0**53
+"""Beyond it a float doesn't say which number is meant."""
+
+
+def take_whole(body: dict[str, Any], refused: str) -> bool:
+    """Make integers of the whole floats in the field that msgspec has `refused` for one; False: there were none."""
+    match = _REFUSED.match(refused)
+    return match is not None and match[1] in body and _take(body, match[1])
+
+
+def take_whole_prompt(body: dict[str, Any]) -> None:
+    """The same for token ids of a prompt, whose type msgspec doesn't know."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and not {float, list}.isdisjoint(map(type, prompt)):
+        _take(body, "prompt")
+
+
+def _take(parent: Any, key: Any) -> bool:
+    """Walk a field with a stack of its own, however deep it is."""
+    changed, seen = False, 0
+    places = [(parent, key)]
+    while places:
+        holder, at = places.pop()
+        value = holder[at]
+        if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST:
+            holder[at], changed = int(value), True
+        elif isinstance(value, list | dict):
+            seen += len(value)
+            if seen > _MOST:
+                return changed
+            places += [(value, index) for index in (value if isinstance(value, dict) else range(len(value)))]
+    return changed
+
+
 def _invalid(text: str) -> ApiError:
     if len(text) > MAX_MESSAGE:  # it repeats a client's value; what is wrong, and where, is said around it
         text = f"{text[: MAX_MESSAGE // 2]}…{text[-MAX_MESSAGE // 4 :]}"
@@ -176,7 +173,8 @@ def _check_sampling(request: Sampling) -> None:
 
 
 def _check_chat(request: ChatRequest) -> None:
-    _check_arguments(request.messages)
+    if any(map(_calls_of, request.messages)):
+        _check_arguments(request.messages)
     if request.top_logprobs is not None and not request.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true.", "top_logprobs")
     for index, message in enumerate(request.messages):
@@ -187,6 +185,9 @@ def _check_chat(request: ChatRequest) -> None:
         raise bad_request("functions: replaced by tools.", "functions", "unsupported_parameter")
     if request.modalities and request.modalities != ["text"]:
         raise bad_request("modalities: only text is supported.", "modalities", "unsupported_value")
+
+
+_calls_of = attrgetter("tool_calls")
 
 
 def _check_arguments(messages: list[Message]) -> None:
@@ -273,8 +274,10 @@ def named(error: ApiError, kind: type[Struct], default: str) -> ApiError:
 
 def unknown_fields(body: dict[str, Any], kind: type[Struct]) -> list[str]:
     """Fields of `body` that nothing here knows; their names are cut."""
-    unknown = sorted(body.keys() - _KNOWN[kind])
     nvext = body.get("nvext")
+    if nvext is None and _KNOWN[kind].issuperset(body):
+        return []
+    unknown = sorted(body.keys() - _KNOWN[kind])
     if isinstance(nvext, dict):
         unknown += [f"nvext.{name}" for name in sorted(nvext.keys() - _NVEXT_KNOWN)[:MAX_NAMED]]
     return [name[:_NAME_SHOWN] for name in unknown[:MAX_NAMED]]
@@ -290,6 +293,4 @@ def refuse_unknown(unknown: Iterable[str], kind: type[Struct]) -> ApiError:
     return bad_request(f"Unknown field(s): {', '.join(hints)}.", names[0], "unknown_parameter")
 
 
-_KINDS: Final = (ChatRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest, DetokenizeRequest)
-_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in _KINDS}
-_SIZES: Final[dict[type[Struct], dict[str, int]]] = {kind: sizes_of(kind) for kind in _KINDS}
+_KNOWN: Final[dict[type[Struct], frozenset[str]]] = {kind: frozenset(kind.__struct_fields__) for kind in KINDS}

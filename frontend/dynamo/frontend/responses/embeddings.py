@@ -45,9 +45,9 @@ class Embedding:
 
     def start(self) -> None:
         """Send the request to a worker."""
-        self._retries = Retries(
-            self, 0, self._request, self._scope, MigrationState(self._request, self._scope.migration)
-        )
+        settings = self._scope.migration
+        migration = MigrationState(self._request, settings) if settings.limit > 0 else None
+        self._retries = Retries(self, 0, self._request, self._scope, migration)
         self._retries.start()
 
     def cancel(self) -> None:

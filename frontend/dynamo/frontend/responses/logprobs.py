@@ -1,4 +1,4 @@
-"""Log probabilities in OpenAI's two forms, from what engines send. Pure.
+"""Log probabilities in OpenAI's two forms, from what engines send; only for answers that want them. Pure.
 
 Engines send ids and numbers; the texts are made here. A token that is not whole
 characters on its own shows a replacement character in `token` and its bytes in `bytes`.
@@ -6,11 +6,15 @@ characters on its own shows a replacement character in `token` and its bytes in 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS
+from dynamo.llm.protocols import LOG_PROBS, PROMPT_LOGPROBS, TOP_LOGPROBS
 from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from dynamo.frontend.generation.choice import Choice
+    from dynamo.frontend.responses.response import ResponseOptions
 
 Entry = tuple[int, float, list[list[Any]], int]
 """Token id, log probability, alternatives `[id, logprob]`, and where its text starts."""
@@ -62,3 +66,44 @@ def _text(tokenizer: Tokenizer, token: int) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)  # as OpenAI's legacy API writes them
+
+
+class Logprobs:
+    """Makes the `logprobs` objects of one answer."""
+
+    def __init__(self, options: ResponseOptions) -> None:
+        self._options = options
+
+    def of(
+        self, choice: Choice, ids: list[int], offsets: list[int], extras: dict[str, Any] | None, first: bool
+    ) -> list[Any]:
+        """Return what the engine says of these tokens, an echoed prompt's first."""
+        index = choice.index
+        rows: list[Any] = self._echoed(index, extras) if first else []
+        shift = len(self._options.echo[index]) if self._options.echo else 0
+        rows += entries(ids, extras, [at + shift for at in offsets]) if ids else []
+        return rows
+
+    def render(self, rows: list[Any]) -> dict[str, Any] | None:
+        """Return the `logprobs` of an answer or of a chunk; None for an engine that takes text."""
+        options = self._options
+        if options.tokenizer is None or options.logprobs is None:
+            return None
+        make = chat_logprobs if options.chat else completion_logprobs
+        return make(options.tokenizer, rows, options.logprobs)
+
+    def _echoed(self, index: int, extras: dict[str, Any] | None) -> list[Any]:
+        options = self._options
+        if not options.echo or options.tokenizer is None:
+            return []
+        ids, logprobs = options.prompt_ids[index], (extras or {}).get(PROMPT_LOGPROBS)
+        if logprobs is None:
+            raise InvalidArgument(
+                "echo: the engine of this model gives no log probabilities of the prompt; ask without."
+            )
+        rows: list[Any] = []
+        at = 0
+        for token, logprob in zip(ids, logprobs, strict=False):
+            rows.append((token, logprob, [], at))
+            at += len(options.tokenizer.token_bytes(token).decode("utf-8", "replace"))
+        return rows

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from dynamo.frontend.generation.choice import Choice
-from dynamo.frontend.openai.tool_choice import Parsing
-from dynamo.frontend.responses.chunks import ChatChunks
-from dynamo.frontend.responses.response import JsonResponse, SseResponse
+from dynamo.frontend.openai.constraints import Parsing
+from dynamo.frontend.responses.json_response import JsonResponse
+from dynamo.frontend.responses.response import ChatChunks, SseResponse
 from dynamo.llm.parsers.events import Call, Content, Event, Thought
 from dynamo.runtime.errors import InvalidArgument
 

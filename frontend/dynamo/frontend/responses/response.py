@@ -1,8 +1,11 @@
-"""Answers of the two hot routes: what the choices of a request say, as a stream or as one body.
+"""Answers of the two hot routes, from what the choices of a request say: here streams, in `json_response.py` bodies.
 
 `routes/generate.py` makes one per request; the choices call `text`, `tokens`, `finished`
 and `failed` while frames are handled. An error before the first text is an HTTP status, afterwards
 one event of the stream.
+
+SSE lines are made by concatenation: a streamed token costs one JSON-escaped string between two byte strings that are
+made once per choice. Pinned byte by byte in `tests/frontend/responses/test_sse_bytes.py`.
 """
 
 from __future__ import annotations
@@ -17,16 +20,13 @@ import msgspec
 from dynamo.frontend.errors import ApiError, to_api_error
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.metrics import ModelMeter
+from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.openai.requests import name_field
-from dynamo.frontend.openai.tool_choice import Parsing
-from dynamo.frontend.responses import chunks
-from dynamo.frontend.responses.chunks import ChatChunks, CompletionChunks, Identity
-from dynamo.frontend.responses.logprobs import chat_logprobs, completion_logprobs, entries
+from dynamo.frontend.responses.logprobs import Logprobs
 from dynamo.frontend.responses.stream import BatchWriter, Headers, ResponseStream
-from dynamo.frontend.routing.report import Route, RoutingReport, given, spliced, worker_id
-from dynamo.llm.protocols import PROMPT_LOGPROBS, PreprocessedRequest, TextRequest
+from dynamo.frontend.routing.report import RoutingReport, spliced
 from dynamo.llm.tokenizer.tokenizer import Tokenizer
-from dynamo.runtime.errors import DeadlineExceeded, InvalidArgument
+from dynamo.runtime.errors import DeadlineExceeded
 
 log = logging.getLogger(__name__)
 FIRST_CHOICES: Final = 1
@@ -34,12 +34,22 @@ FIRST_CHOICES: Final = 1
 STARTED_AT_ONCE: Final = 16
 HELD_SECONDS: Final = 2.0
 """For which the others wait for a first token; longer than it takes to notice that a worker is gone."""
+DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+class Identity(msgspec.Struct):
+    """What every chunk of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+    fingerprint: str
 
 
 class ResponseOptions(msgspec.Struct):
@@ -62,46 +72,6 @@ class ResponseOptions(msgspec.Struct):
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
 
 
-class Logprobs:
-    """Makes the `logprobs` objects of one answer."""
-
-    def __init__(self, options: ResponseOptions) -> None:
-        self._options = options
-
-    def of(
-        self, choice: Choice, ids: list[int], offsets: list[int], extras: dict[str, Any] | None, first: bool
-    ) -> list[Any]:
-        """Return what the engine says of these tokens, an echoed prompt's first."""
-        index = choice.index
-        rows: list[Any] = self._echoed(index, extras) if first else []
-        shift = len(self._options.echo[index]) if self._options.echo else 0
-        rows += entries(ids, extras, [at + shift for at in offsets]) if ids else []
-        return rows
-
-    def render(self, rows: list[Any]) -> dict[str, Any] | None:
-        options = self._options
-        if options.tokenizer is None or options.logprobs is None:
-            return None
-        make = chat_logprobs if options.chat else completion_logprobs
-        return make(options.tokenizer, rows, options.logprobs)
-
-    def _echoed(self, index: int, extras: dict[str, Any] | None) -> list[Any]:
-        options = self._options
-        if not options.echo or options.tokenizer is None:
-            return []
-        ids, logprobs = options.prompt_ids[index], (extras or {}).get(PROMPT_LOGPROBS)
-        if logprobs is None:
-            raise InvalidArgument(
-                "echo: the engine of this model gives no log probabilities of the prompt; ask without."
-            )
-        rows: list[Any] = []
-        at = 0
-        for token, logprob in zip(ids, logprobs, strict=False):
-            rows.append((token, logprob, [], at))
-            at += len(options.tokenizer.token_bytes(token).decode("utf-8", "replace"))
-        return rows
-
-
 class Response:
     """Common to both: counting choices, usage, the first token's time and failure."""
 
@@ -121,7 +91,7 @@ class Response:
         """For choices that aren't sent yet."""
         self._begun = False
         self._seen = [False] * options.choices
-        self._logprobs = Logprobs(options)
+        self._logprobs = None if options.logprobs is None else Logprobs(options)
 
     def forget(self) -> None:
         """Let go of the choices, which hold this answer: the request is over."""
@@ -183,7 +153,7 @@ class Response:
             error = self._too_late(error)  # says whose limit it was
         self.error = name_field(to_api_error(error), self.options.chat)
         if self._begun:
-            self._output.append(chunks.error_event(self.error.body()))
+            self._output.append(error_event(self.error.body()))
         else:
             own = [(name.encode(), value.encode()) for name, value in self.error.headers]
             self._whole(self.error.status, self.error.body(), own)
@@ -202,6 +172,95 @@ class Response:
         self.complete = True
         self._output.end()
         self._writer.touch(self._output)
+
+
+def _envelope(who: Identity, kind: str) -> bytes:
+    """`data: {…,"choices":` of one answer."""
+    head = {
+        "id": who.id, "object": kind, "created": who.created, "model": who.model,
+        "system_fingerprint": who.fingerprint,
+    }  # fmt: skip
+    return b"data: " + _encode(head)[:-1] + b',"choices":'
+
+
+class ChatChunks:
+    """Chunk bytes of a chat stream. `usage`: include_usage was asked, so chunks carry `"usage":null`."""
+
+    kind: Final = "chat.completion.chunk"
+
+    def __init__(self, who: Identity, usage: bool) -> None:
+        self._envelope = _envelope(who, self.kind)
+        self._close = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
+        self.tail = b'},"logprobs":null,"finish_reason":null' + self._close
+
+    def prefix(self, index: int) -> bytes:
+        """Return all that stands before the JSON string of a token's text."""
+        return self._envelope + b'[{"index":%d,"delta":{"content":' % index
+
+    def first(self, index: int, text: str) -> bytes:
+        """Return the first chunk of a choice, which names the role."""
+        delta = b'[{"index":%d,"delta":{"role":"assistant","content":' % index
+        return self._envelope + delta + _encode(text) + self.tail
+
+    def delta(self, index: int, delta: dict[str, Any]) -> bytes:
+        """Return a chunk with anything but text."""
+        return self._envelope + b'[{"index":%d,"delta":' % index + _encode(delta)[:-1] + self.tail
+
+    def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
+        delta = {"role": "assistant", "content": text} if first else {"content": text}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return self._envelope + b"[" + _encode(choice)[:-1] + self._close
+
+    def finish(self, index: int, reason: str, stop_reason: Any) -> bytes:
+        extra = b"" if stop_reason is None else b',"stop_reason":' + _encode(stop_reason)
+        body = b'[{"index":%d,"delta":{},"logprobs":null,"finish_reason":%b%b' % (index, _encode(reason), extra)
+        return self._envelope + body + self._close
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return self._envelope + b'[],"usage":' + _encode(usage) + b"}\n\n"
+
+
+class CompletionChunks:
+    """Chunk bytes of a completion stream."""
+
+    kind: Final = "text_completion"
+
+    def __init__(self, who: Identity, usage: bool) -> None:
+        self._envelope = _envelope(who, self.kind)
+        self._close = b'}],"usage":null}\n\n' if usage else b"}]}\n\n"
+        self.tail = b',"logprobs":null,"finish_reason":null' + self._close
+
+    def prefix(self, index: int) -> bytes:
+        return self._envelope + b'[{"index":%d,"text":' % index
+
+    def first(self, index: int, text: str) -> bytes:
+        return self.prefix(index) + _encode(text) + self.tail
+
+    def with_logprobs(self, index: int, text: str, logprobs: Any, first: bool) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
+        return self._envelope + b"[" + _encode(choice)[:-1] + self._close
+
+    def finish(self, index: int, reason: str, stop_reason: Any) -> bytes:
+        extra = b"" if stop_reason is None else b',"stop_reason":' + _encode(stop_reason)
+        body = b'[{"index":%d,"text":"","logprobs":null,"finish_reason":%b%b' % (index, _encode(reason), extra)
+        return self._envelope + body + self._close
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        return self._envelope + b'[],"usage":' + _encode(usage) + b"}\n\n"
+
+
+def error_event(body: bytes) -> bytes:
+    """Return an error in mid-stream; the stream ends after it, without `[DONE]`."""
+    return b"data: " + body + b"\n\n"
+
+
+def usage_dict(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 class SseResponse(Response):
@@ -227,13 +286,14 @@ class SseResponse(Response):
     def tokens(
         self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
     ) -> None:
-        index = choice.index
+        index, logprobs = choice.index, self._logprobs
+        assert logprobs is not None, "they were asked for"
         first = not self._seen[index]
-        rows = self._logprobs.of(choice, ids, offsets, extras, first)
+        rows = logprobs.of(choice, ids, offsets, extras, first)
         if not rows and not text:
             return
         self._open(index)
-        rendered = self._logprobs.render(rows)
+        rendered = logprobs.render(rows)
         text = self._echo(index) + text if first else text
         chunk = self._form.with_logprobs(index, text, rendered, first)
         self._output.append(self._early(chunk, index) if first else chunk)
@@ -249,8 +309,8 @@ class SseResponse(Response):
         self._left -= 1
         if self._left == 0:
             if self.options.include_usage:
-                self._output.append(self._form.usage(chunks.usage_dict(*self.usage())))
-            self._output.append(chunks.DONE)
+                self._output.append(self._form.usage(usage_dict(*self.usage())))
+            self._output.append(DONE)
             self._end()
         self._writer.touch(self._output)
 
@@ -274,63 +334,3 @@ class SseResponse(Response):
 
     def _echo(self, index: int) -> str:
         return self.options.echo[index] if self.options.echo else ""
-
-
-class JsonResponse(Response):
-    """One JSON body, folded from the same deltas."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._texts: list[list[str]] = [[] for _ in range(self.options.choices)]
-        self._rows: list[list[Any]] = [[] for _ in range(self.options.choices)]
-        self._timed = False
-
-    def text(self, choice: Choice, text: str) -> None:
-        if not self._timed:
-            self._timed = True
-            self._first_token()
-        self._texts[choice.index].append(text)
-
-    def tokens(
-        self, choice: Choice, text: str, ids: list[int], offsets: list[int], extras: dict[str, Any] | None
-    ) -> None:
-        index = choice.index
-        self._rows[index] += self._logprobs.of(choice, ids, offsets, extras, not self._seen[index])
-        self._seen[index] = True
-        self.text(choice, text)
-
-    def finished(self, choice: Choice) -> None:
-        self._left -= 1
-        if self._left:
-            return
-        make = chunks.chat_answer if self.options.chat else chunks.completion_answer
-        bodies = [self._choice(each) for each in self.choices]
-        body = make(self.who, bodies, chunks.usage_dict(*self.usage()))
-        if (explanation := self.options.explanation) is not None:
-            body = spliced(body, explanation.late(0), b"}")
-        self._whole(200, body, [])
-        self._end()
-
-    def _choice(self, choice: Choice) -> dict[str, Any]:
-        index, text = choice.index, "".join(self._texts[choice.index])
-        body: dict[str, Any] = {"index": index}
-        if self.options.chat:
-            body["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            body["text"] = (self.options.echo[index] if self.options.echo else "") + text
-        body["logprobs"] = self._logprobs.render(self._rows[index])
-        body["finish_reason"] = choice.finish_reason or "stop"
-        if choice.stop_reason is not None:
-            body["stop_reason"] = choice.stop_reason
-        return body
-
-
-def query_answer(
-    who: Identity, kind: str, request: PreprocessedRequest | TextRequest, route: Route, computed: Route | None = None
-) -> bytes:
-    """Return the answer to a request that only asks where it would go; with its tokens, for who sends it on."""
-    nvext: dict[str, Any] = {"worker_id": worker_id(route, computed), "routing": given(msgspec.to_builtins(route))}
-    if isinstance(request, PreprocessedRequest):
-        nvext["token_ids"] = request.token_ids
-    head = {"id": who.id, "object": kind, "created": who.created, "model": who.model}
-    return msgspec.json.encode({**head, "choices": [], "nvext": nvext})

@@ -35,6 +35,9 @@ class ClientConnection(Protocol):
     def release(self, held: list[bytes]) -> None:
         """Write what was collected, at once."""
 
+    def opener(self, send: Send) -> Callable[[int, Headers, bytes], bool]:
+        """Return what writes the head of an answer of unknown length and its first part; False: use `send`."""
+
     def writer(self, send: Send) -> Callable[[bytes], bool]:
         """Return what writes a part of a started answer at once; it says False where `send` must be used."""
 
@@ -53,6 +56,9 @@ class PlainWire:
 
     def release(self, held: list[bytes]) -> None:
         """Nothing is held."""
+
+    def opener(self, send: Send) -> Callable[[int, Headers, bytes], bool]:
+        return lambda status, headers, data: False
 
     def writer(self, send: Send) -> Callable[[bytes], bool]:
         return lambda data: False
@@ -89,7 +95,7 @@ class ResponseStream:
     """One response to one client. Not started until the first flush: headers leave with the first bytes."""
 
     __slots__ = (
-        "_connection", "_ended", "_finished", "_flowing", "_head", "_hit", "_parts", "_send", "_stall_seconds",
+        "_connection", "_ended", "_finished", "_flowing", "_head", "_hit", "_open", "_parts", "_send", "_stall_seconds",
         "_waiting", "_write", "_writer", "append", "dirty", "last_write", "meter", "started",
     )  # fmt: skip
 
@@ -100,7 +106,7 @@ class ResponseStream:
         self._send, self._connection, self._stall_seconds, self._hit = send, connection, stall_seconds, hit
         self._waiting: bytearray | None = None
         """What came while a write waited for the client."""
-        self._write = connection.writer(send)
+        self._open, self._write = connection.opener(send), connection.writer(send)
         self._head: tuple[int, Headers] | None = None
         self._parts: list[bytes] = []
         self.append: Callable[[bytes], None] = self._parts.append
@@ -151,6 +157,11 @@ class ResponseStream:
         status, headers = self._head or (200, [])
         held = self._connection.hold()
         try:
+            if self._open(status, headers, b"" if self._ended else b"".join(self._parts)):
+                slow = self._ended and self._begin(self._body())
+                self._flowing = not (slow or self._ended)
+                self._parts.clear()
+                return
             slow = self._begin({"type": "http.response.start", "status": status, "headers": headers})
             if not slow and (self._parts or self._ended):
                 slow = self._begin(self._body())

@@ -18,6 +18,7 @@ from dynamo.frontend.http.guard import is_local
 from dynamo.frontend.http.requests import check_json, read_body
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import Name
 from dynamo.frontend.routing.admission_policy import Thresholds
 from dynamo.frontend.routing.model_set import ModelSet
@@ -105,6 +106,6 @@ async def _read(services: Services, request: Request) -> BusyThresholdRequest:
     scope: Any = request.scope
     receive: Any = request.receive
     check_json(scope)
-    body = openai.decode(await read_body(scope, receive, min(services.settings.body_limit, LARGEST)))
+    body = decode(await read_body(scope, receive, min(services.settings.body_limit, LARGEST)))
     asked: BusyThresholdRequest = openai.convert(body, BusyThresholdRequest)
     return asked

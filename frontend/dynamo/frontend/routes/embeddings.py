@@ -19,11 +19,11 @@ from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.http.requests import ClientGone, Receive, Scope
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import EmbeddingsRequest
 from dynamo.frontend.responses.embeddings import Embedding, Waiting, answer, pieces
 from dynamo.frontend.responses.stream import CLIENT_STALL, Headers, Send, respond
-from dynamo.frontend.routes.intake import LARGE_BODY
-from dynamo.frontend.routes.model_request import SHORT_BODY, Job, Route, wire_of
+from dynamo.frontend.routes.model_request import LARGE_BODY, SHORT_BODY, Job, Route, wire_of
 from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.routing.model_set import ModelSet
@@ -113,9 +113,9 @@ class _Job(Job):
             return msgspec.structs.replace(request, input=""), made, len(inputs), models, hints
 
     def _understand(self, raw: bytes) -> tuple[EmbeddingsRequest, list[Input]]:
-        body = openai.decode(raw, EmbeddingsRequest)
+        body = decode(raw, EmbeddingsRequest)
         request, inputs = openai.read_embeddings(body)
-        self._services.check_fields(body, EmbeddingsRequest, self._rid)
+        self._intake.check_fields(body, EmbeddingsRequest, self._rid)
         return request, inputs
 
     async def _route(
@@ -157,8 +157,8 @@ class _Job(Job):
         context = Context(self._rid, self.trace.carried() if self.trace else None, deadline=deadline)
         return RequestScope(
             models=models, opener=services.opener, context=context, meter=self._meter, clock=services.clock,
-            hints=hints, again=services.pool.again, trace=self.trace, hold_seconds=services.settings.hold_seconds,
-            watch=services.watch,
+            hints=hints, again=services.pool.again, trace=self.trace, watch=services.watch,
+            hold_seconds=services.settings.worker_wait_timeout_secs,
         )  # fmt: skip
 
     def _send_on(
@@ -223,7 +223,7 @@ class _Job(Job):
     async def _timed(self, scope: Scope, sending: Any) -> None:
         """Cut off a client that takes nothing for too long."""
         try:
-            async with asyncio.timeout(self._services.settings.stall_seconds):
+            async with asyncio.timeout(self._services.settings.write_timeout_secs):
                 await sending
         except TimeoutError:
             log.info("[%s] a client that does not read is cut off (%s)", self._rid, CLIENT_STALL)

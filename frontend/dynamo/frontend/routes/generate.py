@@ -2,7 +2,7 @@
 
 One task per request: it reads and checks, starts the choices, and then only waits until
 the answer is complete or the client is gone. Tokens reach the client from the runtime's
-callbacks (`answers.py`), without waking this task.
+callbacks (`response.py`), without waking this task.
 """
 
 from __future__ import annotations
@@ -18,21 +18,14 @@ from dynamo.frontend.generation.request_scope import RequestScope
 from dynamo.frontend.http.requests import Receive, Scope
 from dynamo.frontend.limits.request_threads import Turn, at_once
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
+from dynamo.frontend.openai.constraints import constrained, forced_by, parsing_of
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
-from dynamo.frontend.openai.tool_choice import constrained, forced_by, parsing_of
-from dynamo.frontend.responses.chunks import DONE, Identity
+from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
-from dynamo.frontend.responses.response import (
-    STREAM_HEADERS,
-    JsonResponse,
-    Response,
-    ResponseOptions,
-    SseResponse,
-    query_answer,
-)
+from dynamo.frontend.responses.response import DONE, STREAM_HEADERS, Identity, Response, ResponseOptions, SseResponse
 from dynamo.frontend.responses.stream import Headers, ResponseStream, Send, respond
-from dynamo.frontend.routes.intake import LARGE_BODY
-from dynamo.frontend.routes.model_request import CLIENT_CLOSED, SHORT_BODY, Job, Route, level_of, wire_of
+from dynamo.frontend.routes.model_request import CLIENT_CLOSED, LARGE_BODY, SHORT_BODY, Job, Route, level_of, wire_of
 from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
 from dynamo.frontend.routing.model_set import ModelSet
@@ -107,7 +100,7 @@ class _Job(Job):
             await self._tell(models, requests[0], hints, send)
             return False
         self.output = ResponseStream(
-            send, wire_of(scope), stall_seconds=services.settings.stall_seconds, meter=self._meter,
+            send, wire_of(scope), stall_seconds=services.settings.write_timeout_secs, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
         self._start(models, requests, options, self._intake.deadline, hints)
@@ -125,11 +118,11 @@ class _Job(Job):
 
     def _understand(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest | CompletionRequest]:
         services, kind = self._services, ChatRequest if self._chat else CompletionRequest
-        body = openai.decode(raw, kind)
+        body = decode(raw, kind)
         if services.settings.request_defaults is not None:
             services.settings.request_defaults.fill(body, chat=self._chat)
         request = openai.read_chat(body) if self._chat else openai.read_completion(body)
-        services.check_fields(body, kind, self._rid)
+        self._intake.check_fields(body, kind, self._rid)
         return body, request
 
     async def _route(
@@ -228,7 +221,7 @@ class _Job(Job):
         request_scope = RequestScope(
             models=models, opener=services.opener, context=context, meter=meter, clock=services.clock,
             migration=models.migration, hints=hints, again=services.pool.again, trace=self.trace,
-            hold_seconds=services.settings.hold_seconds,
+            hold_seconds=services.settings.worker_wait_timeout_secs,
             explanation=options.explanation, watch=services.watch, prefills=services.pool.prefills,
             shown=None if parsing is None else parsing.shown,
         )  # fmt: skip

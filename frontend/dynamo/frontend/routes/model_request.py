@@ -1,23 +1,41 @@
 """What every request to a model has, whatever its answer: bounds, a time limit, a model, figures, one end.
 
-`Route` is the ASGI side, a `Job` one request on its way; `generate.py` and `embeddings.py` say what is answered.
+`Route` is the ASGI side, a `Job` one request on its way; `generate.py` and `embeddings.py` say what is answered. An
+`Intake` is how any request comes in, also one for tokens (`models.py`): bounds, its time limit, its body, a turn in the
+threads. What a body takes of memory and time is bounded there; what it may say is for `openai/requests.py` to check.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from dynamo.frontend.errors import ApiError, internal, to_api_error
-from dynamo.frontend.http.requests import ClientGone, Receive, Scope, request_id
+from dynamo.frontend.http.body_budget import FREE, Share
+from dynamo.frontend.http.requests import (
+    TIMEOUT_HEADER,
+    ClientGone,
+    Receive,
+    Scope,
+    announced_size,
+    check_json,
+    read_body,
+    request_id,
+    timeout_seconds,
+)
 from dynamo.frontend.http.server import CONNECTION, Connection
+from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type
+from dynamo.frontend.openai.body import SMALL
+from dynamo.frontend.openai.requests import refuse_unknown, unknown_fields
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond_error
-from dynamo.frontend.routes.intake import Intake
 from dynamo.frontend.routing.admission_gate import AdmissionGate, QueuedRequest
 from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
@@ -29,10 +47,95 @@ log = logging.getLogger(__name__)
 UNKNOWN: Final = "unknown_model"
 SHORT_BODY: Final = 4096
 """Bytes; prompts of shorter bodies are tokenised on the loop, others take their model's turn in the threads."""
+LARGE_BODY: Final = SMALL
+"""Bytes; larger bodies are read in threads, in turn. The work that smaller ones cause is milliseconds."""
 CLIENT_CLOSED: Final = 499
 """Never sent; how a client that left is counted and logged."""
 _LIMIT_OF: Final = {"deadline": "request", "queue_timeout": "queue"}
 """Time limits by the code of the answer that they lead to."""
+
+
+class Intake:
+    """One request, until it is understood."""
+
+    def __init__(self, services: Services, began: float) -> None:
+        self._services, self._began = services, began
+        self._slot: Slot | None = None
+        self.deadline: float | None = None
+        self._limit_said = ""
+        self._caller = b""
+        self._share: Share | None = None
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """Let it in, and return its body."""
+        if self._services.limiter is not None:
+            self._slot = self._services.limiter.enter(scope)
+        check_json(scope)
+        self.deadline = self._deadline(scope)
+        if self.deadline is None:
+            return await self._read(scope, receive)
+        try:
+            async with asyncio.timeout(self.deadline - time.monotonic()):
+                return await self._read(scope, receive)
+        except TimeoutError:
+            raise DeadlineExceeded("the request's time limit passed before its body was here") from None
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        limit, size = self._services.settings.body_limit, announced_size(scope)
+        if size is not None and size <= FREE:
+            return await read_body(scope, receive, limit)
+        self._caller = caller_of(scope)
+        if size is not None and size <= limit:
+            await self._take(size)
+            return await read_body(scope, receive, limit)
+        raw = await read_body(scope, receive, limit, self._take)  # larger than announced bodies are refused in there
+        if self._share is not None:
+            self._services.bodies.shrink(self._share, len(raw))
+        return raw
+
+    async def _take(self, size: int) -> None:
+        self._share = await self._services.bodies.take(self._caller, size)
+
+    def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
+        """Say in the log what nothing here knows, or refuse it in strict mode."""
+        if not (unknown := unknown_fields(body, kind)):
+            return
+        if self._services.settings.strict_fields:
+            raise refuse_unknown(unknown, kind)
+        log.info("[%s] ignored unknown request field(s): %s", request_id, ", ".join(unknown))
+
+    def to_model(self, model: str, answers: int = 1) -> None:
+        """Count it as so many answers of this model; raises the 503 that refuses it."""
+        if self._slot is not None and self._services.limiter is not None:
+            self._services.limiter.to_model(self._slot, model, answers)
+
+    def turn(self) -> Turn:
+        """Return a turn in the threads."""
+        return self._services.threads.turn(self._caller, self.deadline)
+
+    def understood(self) -> None:
+        """Give the body's share back: nothing but what was made of it is left."""
+        share, self._share = self._share, None
+        if share is not None:
+            self._services.bodies.give_back(share)
+
+    def leave(self) -> None:
+        """Whatever became of it, it counts against no bound any more."""
+        self.understood()
+        if self._slot is not None and self._services.limiter is not None:
+            self._services.limiter.leave(self._slot)
+
+    def too_late(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        """Return the error, with whose limit it was."""
+        return DeadlineExceeded(f"{error.message} ({self._limit_said})") if self._limit_said else error
+
+    def _deadline(self, scope: Scope) -> float | None:
+        own, default = timeout_seconds(scope), self._services.settings.request_timeout_secs
+        limit = default if own is None else own
+        if limit is None:
+            return None
+        self._limit_said = f"{limit:g} s, by {TIMEOUT_HEADER if own is not None else 'the default of this frontend'}"
+        return self._began + limit
 
 
 class Route(ABC):
@@ -47,9 +150,12 @@ class Route(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         rid = request_id(scope)
-        headers: Headers = [(b"x-request-id", rid.encode()), *self._services.cors.headers(scope["headers"])]
+        headers: Headers = [(b"x-request-id", rid.encode())]
+        if (cors := self._services.cors) is not None:
+            headers += cors.headers(scope["headers"])
         job = self.job(rid, headers)
-        job.trace = RequestTrace.of(self._services.tracing, scope, rid)
+        if (tracing := self._services.tracing) is not None:
+            job.trace = RequestTrace(tracing, scope, rid)
         try:
             await job.run(scope, receive, send)
         except ClientGone:
@@ -135,7 +241,7 @@ class Job(ABC):
         self._model = name  # that it is known shows when it is refused: its bound is reached
         self._intake.to_model(name, answers)
         self._model = UNKNOWN
-        hold, deadline = self._services.settings.hold_seconds, self._intake.deadline
+        hold, deadline = self._services.settings.worker_wait_timeout_secs, self._intake.deadline
         if deadline is not None:
             hold = min(hold, max(0.0, deadline - time.monotonic()))
         pool = self._services.pool
@@ -178,7 +284,7 @@ class Job(ABC):
         self._services.metrics.ended(self._model, self._endpoint, self._kind, error)
         took = self._services.clock() - self._began
         if status == 503 and self._meter is not None:
-            self._meter.add("model_rejection_total")
+            self._meter.rejected(code)
         if (limit := _LIMIT_OF.get(code)) is not None:
             self._services.metrics.hit(limit)
         if self._meter is not None:

@@ -11,9 +11,9 @@ from fastapi.responses import Response
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
+from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
-from dynamo.frontend.routes.intake import Intake
-from dynamo.frontend.routes.model_request import SHORT_BODY
+from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
@@ -73,10 +73,10 @@ async def _answered(
     try:
         raw = await intake.read(scope, receive)
         if len(raw) <= SHORT_BODY:
-            asked = _understand(services, raw, kind, rid)
+            asked = _understand(intake, raw, kind, rid)
             return json_reply(answer(_preprocessor(services, intake, asked), asked))
         async with intake.turn() as turn:
-            asked = await turn.run(lambda: _understand(services, raw, kind, rid))
+            asked = await turn.run(lambda: _understand(intake, raw, kind, rid))
             preprocessor = _preprocessor(services, intake, asked)
             return await turn.run(lambda: json_reply(answer(preprocessor, asked)))
     except DeadlineExceeded as error:
@@ -85,9 +85,9 @@ async def _answered(
         intake.leave()
 
 
-def _understand(services: Services, raw: bytes, kind: type[Asked], rid: str) -> Asked:
-    body = openai.decode(raw, kind)
-    services.check_fields(body, kind, rid)
+def _understand(intake: Intake, raw: bytes, kind: type[Asked], rid: str) -> Asked:
+    body = decode(raw, kind)
+    intake.check_fields(body, kind, rid)
     asked: Asked = openai.convert(body, kind)
     return asked
 

@@ -203,7 +203,6 @@ class AdmissionGate:
         return self._refusal("queue_full", text)
 
     def _refusal(self, reason: str, text: str) -> ApiError:
-        self._meter.refused(reason)
         return overloaded(f"{text}; try again in a moment.", reason)
 
     def _count(self) -> None:

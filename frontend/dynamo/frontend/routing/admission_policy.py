@@ -11,6 +11,7 @@ import enum
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from dynamo.runtime.process.settings import out_of_range, setting
@@ -55,7 +56,7 @@ class Thresholds:
             return "--active-decode-blocks-threshold is a share: it must be between 0 and 1"
         return out_of_range(self, "active_prefill_tokens_threshold", "active_prefill_tokens_threshold_frac")
 
-    @property
+    @cached_property
     def any(self) -> bool:
         """Tell whether one of them is set."""
         return self != NO_THRESHOLDS

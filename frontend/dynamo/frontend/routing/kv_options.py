@@ -27,11 +27,11 @@ class KvOptions:
     overlap_score_weight: float = setting(
         OVERLAP_WEIGHT, "How strongly the router prefers workers that cache the prompt, relative to balancing load "
         "(kv router); 0 ignores caches.",
-        env=(
-            "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT",
-            "DYN_OVERLAP_SCORE_WEIGHT",
+        env="DYN_ROUTER_PREFILL_LOAD_SCALE", name="router_prefill_load_scale",
+        aliases=(
+            "--overlap-score-weight", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight",
+            "DYN_ROUTER_OVERLAP_SCORE_WEIGHT", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT",
         ),
-        flags=("--router-prefill-load-scale", "--router-kv-overlap-score-weight", "--kv-overlap-score-weight"),
     )  # fmt: skip
     overlap_score_credit: float = setting(
         OVERLAP_CREDIT, "Value of a cached block, relative to the cost of computing it (kv router).",
@@ -51,7 +51,7 @@ class KvOptions:
     )  # fmt: skip
     predict_seconds: float = setting(
         SECONDS, "Seconds a prompt is assumed to stay cached on workers that send no KV events (kv router).",
-        env=("DYN_ROUTER_TTL_SECS", "DYN_ROUTER_TTL"), flags=("--router-ttl",), name="router_ttl_secs",
+        env="DYN_ROUTER_TTL_SECS", name="router_ttl_secs", aliases=("--router-ttl", "DYN_ROUTER_TTL"),
     )  # fmt: skip
     temperature: float = setting(
         0.0,

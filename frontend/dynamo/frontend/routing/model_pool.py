@@ -26,7 +26,7 @@ from dynamo.runtime.names import InstanceKey
 REMEMBER_SECONDS: Final = 600.0
 """How long a model whose last worker left is answered 503 and not 404."""
 MAX_REMEMBERED: Final = 1000
-HOLD: Final = "hold"
+WORKER_WAIT: Final = "worker_wait"
 
 
 class ModelPool:
@@ -204,7 +204,7 @@ class ModelPool:
                     if any(models.served for models in self._sets_for(name, does)):
                         return self.find(name, does)
         except TimeoutError:
-            self._metrics.hit(HOLD)
+            self._metrics.hit(WORKER_WAIT)
             return self.find(name, does)
 
     async def opened(self, seconds: float) -> None:

@@ -251,7 +251,7 @@ class ModelSet:
             if self.kv is None:
                 # In mode kv the cost knows of prefill; the others would send to who has none of the room waited for.
                 candidates = self.gate.with_room(candidates, self._load)
-        if (bound := self.bound(hints)) is not None:
+        if hints.session and (bound := self.bound(hints)) is not None:
             return [worker for worker in candidates if worker.id == bound] or candidates
         return candidates
 

@@ -37,12 +37,9 @@ class Prefills:
     ) -> None:  # fmt: skip
         self._make, self._follow, self._rules = make, follow, rules or Rules()
         self._sets: dict[tuple[str, str], ModelSet] = {}
+        self.any = False
+        """Some worker is there, of whichever model; each choice looks at it."""
         self._of: dict[InstanceKey, tuple[str, str]] = {}
-
-    @property
-    def any(self) -> bool:
-        """Tell whether some worker is there, of whichever model."""
-        return bool(self._sets)
 
     def sets(self) -> list[ModelSet]:
         """Return all of them."""
@@ -58,6 +55,7 @@ class Prefills:
         pool = self._sets.get(place)
         if pool is None:
             pool = self._sets[place] = self._make(card)
+            self.any = True
         worker = pool.workers.get(key)
         before = None if worker is None else worker.instance.figures
         if worker is None:
@@ -77,6 +75,7 @@ class Prefills:
         pool.left(key)
         if not pool.workers:
             del self._sets[place]
+            self.any = bool(self._sets)
         return True
 
     def has(self, key: InstanceKey) -> bool:

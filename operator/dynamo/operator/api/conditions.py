@@ -52,6 +52,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     ADMISSION_REJECTED = "AdmissionRejected"
     NAME_CONFLICT = "NameConflict"
+    CREDENTIALS_UNAVAILABLE = "CredentialsUnavailable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     FORBIDDEN = "Forbidden"
     API_SERVER_FAILING = "ApiServerFailing"
@@ -86,16 +87,18 @@ REASONS: Mapping[Reason, str] = {
     Reason.IMAGE_PULL_BACK_OFF: "a pod's image can't be pulled; check the image's name and the pull secrets",
     Reason.CRASH_LOOP_BACK_OFF: "a container ends again and again; the message has exit code and last log line",
     Reason.OOM_KILLED: "a container was killed for using more memory than its limit; raise the limit",
-    Reason.CREATE_CONTAINER_CONFIG_ERROR: "a pod needs a Secret or ConfigMap that doesn't exist or can't be made yet, "
-    "or its container can't be created; the message names it",
+    Reason.CREATE_CONTAINER_CONFIG_ERROR: "a pod needs a Secret or ConfigMap that doesn't exist, or its container "
+    "can't be created; the message names it",
     Reason.EVICTED: "a node evicted a pod",
-    Reason.NODE_LOST: "a pod is stuck on a node that isn't responding; another pod takes its place, unless an "
-    "autoscaler sets their number; if the node is gone, delete its Node object",
+    Reason.NODE_LOST: "a pod is stuck on a node that isn't responding; another pod takes its place; if the node "
+    "is gone, delete its Node object",
     Reason.UNREACHABLE: "a worker's pod is ready, but the frontends can't reach it; check its node and its way to NATS",
     Reason.INVALID_SPEC: "the spec can't be deployed; the message names the field to change",
     Reason.ADMISSION_REJECTED: "the API server rejects an object that follows from the spec; the message quotes it",
     Reason.NAME_CONFLICT: "an object that isn't the pipeline's has a name that a part needs; it is left alone: rename "
     "the pipeline or delete that object",
+    Reason.CREDENTIALS_UNAVAILABLE: "the operator can't create the pipeline's users of etcd and NATS; what runs "
+    "goes on, and the operator retries; the message says what to do",
     Reason.QUOTA_EXCEEDED: "a quota of the namespace is used up; retried at least every five minutes",
     Reason.FORBIDDEN: "the operator lacks a permission; retried at least every five minutes",
     Reason.API_SERVER_FAILING: "the API server fails again and again at something that the pipeline needs; the message "

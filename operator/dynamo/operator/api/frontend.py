@@ -24,7 +24,7 @@ class RouterSpec(Fields):
     """How requests find their worker."""
 
     mode: RouterMode = Field(default=RouterMode.ROUND_ROBIN, description="How a frontend picks a worker.")
-    overlap_score_weight: float = Field(
+    prefill_load_scale: float = Field(
         default=2.0,
         ge=0,
         description="Mode kv: how strongly workers that cache the prompt are preferred over less loaded ones; "
@@ -144,7 +144,7 @@ class FrontendSpec(Fields):
         le=100,
         description="Times a request may move to another worker after its worker fails; 0 disables migration.",
     )
-    hold_seconds: float = Field(
+    worker_wait_timeout_seconds: float = Field(
         default=0,
         ge=0,
         le=3600,

@@ -4,17 +4,21 @@ Each rule is a function from a pipeline to what is wrong with it. `load.py` runs
 and reports everything at once; the operator runs them again on what the API server let in.
 Rules over the root object or the spec can't be tightened later (a stricter rule there
 blocks label edits and `kubectl scale` of objects that exist), those over a component can.
+
+One of them reads amounts in pod templates: the CRD takes a pod template as it is, and the API server answers an
+internal error to an amount that it can't read, without field or value (to one with a huge exponent only after half a
+minute).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from dynamo.engine_catalog import CATALOG
-from dynamo.operator.api import quantities
-from dynamo.operator.api.bounds import PODS
+from dynamo.operator.api.bounds import DEPTH, PODS
+from dynamo.operator.api.fields import QUANTITY, QUANTITY_CHARACTERS
 from dynamo.operator.api.shown import shown, shown_text
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline, Engine, Role
 
@@ -162,7 +166,7 @@ def templates_have_amounts(pipeline: DynamoPipeline) -> Iterator[Problem]:
     templates = [("spec.frontend.podTemplate", pipeline.spec.frontend.pod_template)]
     templates += [(f"spec.components[{i}].podTemplate", c.pod_template) for i, c in enumerate(pipeline.spec.components)]
     for path, template in templates:
-        for place, value in quantities.unreadable(template or {}):
+        for place, value in unreadable(template or {}):
             yield Problem(f"{path}.{place}", f"{shown(value)} must be a quantity like 500m, 4 or 40Gi")
 
 
@@ -283,3 +287,40 @@ def check(pipeline: DynamoPipeline, pods: int = PODS) -> list[Problem]:
 
 def _any_of(engines: frozenset[Engine]) -> str:
     return ", ".join(e for e in Engine if e in engines)
+
+
+_READABLE: Final = re.compile(QUANTITY)
+_MAPS: Final = frozenset({"limits", "requests", "overhead"})
+_SINGLE: Final = frozenset({"sizeLimit", "divisor"})
+_NOT_OURS: Final = frozenset({"metadata", "nodeSelector", "matchLabels"})
+"""Anybody's names."""
+
+
+def unreadable(template: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each unreadable amount."""
+    stack: list[tuple[str, Any, int]] = [("", template, 0)]
+    while stack:
+        path, value, depth = stack.pop()
+        if isinstance(value, list):
+            stack += [(f"{path}[{index}]", item, depth + 1) for index, item in enumerate(value)]
+        elif isinstance(value, dict) and depth < DEPTH:
+            for name, inner in value.items():
+                place = f"{path}.{name}" if path else name
+                yield from _amounts(name, inner, place)
+                if name not in _NOT_OURS:
+                    stack.append((place, inner, depth + 1))
+
+
+def _amounts(name: str, value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if name in _SINGLE and not _is_amount(value):
+        yield path, value
+    elif name in _MAPS and isinstance(value, dict):
+        yield from (
+            (f"{path}.{key}", amount) for key, amount in value.items() if key != "$patch" and not _is_amount(amount)
+        )
+
+
+def _is_amount(value: Any) -> bool:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return True
+    return isinstance(value, str) and len(value) <= QUANTITY_CHARACTERS and _READABLE.fullmatch(value) is not None

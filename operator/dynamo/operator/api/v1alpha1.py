@@ -173,10 +173,6 @@ class Component(Fields):
         default=1, ge=1, le=NODES, description="Pods of one worker; tensorParallelSize is spread over them."
     )
     rollout: Rollout = Field(default=Rollout(), description="How a new revision replaces the old one.")
-    replicas_owner: Literal["operator", "autoscaler"] = Field(
-        default="operator",
-        description="Who sets the number of replicas of the children: the operator, or an autoscaler of yours.",
-    )
     engine_args: dict[str, Any] = Field(
         default={}, max_length=128, description="Arguments of the engine, by the engine's own names."
     )
@@ -250,7 +246,7 @@ class PipelineSpec(Fields):
     frontend: FrontendSpec = Field(default=FrontendSpec(), description="The OpenAI-compatible HTTP servers.")
     components: tuple[Component, ...] = Field(min_length=1, max_length=COMPONENTS, description="The workers.")
     runtime: RuntimeSpec = Field(default=RuntimeSpec(), description="The etcd and NATS that connect the parts.")
-    grace_seconds: int | None = Field(
+    graceful_shutdown_timeout_seconds: int | None = Field(
         default=None,
         ge=0,
         le=86400,

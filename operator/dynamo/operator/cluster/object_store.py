@@ -19,7 +19,7 @@ import msgspec
 from dynamo.operator.cluster.observe import MERELY_STARTING, is_ready, label
 from dynamo.operator.kube.resources import Key, Resource
 from dynamo.operator.manifests import naming
-from dynamo.operator.manifests.model_download import CONTAINER as LOADER
+from dynamo.operator.manifests.workers import LOADER
 
 Object = Mapping[str, Any]
 
@@ -158,7 +158,7 @@ _STATUS: Mapping[str, tuple[str, ...]] = {
     "Ingress": ("loadBalancer",),
     "Pod": ("phase", "reason", "message", "conditions", "initContainerStatuses", "containerStatuses"),
 }
-"""What `observe` and `ingress.url` read; the other kinds' statuses aren't read."""
+"""What `observe` and `frontend_url` read; the other kinds' statuses aren't read."""
 _CONTAINER = ("name", "ready", "state", "lastState")
 
 

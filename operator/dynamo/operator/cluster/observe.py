@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from dynamo.operator.api.conditions import LOADING, NODE_LOST, UNREACHABLE
 from dynamo.operator.cluster.termination_message import chosen, gist
 from dynamo.operator.manifests import naming
-from dynamo.operator.manifests.model_download import CONTAINER as LOADER
+from dynamo.operator.manifests.workers import LOADER
 from dynamo.operator.plan.rollout import RevisionSet
 
 Live = Mapping[str, Any]

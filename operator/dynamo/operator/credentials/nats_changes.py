@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dynamo.operator.api.v1alpha1 import API_VERSION, KIND, DynamoPipeline
-from dynamo.operator.cluster.diff import differences
+from dynamo.operator.cluster.changes import differences
 from dynamo.operator.cluster.observe import Live, label
 from dynamo.operator.cluster.writes import Apply, Conflict
 from dynamo.operator.manifests import naming

@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 
 from dynamo.operator.api.conditions import Trouble
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.cluster.change_writer import ChangeWriter
-from dynamo.operator.cluster.reader import ClusterReader, gathered
+from dynamo.operator.cluster.objects import ChangeWriter, ClusterReader, gathered
 from dynamo.operator.cluster.writes import Apply, Conflict
 from dynamo.operator.credentials import nats_changes
 from dynamo.operator.credentials.nats_trust import Trust, trust_of

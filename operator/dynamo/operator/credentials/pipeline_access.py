@@ -19,8 +19,8 @@ from typing import Final
 import aiohttp
 
 from dynamo.operator.api.conditions import Reason, Trouble
-from dynamo.operator.cluster.change_writer import ChangeWriter
 from dynamo.operator.cluster.changes import applied, belongs
+from dynamo.operator.cluster.objects import ChangeWriter
 from dynamo.operator.cluster.writes import Apply, Conflict
 from dynamo.operator.credentials import permissions
 from dynamo.operator.credentials.etcd_auth import EtcdAuth, EtcdError
@@ -116,7 +116,7 @@ class Access:
         except PlatformError as error:
             if live is not None:
                 return None  # what runs goes on; `keep` logs it
-            raise NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, str(error), final=False)) from error
+            raise NoAccess(Trouble(Reason.CREDENTIALS_UNAVAILABLE, str(error), final=False)) from error
         material = trust.given_to(material) if trust is not None else material
         grant = self._granted(context, identity, material, live)
         if grant.user is not None and live is None:
@@ -136,7 +136,7 @@ class Access:
         try:
             return await self.servers.ready(context, live, writer, before)
         except PlatformError as error:
-            raise NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, str(error), final=False)) from error
+            raise NoAccess(Trouble(Reason.CREDENTIALS_UNAVAILABLE, str(error), final=False)) from error
 
     def gone(self, owner: Owner) -> None:
         """Note that a pipeline was deleted: its user goes as soon as its pods have."""
@@ -303,4 +303,4 @@ class Access:
 
 def _no_user(error: Exception) -> NoAccess:
     message = f"could not create its user in etcd: {error}; trying again"
-    return NoAccess(Trouble(Reason.CREATE_CONTAINER_CONFIG_ERROR, message, final=False))
+    return NoAccess(Trouble(Reason.CREDENTIALS_UNAVAILABLE, message, final=False))

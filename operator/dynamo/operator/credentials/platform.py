@@ -25,8 +25,8 @@ from dynamo.operator.credentials.secret import Data, Material, data_in
 from dynamo.operator.kube.client import Api
 from dynamo.operator.kube.errors import ApiError
 from dynamo.operator.kube.resources import SECRETS
-from dynamo.operator.manifests.credentials import NATS_FILES
 from dynamo.operator.manifests.naming import MANAGER
+from dynamo.operator.manifests.pod import NATS_FILES
 from dynamo.operator.settings import Settings, SignIn
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.nats_keys import Draw, NatsIssuer
 from dynamo.operator.manifests import naming
 from dynamo.operator.manifests.context import Manifest, RenderContext
-from dynamo.operator.manifests.credentials import given, secret_key
+from dynamo.operator.manifests.pod import given, secret_key
 from dynamo.operator.manifests.render import digest
 
 _USER: Final = secret_key("etcd", "username")

@@ -20,8 +20,8 @@ import msgspec
 from dynamo.operator.api.body import REFUSED
 from dynamo.operator.api.bounds import DEPTH
 from dynamo.operator.kube.errors import ApiError, error_of
-from dynamo.operator.kube.namespace_turns import Budget, Lanes
 from dynamo.operator.kube.resources import LEASES, PIPELINES, Resource
+from dynamo.operator.namespace_turns import Budget, Lanes
 
 MANAGER = "dynamo-operator"
 TIMEOUT = 30.0

@@ -15,8 +15,8 @@ import aiohttp
 import kopf
 
 from dynamo.operator.kube.client import Api, Count
-from dynamo.operator.kube.namespace_turns import Budget
-from dynamo.operator.kube.write_fence import Fence, fenced
+from dynamo.operator.kube.leader_election import Fence, fenced
+from dynamo.operator.namespace_turns import Budget
 
 FRESH_SECONDS = 60.0
 RETRY_SECONDS = 1.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from dynamo.operator.api.shown import shown_message, shown_path
 from dynamo.operator.api.v1alpha1 import Component, DynamoPipeline
-from dynamo.operator.manifests.pod_policy import PodTemplatePolicy
 from dynamo.operator.plan.workload import Plan, Workload
 
 Manifest = dict[str, Any]
@@ -16,6 +16,14 @@ Manifest = dict[str, Any]
 
 DENIED_ANNOTATIONS: Final = ("*-snippet", "*/snippet", "*-snippets", "*/auth-tls-secret", "*/proxy-ssl-secret")
 """They put text into a proxy that many share, or have it read Secrets of other namespaces."""
+
+
+class PodTemplatePolicy(StrEnum):
+    """Levels of what a pod template may not ask for."""
+
+    UNRESTRICTED = "unrestricted"
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
 
 
 class RenderError(Exception):

@@ -1,19 +1,29 @@
-"""The workers of one revision: a StatefulSet, or one per group where several pods are one worker.
+"""The workers of one revision: their StatefulSets, the files that they read, and the container that loads their model.
 
 The StatefulSet never rolls by itself (`OnDelete`): a new revision is a new StatefulSet, and
 what an upgraded operator writes differently into an old one reaches pods only when they
-start anew. Groups get a headless Service each, so that rank 0 has a name before it is ready.
+start anew. Where several pods are one worker, each such group has a StatefulSet of its own, and
+a headless Service, so that rank 0 has a name before it is ready.
+
+What the pipeline says goes into a ConfigMap per revision, what users have is mounted. Engine arguments become a
+file too: in an argv they would show up in every `describe` as one long line, and Kubernetes would expand what looks
+like a variable in them.
+
+An init container loads the model, so that no probe's patience limits a download. With a claim (`spec.model.cache`)
+all workers share its folder, where the hub's library locks each file while one of them loads it: the others wait, and
+find it. Without one, every pod loads into a volume of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 from dynamo.operator.api.v1alpha1 import Component, Engine
 from dynamo.operator.manifests import naming
-from dynamo.operator.manifests.config_map import WorkerFiles, worker_files
 from dynamo.operator.manifests.context import Manifest, RenderContext
-from dynamo.operator.manifests.model_download import loaders, variables
-from dynamo.operator.manifests.pod import CACHE, container_of, environment, literal, pod_template, resources_of
-from dynamo.operator.plan.workload import Placement, Workload, resolve
+from dynamo.operator.manifests.pod import CACHE, LOCKED, container_of, environment, literal, pod_template, resources_of
+from dynamo.operator.plan.workload import Argument, Placement, Workload, resolve
 
 CONTAINER = "worker"
 LEADER_PORT = 29500
@@ -157,3 +167,129 @@ def _storage(context: RenderContext, workload: Workload, files: WorkerFiles) -> 
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # devices exchange tensors through it
     return [*volumes, *files.volumes], [*mounts, *files.mounts]
+
+
+_OURS = "/etc/dynamo/files"
+_THEIRS = "/etc/dynamo/user"
+_MODEL = "/models/source"
+_ENGINE_ARGS, _ENGINE_ARGS_FILE = "--engine-args", "engine-args.json"
+
+
+@dataclass(frozen=True)
+class WorkerFiles:
+    """Files that a worker reads, and where it finds them."""
+
+    argv: tuple[Argument, ...]
+    """The plan's, with files in the place of contents."""
+    contents: Mapping[str, str]
+    paths: Mapping[str, str]
+    volumes: tuple[Manifest, ...]
+    mounts: tuple[Manifest, ...]
+
+
+def worker_files(context: RenderContext, workload: Workload) -> WorkerFiles:
+    """Return everything about the files of one revision."""
+    contents = {file.name: file.content for file in workload.files if file.content is not None}
+    paths = {name: f"{_OURS}/{name}" for name in contents}
+    argv = _without_engine_args(workload.argv, contents)
+    volumes: list[Manifest] = []
+    mounts: list[Manifest] = []
+    if contents:
+        config_map = {"name": naming.revision_name(context.pipeline.name, workload)}
+        _mount(volumes, mounts=mounts, name="files", source={"configMap": config_map}, path=_OURS)
+    for file in workload.files:
+        if file.config_map is not None:
+            _mount(
+                volumes,
+                mounts=mounts,
+                name=file.name,
+                source={"configMap": {"name": file.config_map}},
+                path=f"{_THEIRS}/{file.name}",
+            )
+            paths[file.name] = f"{_THEIRS}/{file.name}/{file.key}"
+    claim, _, path = (context.pipeline.spec.model.source or "").removeprefix("pvc://").partition("/")
+    if (context.pipeline.spec.model.source or "").startswith("pvc://"):
+        source: Manifest = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        _mount(volumes, mounts=mounts, name="model-source", source=source, path=_MODEL)
+        argv = tuple(f"{_MODEL}/{path}" if a == context.pipeline.spec.model.source else a for a in argv)
+    return WorkerFiles(argv, contents=contents, paths=paths, volumes=tuple(volumes), mounts=tuple(mounts))
+
+
+def files_config_map(context: RenderContext, workload: Workload) -> list[Manifest]:
+    """Return the ConfigMap of a revision, if it has files; it never changes, so nodes needn't watch it."""
+    contents = worker_files(context, workload).contents
+    if not contents:
+        return []
+    name = naming.revision_name(context.pipeline.name, workload)
+    labels = naming.revision_labels(context.pipeline.name, workload)
+    return [
+        {
+            **naming.child(context, api_version="v1", kind="ConfigMap", name=name, labels=labels),
+            "immutable": True,
+            "data": dict(contents),
+        }
+    ]
+
+
+def _without_engine_args(argv: tuple[Argument, ...], contents: dict[str, str]) -> tuple[Argument, ...]:
+    if _ENGINE_ARGS not in argv:
+        return argv
+    index = argv.index(_ENGINE_ARGS) + 1
+    contents[_ENGINE_ARGS_FILE] = str(argv[index])
+    return (*argv[:index], f"@{_OURS}/{_ENGINE_ARGS_FILE}", *argv[index + 1 :])
+
+
+def _mount(volumes: list[Manifest], mounts: list[Manifest], name: str, source: Manifest, path: str) -> None:
+    volumes.append({"name": name, **source})
+    mounts.append({"name": name, "mountPath": path, "readOnly": True})
+
+
+LOADER = "model"
+TOKEN, OFFLINE = "HF_TOKEN", "HF_HUB_OFFLINE"
+_LOADER_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
+
+
+def loaders(context: RenderContext, workload: Workload) -> list[Manifest]:
+    """Return the init container if there is something to load. It has the token and the user's variables alone."""
+    if not workload.fetch:
+        return []
+    component = context.component(workload)
+    container: Manifest = {
+        "name": LOADER,
+        "image": context.cluster.worker_image(component.engine),
+        "imagePullPolicy": context.cluster.pull_policy,
+        "command": list(workload.fetch[:3]),
+        "args": [literal(argument) for argument in workload.fetch[3:]],
+        "env": list(variables(context, workload)),
+        "resources": {"requests": dict(_LOADER_REQUESTS)},
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # the container's own
+            {"name": "cache", "mountPath": CACHE},
+        ],
+        "securityContext": LOCKED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return [container | ({"envFrom": list(component.env_from)} if component.env_from else {})]
+
+
+def variables(context: RenderContext, workload: Workload, *, loads: bool = True) -> Iterator[Manifest]:
+    """Yield where the model goes and who asks for it; then the user's own, which win and may name those before.
+
+    A container that `loads` nothing, since another has, gets no token: code of users' runs in it. It takes what is
+    in the cache, since the hub would not even tell it of a model for which a token is needed.
+    """
+    component = context.component(workload)
+    theirs = {variable.name for variable in component.env}
+    withheld = not loads and any(secret.variable == TOKEN for secret in workload.secrets) and TOKEN not in theirs
+    if withheld and OFFLINE not in theirs:
+        yield {"name": OFFLINE, "value": "1"}
+    for name, value in (("HF_HOME", f"{CACHE}/huggingface"), ("HOME", "/tmp")):  # the container's own
+        if name not in theirs:
+            yield {"name": name, "value": value}
+    for secret in workload.secrets:
+        if secret.variable not in theirs and (loads or secret.variable != TOKEN):
+            reference = {"name": secret.secret, "key": secret.key}
+            yield {"name": secret.variable, "valueFrom": {"secretKeyRef": reference}}
+    for variable in component.env:
+        given = {"value": variable.value or ""} if variable.value_from is None else {"valueFrom": variable.value_from}
+        yield {"name": variable.name, **given}

@@ -59,8 +59,8 @@ class Environment:
 def plan(pipeline: DynamoPipeline, environment: Environment) -> Plan:
     """Return every workload of a valid pipeline."""
     namespace = dynamo_namespace(pipeline, environment)
-    if pipeline.spec.grace_seconds is not None:
-        environment = replace(environment, grace_seconds=pipeline.spec.grace_seconds)
+    if pipeline.spec.graceful_shutdown_timeout_seconds is not None:
+        environment = replace(environment, grace_seconds=pipeline.spec.graceful_shutdown_timeout_seconds)
     shared = (("DYN_NAMESPACE", namespace), *_connections(pipeline, environment))
     frontend = _frontend(pipeline.spec.frontend, namespace, shared, environment)
     workers = [
@@ -109,7 +109,8 @@ def _frontend(
     argv: list[Argument] = ["python", "-m", "dynamo.frontend"]
     argv += ["--http-host", environment.http_host, "--http-port", PortOf("http")]
     argv += ["--namespace", namespace, "--router-mode", spec.router.mode.value]
-    argv += ["--migration-limit", str(spec.migration_limit), "--hold-seconds", _number(spec.hold_seconds)]
+    argv += ["--migration-limit", str(spec.migration_limit)]
+    argv += ["--worker-wait-timeout-secs", _number(spec.worker_wait_timeout_seconds)]
     ports = [Port("http", spec.port, spec.port)]
     probe = Probe("http", "/health")
     if spec.workers > 1:
@@ -119,7 +120,7 @@ def _frontend(
         argv += ["--system-port", PortOf("system")]
         ports.append(Port("system", None, SYSTEM_PORT))
         probe = Probe("system", "/health")
-    argv += [*_kv_routing(spec), "--grace-seconds", str(environment.grace_seconds)]
+    argv += [*_kv_routing(spec), "--graceful-shutdown-timeout-secs", str(environment.grace_seconds)]
     return Workload(
         component="frontend",
         revision="",
@@ -144,8 +145,8 @@ def _frontend_secrets(spec: FrontendSpec) -> Iterator[SecretRef]:
 def _kv_routing(spec: FrontendSpec) -> Iterator[str]:
     """Yield only what differs from the frontend's own defaults."""
     router = spec.router
-    if router.overlap_score_weight != RouterSpec().overlap_score_weight:
-        yield from ("--overlap-score-weight", _number(router.overlap_score_weight))
+    if router.prefill_load_scale != RouterSpec().prefill_load_scale:
+        yield from ("--router-prefill-load-scale", _number(router.prefill_load_scale))
     if router.temperature:
         yield from ("--router-temperature", _number(router.temperature))
     if not router.use_kv_events:
@@ -179,7 +180,6 @@ def _worker(
         fetch=_fetch(model, component),
         rollout=_rollout(component.rollout, replicas),
         grace_seconds=environment.grace_seconds,
-        replicas_owner=component.replicas_owner,
     )
 
 
@@ -208,7 +208,7 @@ def _worker_argv(
         python_file: Argument = PathOf("python") if component.python.config_map else component.python.file
         yield from ("--python-file", python_file, "--python-mode", component.python.mode)
     yield from ("--system-host", "127.0.0.1" if environment.local else "0.0.0.0", "--system-port", PortOf("system"))
-    yield from ("--grace-seconds", str(environment.grace_seconds))
+    yield from ("--graceful-shutdown-timeout-secs", str(environment.grace_seconds))
 
 
 def _fetch(model: ModelSpec, component: Component) -> tuple[str, ...]:

@@ -93,9 +93,7 @@ def converge(plan: Plan, observed: Iterable[RevisionSet]) -> list[Action]:
 
 
 def _component(workload: Workload, live: list[RevisionSet]) -> list[Action]:
-    # An autoscaler that sets the number itself has its own opinion of what is lost.
-    follows = workload.replicas_owner == "autoscaler"
-    sets = [s if follows else s.without_lost() for s in live]
+    sets = [s.without_lost() for s in live]
     before = {s.revision: s for s in live}
     current = next((s for s in sets if s.revision == workload.revision), None)
     old = [s for s in sets if s.revision != workload.revision]
@@ -105,16 +103,16 @@ def _component(workload: Workload, live: list[RevisionSet]) -> list[Action]:
     trimmed = [_without_idle_end(s) for s in old]
     grown = replace(new, replicas=_grown(new, trimmed, goal, rollout))
     shrunk = _shrink([grown, *trimmed], [goal, *(0 for _ in trimmed)], floor)
-    targets = [replace(s, replicas=_replicas_for(before.get(s.revision), s.replicas, follows)) for s in shrunk]
+    targets = [replace(s, replicas=_replicas_for(before.get(s.revision), s.replicas)) for s in shrunk]
     return [
         *_towards(workload, before.get(workload.revision), targets[0].replicas),
         *(action for s, after in zip(old, targets[1:], strict=True) for action in _retire(before[s.revision], after)),
     ]
 
 
-def _replicas_for(live: RevisionSet | None, living: int, follows: bool) -> int:
+def _replicas_for(live: RevisionSet | None, living: int) -> int:
     """Return the replicas to ask for, so that so many of them live."""
-    return living if live is None or follows else live.with_lost(living)
+    return living if live is None else live.with_lost(living)
 
 
 def _without_idle_end(old: RevisionSet) -> RevisionSet:

@@ -110,7 +110,6 @@ class Workload:
     rollout: Rollout = Rollout()
     grace_seconds: int = 30
     is_frontend: bool = False
-    replicas_owner: str = "operator"
 
 
 @dataclass(frozen=True)

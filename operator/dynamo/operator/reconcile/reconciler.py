@@ -19,12 +19,18 @@ import msgspec
 from dynamo.operator.api.body import REFUSED, Read, known_status, read
 from dynamo.operator.api.conditions import Reason, Trouble, Type
 from dynamo.operator.api.v1alpha1 import DynamoPipeline, Metadata
-from dynamo.operator.cluster.change_writer import ChangeWriter, NameTakenError, StaleError
-from dynamo.operator.cluster.changes import belongs, changes, is_creation, since, with_live_replicas
+from dynamo.operator.cluster.changes import belongs, changes, is_creation, since
 from dynamo.operator.cluster.object_store import ObjectStore
+from dynamo.operator.cluster.objects import (
+    ChangeWriter,
+    ClusterReader,
+    ExpectVersion,
+    NameTakenError,
+    StaleError,
+    gathered,
+)
 from dynamo.operator.cluster.observe import Observed, observe, why_not
 from dynamo.operator.cluster.pipeline_cache import PipelineCache
-from dynamo.operator.cluster.reader import ClusterReader, ExpectVersion, gathered
 from dynamo.operator.cluster.writes import Change
 from dynamo.operator.credentials.etcd_users import Owner
 from dynamo.operator.credentials.pipeline_access import Access, NoAccess
@@ -32,16 +38,14 @@ from dynamo.operator.kube.client import Api, Object
 from dynamo.operator.kube.errors import ApiError, Refused, failing, verdict
 from dynamo.operator.kube.resources import PIPELINES, Key
 from dynamo.operator.manifests.context import RenderContext, RenderError
-from dynamo.operator.manifests.frontend import health_port
-from dynamo.operator.manifests.ingress import url as url_of
+from dynamo.operator.manifests.frontend import frontend_url, health_port
 from dynamo.operator.manifests.nats import NAME as NATS
 from dynamo.operator.manifests.render import manifests, with_images
+from dynamo.operator.namespace_turns import ComputeThread, TooLong, effort
 from dynamo.operator.plan.plan import plan
 from dynamo.operator.plan.workload import Plan
-from dynamo.operator.reconcile.compute_thread import ComputeThread, TooLong, effort
 from dynamo.operator.reconcile.frontend_poller import FrontendPoller
-from dynamo.operator.reconcile.other_installations import OwnershipResolver
-from dynamo.operator.reconcile.ownership import OtherInstallations, Ownership
+from dynamo.operator.reconcile.ownership import OtherInstallations, Ownership, OwnershipResolver
 from dynamo.operator.reconcile.status import TERM, failed_status, status, with_term
 from dynamo.operator.reconcile.status_writer import StatusWriter
 from dynamo.operator.settings import Settings
@@ -164,6 +168,7 @@ class _Reconciliation:
 
     def __init__(self, reconciler: Reconciler, body: Object, now: datetime, is_cached: bool, attempt: Attempt) -> None:
         self._shared, self._body, self._now, self._attempt = reconciler, body, now, attempt
+        self._text = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self._settings, self._reader, self._access = reconciler.settings, reconciler.reader, reconciler.access
         self._is_cached = is_cached
         """The body comes from the watch, and may be old."""
@@ -260,7 +265,8 @@ class _Reconciliation:
             comparison = comparison._replace(observed=replace(comparison.observed, nats=why_not(self._nats, NATS)))
         if self._shared.poller is not None:
             self._shared.poller.expect(self._key, health_port(context))
-        status_of = partial(status, pipeline, comparison.wanted, now=self._text, url=url_of(context, comparison.live))
+        url = frontend_url(context, comparison.live)
+        status_of = partial(status, pipeline, comparison.wanted, now=self._text, url=url)
         if self._status.get("conditions") or self._shared.term:
             if comparison.todo:
                 await self._take_over(status_of(comparison.observed, previous=self._status))
@@ -325,15 +331,9 @@ class _Reconciliation:
         observed = observe(
             [*live, *known], self._now, self._shared.poller.lost(self._key) if self._shared.poller else ()
         )
-        before = {c["name"]: c["replicas"] for c in self._status.get("components", [])}
-        wanted = with_live_replicas(wanted, observed.sets, before)
         everything = [*live, *others]
-        return _Comparison(
-            wanted,
-            observed,
-            changes(pipeline, plan=wanted, cluster=cluster, live=everything, sets=observed.sets),
-            everything,
-        )
+        todo = changes(pipeline, plan=wanted, cluster=cluster, live=everything, sets=observed.sets)
+        return _Comparison(wanted, observed, todo, everything)
 
     async def _write_changes(self, context: RenderContext, todo: Sequence[Change]) -> Trouble | None:
         return await self._admitted(context) or await self._writer.write_all(todo)
@@ -387,10 +387,6 @@ class _Reconciliation:
     @property
     def _written(self) -> int:
         return self._writes + self._writer.count
-
-    @property
-    def _text(self) -> str:
-        return self._now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_on_its_way(current: Object) -> bool:

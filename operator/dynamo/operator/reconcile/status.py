@@ -31,7 +31,9 @@ from dynamo.operator.plan.workload import Plan, Workload
 _ACCEPTED = "the operator has seen this generation and starts to apply it"
 
 TERM = "term"
-"""Field of the status: which leader wrote it last; see `kube/write_fence.py`."""
+"""Field of the status: which leader wrote it last; see `kube/leader_election.py`."""
+OPERATOR = "operator"
+"""Field of the status: the installation that serves the pipeline."""
 
 
 def first_status(pipeline: DynamoPipeline, previous: Mapping[str, Any], now: str) -> dict[str, Any]:

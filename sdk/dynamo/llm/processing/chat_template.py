@@ -103,7 +103,7 @@ class ChatTemplate:
         context: CountedContext = template.new_context(names)  # type: ignore[assignment] # as its environment makes them
         context.budget = Budget(_size(names["messages"]), len(messages), tools or ())
         try:
-            return context.budget.concat(context.budget.counted(template.root_render_func(context)))
+            return context.budget.printed(template.root_render_func(context))
         except InvalidArgument:
             raise
         except TemplateError as error:
@@ -122,7 +122,7 @@ class ChatTemplate:
 
 def flatten_message(message: Any, index: int) -> dict[str, Any]:
     """Return the message as templates expect it: content one text, tool arguments objects."""
-    if not isinstance(message, Mapping):
+    if type(message) is not dict and not isinstance(message, Mapping):
         raise InvalidArgument(f"messages[{index}] must be an object")
     flat = {**message, "content": flatten_content(message.get("content"), index)}
     if isinstance(flat.get("tool_calls"), list):
@@ -197,9 +197,8 @@ def _compile(environment: CountedEnvironment, source: str) -> Template:
 
 def _environment() -> CountedEnvironment:
     # Jinja takes 0.1 s to import: only processes that render pay for it.
-    from dynamo.llm.processing.generation_tag import GenerationTag
-    from dynamo.llm.processing.template_filters import filters, strftime_layout, tests
-    from dynamo.llm.processing.template_sandbox import CountedEnvironment
+    from dynamo.llm.processing.template_compiler import GenerationTag
+    from dynamo.llm.processing.template_sandbox import CountedEnvironment, filters, strftime_layout, tests
 
     def strftime_now(layout: str) -> str:
         return datetime.now().astimezone().strftime(strftime_layout(layout))

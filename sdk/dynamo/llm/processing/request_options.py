@@ -19,10 +19,13 @@ MOST_STOPS: Final = 64
 LONGEST_STOP: Final = 256
 
 _SEED: Final = "seed"
-_SAMPLING: Final = (*(name for name in SAMPLING_FIELDS if name != _SEED), "logit_bias", "best_of")
-_GUIDED: Final = ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+_SAMPLING: Final = frozenset({*SAMPLING_FIELDS, "logit_bias", "best_of"} - {_SEED})
+_GUIDED: Final = frozenset(
+    f"guided_{name}"
+    for name in ("json", "regex", "choice", "grammar", "backend", "whitespace_pattern", "structural_tag")
+)
 IN_NVEXT: Final = frozenset({
-    *_SAMPLING, *(f"guided_{name}" for name in _GUIDED), "stop_token_ids", "ignore_eos", "min_tokens",
+    *_SAMPLING, *_GUIDED, "stop_token_ids", "ignore_eos", "min_tokens",
     "include_stop_str_in_output", "chat_template_kwargs", "chat_template_args",
 })  # fmt: skip
 """What `field` is asked for, here and in `preprocess.py`: whoever checks a request looks at both places."""
@@ -31,7 +34,7 @@ IN_NVEXT: Final = frozenset({
 def nvext_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return Dynamo's extension object, empty where there is none."""
     nvext = body.get("nvext")
-    return nvext if isinstance(nvext, Mapping) else {}
+    return nvext if nvext is not None and isinstance(nvext, Mapping) else {}
 
 
 def field(body: Mapping[str, Any], name: str) -> Any:
@@ -40,6 +43,13 @@ def field(body: Mapping[str, Any], name: str) -> Any:
     if value is not None or "nvext" not in body:
         return value
     return nvext_of(body).get(name)
+
+
+def given(body: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Read those of the named fields that a body has, as `field` does: most bodies have few of many."""
+    if "nvext" in body:
+        return {name: value for name in names if (value := field(body, name)) is not None}
+    return {name: value for name in names.intersection(body) if (value := body[name]) is not None}
 
 
 def choices(body: Mapping[str, Any]) -> int:
@@ -73,7 +83,7 @@ def stop_strings(stop: Any) -> list[str]:
 
 def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
     """Read how tokens are chosen; choice i is seeded with `seed + i`, or all would be alike."""
-    values = {name: value for name in _SAMPLING if (value := field(body, name)) is not None}
+    values = given(body, _SAMPLING)
     seed = body.get(_SEED)
     if nvext_of(body).get("greed_sampling"):
         values["temperature"] = 0.0
@@ -89,9 +99,9 @@ def sampling_options(body: Mapping[str, Any], choice: int) -> SamplingOptions:
 
 def guided_decoding(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read `guided_*`, `response_format` and nvext's `guided_*` as one object."""
-    guided = {name: value for name in _GUIDED if (value := field(body, f"guided_{name}")) is not None}
+    guided = {name.removeprefix("guided_"): value for name, value in given(body, _GUIDED).items()}
     shape = body.get("response_format")
-    if not guided and isinstance(shape, Mapping):
+    if shape is not None and not guided and isinstance(shape, Mapping):
         schema = shape.get("json_schema")
         if shape.get("type") == "json_object":
             guided["json"] = {"type": "object"}

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import ItemsView as Pairs
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from itertools import islice
 from typing import Any, Final, NoReturn
 
 from dynamo.runtime.errors import InvalidArgument
@@ -31,6 +32,8 @@ MOST: Final = 10_000
 """The largest number that a filter or a method of texts takes: most are widths."""
 _MOST_BITS: Final = 1 << 12
 """Of a number: more than any float has, and few enough that no operator is slow."""
+_AT_ONCE: Final = 64
+"""Parts of a template that are taken before they are paid for."""
 _COMPARED: Final = 256
 """Characters of a text that are compared with one of another in a step: looked for from the end, or stripped."""
 _CALL: Final = 6
@@ -40,6 +43,19 @@ _FIELD: Final = re.compile(r"\{[^{}]*(?:[0-9]{4}|\{)")
 _SCALARS: Final = (int, float, bool, type(None))
 _PLAIN: Final = frozenset(_SCALARS)
 _VIEWS: Final = (KeysView, ValuesView, Pairs)
+_WIDE: Final = frozenset(("center", "ljust", "rjust", "zfill"))
+_TEXT: Final = frozenset(
+    (
+        *_WIDE, "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii",
+        "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
+        "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
+        "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+    )
+)  # fmt: skip
+_CROSSED: Final = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
+"""They compare every character with every one of their argument, where the argument is made for that."""
+_LISTS: Final = frozenset(("count", "index", "copy"))
+_DICTIONARIES: Final = frozenset(("get", "items", "keys", "values", "copy"))
 
 
 def refuse(what: str) -> NoReturn:
@@ -158,9 +174,17 @@ class Budget:
 
     def concat(self, parts: Iterable[str]) -> str:
         """The text that a part of the template has printed."""
-        texts = list(parts)
+        texts = parts if isinstance(parts, list) else list(parts)
         self.characters(sum(map(len, texts)))
         return "".join(texts)
+
+    def printed(self, parts: Iterator[str]) -> str:
+        """The text of a whole template, with steps for each part: for some of them at once, which is faster."""
+        texts: list[str] = []
+        while some := list(islice(parts, _AT_ONCE)):
+            self.spend(2 * len(some))
+            texts += some
+        return self.concat(texts)
 
     def join(self, values: Iterable[Any]) -> str:
         """`~`."""
@@ -276,3 +300,43 @@ def _within(value: Any, printed: bool) -> Iterable[Any]:
     if printed and not isinstance(value, (*_SCALARS, range)) and type(value).__name__ != "Undefined":
         refuse(f"prints a {type(value).__name__}")
     return ()
+
+
+def call_method(budget: Budget, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Call a method of a text, a list or a dictionary, and pay for it; of others none is called."""
+    owner, name = method.__self__, method.__name__
+    if isinstance(owner, str) and name in _TEXT:
+        return _call_of_text(budget, owner, method, args, named)
+    if isinstance(owner, dict) and name in _DICTIONARIES:
+        if args:
+            budget.key(args[0])
+        return budget.made(method(*args, **named))
+    if isinstance(owner, (list, tuple, range)) and name in _LISTS:
+        budget.weigh(owner)
+        budget.weigh(args)
+        return method(*args, **named)
+    from jinja2.exceptions import SecurityError  # only who renders has loaded Jinja
+
+    raise SecurityError(f"{name!r} of a {type(owner).__name__} is not called here")
+
+
+def _call_of_text(budget: Budget, owner: str, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    name = method.__name__
+    if name == "join" and len(args) == 1:
+        texts = budget.items(args[0])
+        budget.characters(sum(len(text) for text in texts if isinstance(text, str)) + len(owner) * len(texts))
+        return owner.join(texts)
+    if name == "replace" and len(args) in (2, 3) and isinstance(args[0], str) and isinstance(args[1], str):
+        return budget.replaced(owner, args[0], args[1], args[2] if len(args) == 3 else named.get("count"))
+    if name in _WIDE:
+        budget.numbers((*args, *named.values()))
+    for value in (*args, *named.values()):
+        if not isinstance(value, (str, int, type(None), tuple)):
+            refuse(f"gives a {type(value).__name__} to {name!r} of a text")
+    budget.characters(len(owner))
+    for value in (*args, *named.values()):
+        if name in _CROSSED:
+            budget.crossed(owner, value)
+        else:
+            budget.weigh(value)
+    return budget.made(method(*args, **named))

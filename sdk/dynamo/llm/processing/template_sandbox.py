@@ -1,166 +1,49 @@
-"""Jinja's sandbox with a budget: whatever a template does pays for it (`template_budget.py`).
+"""Jinja's sandbox with a budget: the calls, filters and tests of a chat template pay (`template_budget.py`) and work.
 
-Jinja compiles templates to Python; the generator here writes the calls that pay. A module of its own since it needs
-Jinja at import, which `chat_template.py` avoids.
+Filters that aren't here (`urlize`, `striptags`, `xmlattr`, `pprint`, `random`) are no chat template's, and some of them
+take the square of a text's length. A module of its own since it needs Jinja at import, which `chat_template.py` avoids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame, operators
-from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.tests import TESTS
+from jinja2.utils import Namespace, _PassArg, pass_context
 
-from dynamo.llm.processing.template_budget import Budget, refuse
+from dynamo.llm.processing.template_budget import Budget, call_method, refuse
+from dynamo.llm.processing.template_compiler import CountedGenerator
 
 _OF_DICTIONARIES: Final = frozenset(dir(dict))
-_FOREIGN: Final = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport, nodes.Block, nodes.EvalContextModifier)
-_LOOKUP: Final = 3
-"""Steps of an attribute or a key: what isn't there takes longest."""
-_OF_LOOP: Final = 8
-_OF_ATTR: Final = 20
-_WIDE: Final = frozenset(("center", "ljust", "rjust", "zfill"))
-_TEXT: Final = frozenset(
-    (
-        *_WIDE, "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii",
-        "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
-        "join", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex",
-        "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
-    )
-)  # fmt: skip
-_CROSSED: Final = frozenset(("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"))
-"""They compare every character with every one of their argument, where the argument is made for that."""
-_LISTS: Final = frozenset(("count", "index", "copy"))
-_DICTIONARIES: Final = frozenset(("get", "items", "keys", "values", "copy"))
+_AS_THEY_ARE: Final = ("abs", "attr", "count", "d", "default", "first", "last", "length")
+"""Cheap, whatever they are given."""
+_SHALLOW: Final = ("batch", "float", "int", "items", "list", "reverse", "round", "slice")
+_CALLING: Final = ("map", "reject", "rejectattr", "select", "selectattr")
+"""They call a filter or a test, or look something up, for each item."""
+_DEEP: Final = ("dictsort", "groupby", "max", "min", "sort", "unique")
+"""They compare, or hash, all of what they are given."""
+_TEXTS: Final = ("filesizeformat", "title", "truncate", "urlencode", "wordcount")
+_TESTED: Final = ("in", "==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", "ge", ">=", "<", "lt", "lessthan", "<=", "le")  # fmt: skip  # noqa: E501
+_LAYOUT: Final = re.compile(r"(?:[^%]|%[-_0^#EO]?[A-Za-z%])*+")
+_DEEPEST_INDENT: Final = 16
+_MOST_PLACES: Final = 16
+"""Parts of an attribute that a filter looks up in each item: `a.b,c` has three."""
+_OF_OTHERS: Final = ("map", "reject", "select")
+"""Their first argument is the name of a filter or a test, the others are its arguments."""
 
 
 class CountedContext(Context):
     """What a template sees, with the budget of this render."""
 
     budget: Budget
-
-
-class CountedGenerator(CodeGenerator):
-    """Writes the Python of a template, in which every loop and operator pays."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._bodies: dict[int, int] = {}
-        """What running a body once costs, by the body's identity."""
-
-    def write_commons(self) -> None:
-        super().write_commons()
-        self.writeline("budget = context.budget")
-        self.writeline("tick, text, concat = budget.tick, budget.text, budget.concat")
-
-    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802 - Jinja's name
-        for foreign in node.find_all(_FOREIGN):
-            self.fail(f"{type(foreign).__name__.lower()} is not read here", foreign.lineno)
-        super().visit_Template(node, frame)
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        self._bodies[id(node.body)] = 1 + _weight(node.body)
-        if node.test is not None:
-            steps = nodes.Const(1 + _weight([node.test]))
-            always = nodes.Filter(nodes.Const(True), "_tick", [steps], [], None, None, lineno=node.lineno)
-            node.test = nodes.And(always, node.test, lineno=node.lineno)
-        super().visit_For(node, frame)
-
-    def visit_Macro(self, node: nodes.Macro, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        self._bodies[id(node.body)] = _weight(node.body)
-        super().visit_Macro(node, frame)
-
-    def visit_CallBlock(self, node: nodes.CallBlock, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        self._bodies[id(node.body)] = _weight(node.body)
-        super().visit_CallBlock(node, frame)
-
-    def pull_dependencies(self, nodes_: Any) -> None:
-        super().pull_dependencies(nodes_)
-        if "_tick" not in self.filters:
-            marks = nodes.Filter(nodes.Const(True), "_tick", [], [], None, None, lineno=1)
-            super().pull_dependencies([nodes.ExprStmt(marks, lineno=1)])
-
-    def blockvisit(self, nodes_: Any, frame: Frame) -> None:
-        if steps := self._bodies.get(id(nodes_)):
-            self.writeline(f"tick({steps})")
-        super().blockvisit(nodes_, frame)
-
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        self.write("text(")
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        self._paid("join", node.nodes, frame, "((", "))")
-
-    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        parts: list[nodes.Expr] = [node.right]
-        left: nodes.Expr = node.left
-        while isinstance(left, nodes.Add):
-            parts.append(left.right)
-            left = left.left
-        self._paid("add", [left, *reversed(parts)], frame)
-
-    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        sides = [node.expr, *(operand.expr for operand in node.ops)]
-        plain = sum(isinstance(side, nodes.Const) for side in sides) >= len(sides) - 1
-        self.write("(")
-        self._side(node.expr, frame, "" if plain else "compared")
-        for operand in node.ops:
-            self.write(f" {operators[operand.op]} ")
-            within = operand.op in ("in", "notin") and not isinstance(operand.expr, nodes.Const)
-            self._side(operand.expr, frame, "searched" if within else "" if plain else "compared")
-        self.write(")")
-
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        if isinstance(node.arg, nodes.Slice):
-            self.write("budget.cut(")
-            super().visit_Getitem(node, frame)
-            self.write(")")
-        else:
-            super().visit_Getitem(node, frame)
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802 - Jinja's name
-        self.write("{")
-        for pair in node.items:
-            self._side(pair.key, frame, "" if isinstance(pair.key, nodes.Const) else "key")
-            self.write(": ")
-            self.visit(pair.value, frame)
-            self.write(", ")
-        self.write("}")
-
-    def _side(self, node: nodes.Expr, frame: Frame, paid: str) -> None:
-        if paid:
-            self._paid(paid, [node], frame)
-        else:
-            self.visit(node, frame)
-
-    def _paid(self, name: str, parts: list[nodes.Expr], frame: Frame, begin: str = "(", end: str = ")") -> None:
-        self.write(f"budget.{name}{begin}")
-        for part in parts:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write(end)
-
-
-def _weight(body: Iterable[nodes.Node]) -> int:
-    """Return the steps of what doesn't pay itself in a body: looking things up, and cheap filters and tests.
-
-    A loop within pays for its own body. Most templates look something up fifty times for a message.
-    """
-    steps, left = 0, list(body)
-    while left:
-        node = left.pop()
-        if isinstance(node, (nodes.Getattr, nodes.Getitem)):
-            steps += _OF_LOOP if isinstance(node.node, nodes.Name) and node.node.name == "loop" else _LOOKUP
-        elif isinstance(node, (nodes.Filter, nodes.Test)):
-            steps += _OF_ATTR if node.name == "attr" else 1
-        left += node.iter_child_nodes(exclude=("body",) if isinstance(node, nodes.For) else None)
-    return steps
 
 
 class CountedEnvironment(ImmutableSandboxedEnvironment):
@@ -204,7 +87,7 @@ class CountedEnvironment(ImmutableSandboxedEnvironment):
         budget: Budget = __context.budget
         budget.spend(4)
         if type(__obj) is BuiltinMethodType:
-            return _method(budget, __obj, args, {k: v for k, v in kwargs.items() if not k.startswith("_")})
+            return call_method(budget, __obj, args, {k: v for k, v in kwargs.items() if not k.startswith("_")})
         if (form := getattr(__obj, "form", None)) is not None and isinstance(form, str):
             named = {k: v for k, v in kwargs.items() if k not in ("_loop_vars", "_block_vars")}
             return budget.format(form, __obj, args, named)
@@ -215,39 +98,239 @@ class CountedEnvironment(ImmutableSandboxedEnvironment):
         return budget.made(super().call(__context, __obj, *args, **kwargs))
 
 
-def _method(budget: Budget, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Call a method of a text, a list or a dictionary."""
-    owner, name = method.__self__, method.__name__
-    if isinstance(owner, str) and name in _TEXT:
-        return _of_text(budget, owner, method, args, named)
-    if isinstance(owner, dict) and name in _DICTIONARIES:
-        if args:
-            budget.key(args[0])
-        return budget.made(method(*args, **named))
-    if isinstance(owner, (list, tuple, range)) and name in _LISTS:
-        budget.weigh(owner)
-        budget.weigh(args)
-        return method(*args, **named)
-    raise SecurityError(f"{name!r} of a {type(owner).__name__} is not called here")
+def filters() -> dict[str, Callable[..., Any]]:
+    """All filters, by name."""
+    own: dict[str, Callable[..., Any]] = {
+        "_tick": _tick, "center": _center, "e": _escape, "escape": _escape, "format": _format, "indent": _indent,
+        "join": _join, "replace": _replace, "safe": _string, "string": _string, "sum": _sum, "tojson": _tojson,
+        "trim": _trim, "capitalize": _by(str.capitalize), "lower": _by(str.lower), "upper": _by(str.upper),
+        "wordwrap": _wordwrap,
+    }  # fmt: skip
+    filters: dict[str, Any] = {name: FILTERS[name] for name in _AS_THEY_ARE}
+    filters |= {name: _paid(FILTERS[name], _shallow) for name in _SHALLOW}
+    filters |= {name: _paid(FILTERS[name], _called) for name in _CALLING}
+    filters |= {name: _paid(FILTERS[name], _deep) for name in _DEEP}
+    filters |= {name: _paid(FILTERS[name], _text) for name in _TEXTS}
+    return filters | own
 
 
-def _of_text(budget: Budget, owner: str, method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    name = method.__name__
-    if name == "join" and len(args) == 1:
-        texts = budget.items(args[0])
-        budget.characters(sum(len(text) for text in texts if isinstance(text, str)) + len(owner) * len(texts))
-        return owner.join(texts)
-    if name == "replace" and len(args) in (2, 3) and isinstance(args[0], str) and isinstance(args[1], str):
-        return budget.replaced(owner, args[0], args[1], args[2] if len(args) == 3 else named.get("count"))
-    if name in _WIDE:
+def tests() -> dict[str, Callable[..., Any]]:
+    """All tests, by name."""
+    known: Mapping[str, Any] = TESTS
+    tests: dict[str, Any] = dict(known)
+    tests |= {name: _compared(known[name]) for name in _TESTED}
+    tests |= {name: _of_number(known[name]) for name in ("odd", "even", "divisibleby")}
+    return tests | {name: _of_text(known[name]) for name in ("lower", "upper")}
+
+
+def _paid(work: Callable[..., Any], pay: Callable[[Budget, Any], Any]) -> Callable[..., Any]:
+    """One of Jinja's filters, paid for before and after."""
+    needs = _PassArg.from_obj(work)
+    of_others = any(work is FILTERS[name] for name in _OF_OTHERS)
+
+    @pass_context
+    def paid(context: Any, value: Any = None, *args: Any, **named: Any) -> Any:
+        budget: Budget = context.budget
+        value = pay(budget, value)
         budget.numbers((*args, *named.values()))
-    for value in (*args, *named.values()):
-        if not isinstance(value, (str, int, type(None), tuple)):
-            refuse(f"gives a {type(value).__name__} to {name!r} of a text")
-    budget.characters(len(owner))
-    for value in (*args, *named.values()):
-        if name in _CROSSED:
-            budget.crossed(owner, value)
-        else:
-            budget.weigh(value)
-    return budget.made(method(*args, **named))
+        for part in (*args, *named.values()):
+            budget.weigh(part)
+        _few_places((named.get("attribute"),) if of_others else (*args, *named.values()))
+        if needs is _PassArg.context:
+            return budget.made(work(context, value, *args, **named))
+        if needs is _PassArg.eval_context:
+            return budget.made(work(context.eval_ctx, value, *args, **named))
+        if needs is _PassArg.environment:
+            return budget.made(work(context.environment, value, *args, **named))
+        return budget.made(work(value, *args, **named))
+
+    return paid
+
+
+def _few_places(values: Iterable[Any]) -> None:
+    """Refuse an attribute of many parts, all of which are looked up in each item."""
+    for value in values:
+        if isinstance(value, str) and value.count(".") + value.count(",") >= _MOST_PLACES:
+            refuse("looks too deeply into what a filter is given")
+
+
+def _by(method: Callable[[str], str]) -> Callable[..., str]:
+    """A filter that is a method of texts."""
+
+    @pass_context
+    def applied(context: Any, value: Any) -> str:
+        budget: Budget = context.budget
+        text: str = value if type(value) is str else budget.text(value)
+        budget.characters(len(text))
+        return method(text)
+
+    return applied
+
+
+def _shallow(budget: Budget, value: Any) -> Any:
+    if isinstance(value, (str, list, tuple, dict, range)):
+        budget.spend(1 + len(value))
+    return value
+
+
+def _called(budget: Budget, value: Any) -> Any:
+    value = _shallow(budget, value)
+    return budget.called(value) if isinstance(value, Iterable) else value
+
+
+def _deep(budget: Budget, value: Any) -> Any:
+    items = value if isinstance(value, Mapping) else budget.items(value)
+    for _ in range(4):  # each is compared a few times
+        budget.weigh(items)
+    return items
+
+
+def _text(budget: Budget, value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return value
+    text = budget.text(value)
+    budget.characters(3 * len(text))
+    return text
+
+
+def _compared(work: Callable[..., Any]) -> Callable[..., Any]:
+    @pass_context
+    def compared(context: Any, value: Any, other: Any) -> Any:
+        budget: Budget = context.budget
+        budget.spend(4)
+        return work(budget.compared(value), budget.searched(other))
+
+    return compared
+
+
+def _of_number(work: Callable[..., Any]) -> Callable[..., Any]:
+    def of_number(value: Any, *args: Any) -> bool:
+        return all(isinstance(number, (int, float)) for number in (value, *args)) and bool(work(value, *args))
+
+    return of_number
+
+
+def _of_text(work: Callable[..., Any]) -> Callable[..., Any]:
+    @pass_context
+    def of_text(context: Any, value: Any) -> bool:
+        return bool(work(_text(context.budget, value)))
+
+    return of_text
+
+
+@pass_context
+def _tick(context: Any, value: Any, steps: int = 1) -> Any:
+    context.budget.spend(steps)
+    return value
+
+
+@pass_context
+def _trim(context: Any, value: Any, chars: str | None = None) -> str:
+    budget: Budget = context.budget
+    text: str = value if type(value) is str else budget.text(value)
+    budget.characters(len(text))
+    budget.crossed(text, chars)
+    return text.strip(chars)
+
+
+@pass_context
+def _string(context: Any, value: Any) -> str:
+    return context.budget.text(value)  # type: ignore[no-any-return]
+
+
+@pass_context
+def _escape(context: Any, value: Any) -> str:
+    text = _text(context.budget, context.budget.text(value))
+    return context.budget.made(html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"))  # type: ignore[no-any-return]
+
+
+@pass_context
+def _center(context: Any, value: Any, width: int = 80) -> str:
+    context.budget.numbers((width,))
+    context.budget.characters(width)
+    return _text(context.budget, context.budget.text(value)).center(width)  # type: ignore[no-any-return]
+
+
+@pass_context
+def _format(context: Any, value: Any, *args: Any, **named: Any) -> Any:
+    return context.budget.percent(context.budget.text(value), named or args)
+
+
+@pass_context
+def _indent(context: Any, value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    budget: Budget = context.budget
+    budget.numbers((width,))
+    text = budget.text(value)
+    space = width if isinstance(width, str) else " " * width
+    budget.characters(2 * len(text) + (text.count("\n") + 1) * len(space))
+    rest = text + "\n"  # as Jinja does, so that a last empty line is one
+    if blank:
+        rest = ("\n" + space).join(rest.splitlines())
+    else:
+        begin, *lines = rest.splitlines()
+        rest = "\n".join([begin, *(space + line if line else line for line in lines)])
+    return space + rest if first else rest
+
+
+@pass_context
+def _join(context: Any, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
+    budget: Budget = context.budget
+    items = budget.items(value)
+    if attribute is not None:
+        items = budget.items(context.environment.filters["map"](context, items, attribute=attribute))
+    texts, between = [budget.text(item) for item in items], budget.text(d)
+    budget.characters(sum(map(len, texts)) + len(between) * len(texts))
+    return between.join(texts)
+
+
+@pass_context
+def _replace(context: Any, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    budget: Budget = context.budget
+    return budget.replaced(budget.text(value), budget.text(old), budget.text(new), count)
+
+
+@pass_context
+def _sum(context: Any, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+    budget: Budget = context.budget
+    items = budget.items(value)
+    if attribute is not None:
+        items = budget.items(context.environment.filters["map"](context, items, attribute=attribute))
+    total = start
+    for item in items:
+        total = budget.add(total, item)
+    return total
+
+
+@pass_context
+def _wordwrap(context: Any, value: Any, width: int = 79, *args: Any, **named: Any) -> Any:
+    if not 8 <= width <= 10_000 or any(
+        isinstance(argument, str) and len(argument) > 8 for argument in (*args, *named.values())
+    ):
+        refuse("wraps a text too narrowly")
+    text = _text(context.budget, context.budget.text(value))
+    context.budget.characters(16 * len(text))
+    return context.budget.made(FILTERS["wordwrap"](context.environment, text, width, *args, **named))
+
+
+@pass_context
+def _tojson(
+    context: Any, value: Any, ensure_ascii: bool = False, indent: int | None = None,
+    separators: tuple[str, str] | None = None, sort_keys: bool = False,
+) -> str:  # fmt: skip
+    """Plain JSON: Jinja's own filter escapes HTML characters, which models were not trained on."""
+    if indent is not None and not (isinstance(indent, int) and indent <= _DEEPEST_INDENT):
+        refuse(f"indents JSON by more than {_DEEPEST_INDENT}")
+    if separators is not None and any(len(separator) > _DEEPEST_INDENT for separator in separators):
+        refuse("puts a long text between parts of JSON")
+    budget: Budget = context.budget
+    budget.written(value, indent or 0)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    budget.characters(len(text))
+    return text
+
+
+def strftime_layout(layout: Any) -> str:
+    """A layout of a date, as short and plain as those of templates are."""
+    if not isinstance(layout, str) or len(layout) > 256 or _LAYOUT.fullmatch(layout) is None:
+        refuse("asks for a date in too long a layout")
+    return layout

@@ -205,7 +205,7 @@ def _of_frontend(args: EntrypointArgs) -> dict[str, Any]:
         given["namespace"] = values["namespace"] or _namespace(values["endpoint_id"])
         given["namespace_prefix"] = values["namespace_prefix"]
     else:  # the engine's own runtime has no other
-        given["hold_seconds"] = _HOLD_SECONDS
+        given["worker_wait_timeout_secs"] = _HOLD_SECONDS
     given |= {name: _text(values[name]) for name in ("tls_cert_path", "tls_key_path", "tls_client_ca_cert_path")}
     if router is not None:
         given |= _of_router(router)
@@ -225,7 +225,7 @@ def _of_router(config: RouterConfig) -> dict[str, Any]:
         options["router_session_affinity_mode"] = config.session_affinity_mode
     if kv is not None:
         options |= {
-            "overlap_score_weight": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
+            "router_prefill_load_scale": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
             "router_ttl_secs": kv.router_ttl_secs,
         }  # fmt: skip
     return options

@@ -148,7 +148,7 @@ class HttpService:
     async def _run(self, until: DistributedRuntime | Token | None) -> None:
         serve = http_frontend(type(self).__name__)
         options = {"http_port": self._port, "http_host": self._host or _host(), "namespace": "", **self._more()}
-        options |= {"drain_seconds": 0.0, "grace_seconds": GRACE_SECONDS}
+        options |= {"shutdown_delay_secs": 0.0, "graceful_shutdown_timeout_secs": GRACE_SECONDS}
         async with await DistributedRuntime.in_memory() as runtime:
             models = _Models(runtime, self)
             await models.follow()  # so that the first request finds them

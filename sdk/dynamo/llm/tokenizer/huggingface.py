@@ -11,6 +11,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ import msgspec
 from dynamo.llm.tokenizer.checks import MOST_BYTES, check_keys
 from dynamo.llm.tokenizer.encoders import Encode, encode_batch, fast_encoder, load_fast, probe_texts
 from dynamo.llm.tokenizer.panics import as_refusals, describe, is_panic
-from dynamo.llm.tokenizer.segment_cache import Cutter, Layout, SegmentCache, cutter_for, whole
+from dynamo.llm.tokenizer.segment_cache import Cutter, Layout, Part, SegmentCache, cutter_for, whole
 from dynamo.llm.tokenizer.token_table import PieceTable, build_table
 from dynamo.llm.tokenizer.tokenizer import Mode, TextStream
 from dynamo.llm.tokenizer.word_cache import word_encoder
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Native
     from tokenizers.decoders import DecodeStream
 
-Part = str | int | tuple[int, ...]
-Cut = Callable[[str], list[str | int]]
+Cut = Callable[[str], list[Part]]
 
 INLINE_CHARACTERS: Final = 4096
 """About 2 ms of work for `tokenizers`; longer texts go to a thread."""
@@ -38,6 +38,8 @@ INLINE_FAST: Final = 65_536
 """The same for fastokens."""
 INLINE_CUT: Final = 1 << 20
 """Even looking for special tokens in a longer text takes milliseconds."""
+_LONG: Final = 1024
+"""Ids that are not copied where that can be spared."""
 MOST_WAITING: Final = 64
 """Tokens without a whole character among them; a character has four bytes at most."""
 
@@ -74,16 +76,21 @@ class HfTokenizer:
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         if add_special and self._affixes is None:
             return encode_batch(self._native, [text], add_special=True)[0]
-        parts, missing = self._plan(text)
-        return self._join(parts, self._learn(missing) if missing else {}, add_special)
+        parts = self._cut(text)
+        if unknown := self.cache.fill(parts):
+            self._learn(parts, unknown)
+        return self._join(parts, add_special)
 
     async def encode_async(self, text: str, add_special: bool = True) -> list[int]:
         if len(text) > INLINE_CUT or (add_special and self._affixes is None):
             return await asyncio.to_thread(self.encode, text, add_special)
-        parts, missing = self._plan(text)
-        if sum(map(len, missing)) <= self._inline:
-            return self._join(parts, self._learn(missing) if missing else {}, add_special)
-        return self._join(parts, await asyncio.to_thread(self._learn, missing), add_special)
+        parts = self._cut(text)
+        if unknown := self.cache.fill(parts):
+            if sum(len(parts[place]) for place in unknown) <= self._inline:
+                self._learn(parts, unknown)
+            else:
+                await asyncio.to_thread(self._learn, parts, unknown)
+        return self._join(parts, add_special)
 
     def count(self, text: str) -> int:
         return sum(map(len, self._encode_all([text])))
@@ -109,43 +116,26 @@ class HfTokenizer:
     def token_id(self, content: str) -> int | None:
         return self._native.token_to_id(content)
 
-    def _plan(self, text: str) -> tuple[list[Part], list[str]]:
-        """Return the parts of a prompt (ids where known) and the segments to encode."""
-        parts: list[Part] = []
-        missing: dict[str, None] = {}
-        for part in self._cut(text):
-            if isinstance(part, int):
-                parts.append(part)
-                continue
-            ids = self.cache.get(part)
-            if ids is None:
-                missing[part] = None
-                parts.append(part)
-            else:
-                parts.append(ids)
-        return parts, list(missing)
-
-    def _learn(self, missing: list[str]) -> dict[str, list[int]]:
-        learned = dict(zip(missing, self._encode_all(missing), strict=True))
+    def _learn(self, parts: list[Part], unknown: list[int]) -> None:
+        """Encode the segments at these places, each once, and put their ids there."""
+        segments = list(dict.fromkeys(str(parts[place]) for place in unknown))
+        learned = dict(zip(segments, self._encode_all(segments), strict=True))
         for segment, ids in learned.items():
             self.cache.put(segment, ids)
-        return learned
+        for place in unknown:
+            parts[place] = learned[str(parts[place])]
 
-    def _join(self, parts: list[Part], learned: dict[str, list[int]], add_special: bool) -> list[int]:
-        prefix, suffix = self._affixes if add_special and self._affixes else ([], [])
-        ids = list(prefix)
-        for part in parts:
-            if isinstance(part, int):
-                ids.append(part)
-            elif isinstance(part, str) and len(learned[part]) > len(ids) and parts.count(part) == 1:
-                # What comes before a long text goes in front of it: copying the long one would cost ten times that.
-                known = learned[part]
-                known[:0] = ids
-                ids = known
-            else:
-                ids += learned[part] if isinstance(part, str) else part
-        ids += suffix
-        return ids
+    def _join(self, parts: list[Part], add_special: bool) -> list[int]:
+        """Return all ids in a row; `parts` has no text any more."""
+        prefix, suffix = self._affixes if add_special and self._affixes else ((), ())
+        longest = max(parts, key=len, default=())
+        if isinstance(longest, list) and len(longest) > _LONG and parts.count(longest) == 1:
+            # What comes before a long text goes in front of it: copying the long one would cost ten times that.
+            place = parts.index(longest)
+            longest[:0] = [*prefix, *chain.from_iterable(parts[:place])]
+            longest += chain(chain.from_iterable(parts[place + 1 :]), suffix)
+            return longest
+        return [*prefix, *chain.from_iterable(parts), *suffix]
 
     def _encode_native(self, texts: list[str]) -> list[list[int]]:
         return encode_batch(self._native, texts, add_special=False)

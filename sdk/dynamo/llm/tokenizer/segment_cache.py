@@ -25,6 +25,8 @@ CACHE_BYTES: Final = 64 << 20
 LARGEST_VOCABULARY: Final = 1 << 22
 _FEW: Final = 256
 """Places that begin like a special token and are none, before a text is searched in the ordinary way."""
+_SHORT: Final = 2048
+"""Characters of a text that an expression searches faster than `Cutter` can ask for each place."""
 _ONCE: Final = 4096
 """Long segments that came once."""
 _ENTRY: Final = 200
@@ -95,11 +97,15 @@ class Layout(msgspec.Struct):
         return tokens
 
 
+Part = str | Sequence[int]
+"""A segment, or the ids of a segment or of a special token."""
+
+
 class Cutter:
     """Splits text into segments and special tokens."""
 
     def __init__(self, cut: dict[str, int], also: Iterable[str] = ()) -> None:
-        self._cut = cut
+        self._cut = {token: (number,) for token, number in cut.items()}
         self.tokens = frozenset(cut)
         """The special tokens at which texts are cut."""
         self._pattern = re.compile(_one_of({*cut, *also}))
@@ -107,18 +113,19 @@ class Cutter:
         firsts = {token[0] for token in (*cut, *also)}
         self._first = firsts.pop() if len(firsts) == 1 else ""
 
-    def __call__(self, text: str) -> list[str | int]:
-        """Return segments (text) and special tokens (ids) in their order."""
-        parts: list[str | int] = []
-        begin = 0
-        for match in self._matches(text):
-            token_id = self._cut.get(match.group())
-            if token_id is None:
+    def __call__(self, text: str) -> list[Part]:
+        """Return segments (text) and special tokens (their ids) in their order."""
+        parts: list[Part] = []
+        begin, cut = 0, self._cut
+        for match in self._pattern.finditer(text) if len(text) <= _SHORT else self._matches(text):
+            ids = cut.get(match[0])
+            if ids is None:
                 continue
-            if begin < match.start():
-                parts.append(text[begin : match.start()])
-            parts.append(token_id)
-            begin = match.end()
+            start, end = match.span()
+            if begin < start:
+                parts.append(text[begin:start])
+            parts.append(ids)
+            begin = end
         if begin < len(text):
             parts.append(text[begin:])
         return parts
@@ -139,7 +146,7 @@ class Cutter:
             yield from self._pattern.finditer(text, position)
 
 
-def whole(text: str) -> list[str | int]:
+def whole(text: str) -> list[Part]:
     """The cutter of tokenizers whose special tokens can't be cut at."""
     return [text]
 
@@ -225,14 +232,25 @@ class SegmentCache:
 
     def get(self, segment: str) -> tuple[int, ...] | None:
         """Return the ids, None where unknown."""
+        parts: list[Part] = [segment]
+        return None if self.fill(parts) else tuple(parts[0])  # type: ignore[arg-type] # a segment that was known
+
+    def fill(self, parts: list[Part]) -> list[int]:
+        """Put the ids of each segment in its place; return the places of those that are unknown."""
+        unknown: list[int] = []
         with self._lock:
-            ids = self._ids.pop(segment, None)
-            if ids is None:
-                self.misses += 1
-                return None
-            self.hits += 1
-            self._ids[segment] = ids
-            return ids
+            known, hits = self._ids, 0
+            for index, part in enumerate(parts):
+                if type(part) is str:
+                    ids = known.pop(part, None)
+                    if ids is None:
+                        unknown.append(index)
+                    else:
+                        known[part] = parts[index] = ids
+                        hits += 1
+            self.hits += hits
+            self.misses += len(unknown)
+        return unknown
 
     def put(self, segment: str, ids: Sequence[int]) -> None:
         """Remember; a segment larger than a quarter of the cache isn't worth it."""

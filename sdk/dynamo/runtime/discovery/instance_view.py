@@ -46,6 +46,9 @@ class InstanceView:
     `prefix_watch` and `confirm`.
     """
 
+    version: int = 0
+    """Grows whenever `routable` may answer otherwise."""
+
     def __init__(
         self,
         store: Store,
@@ -70,11 +73,6 @@ class InstanceView:
     def instances(self) -> Mapping[InstanceKey, Instance]:
         """All that serve: neither draining nor confirmed gone."""
         return self._known.instances
-
-    @property
-    def version(self) -> int:
-        """Grows whenever `routable` may answer otherwise."""
-        return self._known.version
 
     @property
     def synced(self) -> bool:
@@ -184,6 +182,7 @@ class InstanceView:
         self._apply(self._known.change(changes, self._clock()))
 
     def _apply(self, effects: list[Effect]) -> None:
+        self.version = self._known.version
         for effect in effects:
             for listener in list(self._listeners):
                 self._tell(listener, effect)

@@ -11,6 +11,7 @@ flags come in the place of that field, and the group is handed whole to its cons
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -32,13 +33,18 @@ def setting(
     choices: Sequence[str] = (),
     hidden: bool = False,
     name: str = "",
+    aliases: Sequence[str] = (),
 ) -> Any:
     """Make a field of a settings class. `flags` adds spellings to the one derived from the field's name, or `name`.
 
-    Of several `env` the first that is set counts.
+    Of several `env` the first that is set counts. `aliases` are flags and variables of NVIDIA Dynamo's that mean the
+    same: they are accepted, and only docs/compatibility.md names them.
     """
+    variables = () if env is None else (env,) if isinstance(env, str) else tuple(env)
     meta = {
-        "help": help, "env": env, "flags": tuple(flags), "choices": tuple(choices), "hidden": hidden, "name": name,
+        "help": help, "choices": tuple(choices), "hidden": hidden, "name": name, "aliases": frozenset(aliases),
+        "flags": (*flags, *(alias for alias in aliases if alias.startswith("-"))),
+        "env": (*variables, *(alias for alias in aliases if not alias.startswith("-"))) or None,
     }  # fmt: skip
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=meta)
@@ -132,15 +138,37 @@ def _plain_type(annotation: Any) -> tuple[Any, bool]:
     return (options[0] if options else annotation), False
 
 
-def _option(setting: Setting) -> click.Option:
+class SettingOption(click.Option):
+    """An option of a settings class; `--help` leaves its aliases out."""
+
+    def __init__(self, *arguments: Any, aliases: frozenset[str] = frozenset(), **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.aliases = aliases
+
+    def documented(self) -> SettingOption:
+        """Return the option without its aliases."""
+        option = copy.copy(self)
+        option.opts = [name for name in self.opts if name not in self.aliases]
+        option.secondary_opts = [name for name in self.secondary_opts if name not in self.aliases]
+        option.envvar = [name for name in self.envvar or () if name not in self.aliases] or None
+        option.aliases = frozenset()
+        return option
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return what `--help` has of it."""
+        return self.documented().get_help_record(ctx) if self.aliases else super().get_help_record(ctx)
+
+
+def _option(setting: Setting) -> SettingOption:
     field, meta = setting.field, setting.field.metadata
     kind, many = _plain_type(setting.type)
     name = flag(setting.name)
     if kind is bool:
         name = f"{name}/--no-{name.removeprefix('--')}"
     default = field.default_factory() if callable(field.default_factory) else field.default
-    return click.Option(
+    return SettingOption(
         [setting.name, name, *meta["flags"]],
+        aliases=meta["aliases"],
         type=click.Choice(meta["choices"]) if meta["choices"] else kind,
         default=default,
         envvar=meta["env"],

@@ -7,18 +7,48 @@ context's stop, the deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Protocol
-
-import msgspec
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dynamo.runtime.context import Context
-from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, InvalidArgument
+from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.request_plane.chunks import split
-from dynamo.runtime.request_plane.inbox import Inbox, OnEnd, OnItem, OpenStream
-from dynamo.runtime.request_plane.wire import VERSION, Request, encoder
 from dynamo.runtime.transport.bus import Bus, OnMessage, Subscription, leave
+
+if TYPE_CHECKING:
+    from dynamo.runtime.request_plane.inbox import Inbox
+
+
+ACCEPTANCE: Final = 1.0
+"""Seconds after which a request that nobody accepted is asked about."""
+
+OnItem = Callable[[Any, bool], None]
+OnEnd = Callable[[DynamoException | None], None]
+
+
+class OpenStream:
+    """One stream that a client has open on a worker."""
+
+    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "sent", "since", "stream")
+
+    def __init__(
+        self, stream: int, on_item: OnItem, on_end: OnEnd, since: float = 0.0, limit: float = ACCEPTANCE
+    ) -> None:
+        self.stream = stream
+        self.on_item = on_item
+        self.on_end = on_end
+        self.since = since
+        self.limit = limit
+        """Seconds that its acceptance may take."""
+        self.sent = False
+        """All of its request is published, and nobody has said that nobody listens there: a worker may have it."""
+        self.accepted = False
+        self.request: list[bytes] | None = None
+        """The encoded request, kept until it is accepted."""
+
+    def finish(self, error: DynamoException | None) -> None:
+        """It is over; called once."""
+        self.on_end(error)
 
 
 class CallOwner(Protocol):
@@ -117,14 +147,3 @@ class Listening:
         """Listen no longer."""
         while self.subscriptions:
             await leave(self.subscriptions.pop())
-
-
-def encode_request(client: int, stream: int, payload: Any, context: Context, now: float, limit: int) -> list[bytes]:
-    """A request as messages of at most `limit` bytes."""
-    left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
-    try:
-        raw = msgspec.Raw(encoder.encode(payload))
-        data = encoder.encode(Request(VERSION, client, stream, context.id(), left, context.metadata, raw))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidArgument(f"the request can't be sent: {error}") from error
-    return [data] if len(data) <= limit else split(client, stream, data, limit)

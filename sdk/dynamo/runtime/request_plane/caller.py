@@ -26,11 +26,11 @@ from dynamo.runtime.errors import (
     InvalidArgument,
     from_code,
 )
-from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject
+from dynamo.runtime.names import InstanceKey, control_subject, frame_subject, reply_subject, request_subject
 from dynamo.runtime.process.tasks import TaskOwner
-from dynamo.runtime.request_plane.call import Call, Listening
+from dynamo.runtime.request_plane.call import Call, Listening, OnEnd, OnItem
 from dynamo.runtime.request_plane.control_client import ControlClient
-from dynamo.runtime.request_plane.inbox import Inbox, OnEnd, OnItem
+from dynamo.runtime.request_plane.inbox import Inbox
 from dynamo.runtime.request_plane.request_sender import RESEND, Sending
 from dynamo.runtime.request_plane.wire import (
     CANCEL,
@@ -187,11 +187,10 @@ class Caller:
         self._calls.pop(call.stream, None)
 
     def _inbox(self, here: Listening, instance: InstanceKey, now: float) -> Inbox:
-        inbox = here.inboxes.get(instance.id)
-        if inbox is None:
-            inbox = here.inboxes[instance.id] = Inbox(instance, now)
+        inbox = here.inboxes.get(instance.id) or here.inboxes.setdefault(instance.id, Inbox(instance, now))
         inbox.key = instance
-        inbox.keys.add(instance)
+        if instance not in inbox.subjects:
+            inbox.subjects[instance] = request_subject(instance), reply_subject(here.namespace, self._client, "")
         return inbox
 
     # -- what arrives
@@ -335,7 +334,7 @@ class Caller:
                 self._sending.send(stream, now)
             elif stream.waits_since is not None and now - stream.waits_since >= HOLD:
                 inbox.end(stream, CapacityExceeded("the worker has too much to read from here"), now)
-        if inbox.pace.waiting and inbox.pace.asks(now):
+        if inbox.pending and inbox.pace.waiting and inbox.pace.asks(now):
             self._sending.ask(inbox, now)
         before = inbox.verdict
         if inbox.tick(now):
@@ -377,7 +376,7 @@ class Caller:
             return
         _log.info("instance %s %014x is %s", inbox.key.path, inbox.key.id, inbox.verdict.value)
         for listener in tuple(self._verdicts):
-            for key in tuple(inbox.keys):
+            for key in tuple(inbox.subjects):
                 listener(key, inbox.verdict)
 
     def _on_state(self, connected: bool) -> None:

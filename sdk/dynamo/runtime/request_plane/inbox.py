@@ -10,7 +10,6 @@ exactly the items that were sent, in order, or ends in one error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
 from dynamo.runtime.errors import (
@@ -24,15 +23,13 @@ from dynamo.runtime.errors import (
     from_code,
 )
 from dynamo.runtime.names import InstanceKey
-from dynamo.runtime.request_plane.outbox import HEARTBEAT
-from dynamo.runtime.request_plane.send_window import Pace
-from dynamo.runtime.request_plane.wire import FAILED, MORE, VERSION, Item, Pong, StepFrame
+from dynamo.runtime.request_plane.call import OpenStream
+from dynamo.runtime.request_plane.request_sender import Pace
+from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, MORE, VERSION, Item, Pong, StepFrame
 from dynamo.runtime.transport.bus import Verdict
 
 _log = logging.getLogger(__name__)
 
-ACCEPTANCE: Final = 1.0
-"""Seconds after which a request that nobody accepted is asked about."""
 MISSED: Final = 2 * HEARTBEAT
 """Silence after which a worker with open streams is pinged."""
 PING_TIMEOUT: Final = 1.0
@@ -48,34 +45,6 @@ FORGET_AFTER: Final = 60.0
 GHOST_QUIET: Final = 0.1
 """Seconds between two cancels of a stream that a worker won't let go."""
 _MAX_GHOSTS: Final = 4096
-
-OnItem = Callable[[Any, bool], None]
-OnEnd = Callable[[DynamoException | None], None]
-
-
-class OpenStream:
-    """One stream that a client has open on a worker."""
-
-    __slots__ = ("accepted", "limit", "on_end", "on_item", "request", "sent", "since", "stream")
-
-    def __init__(
-        self, stream: int, on_item: OnItem, on_end: OnEnd, since: float = 0.0, limit: float = ACCEPTANCE
-    ) -> None:
-        self.stream = stream
-        self.on_item = on_item
-        self.on_end = on_end
-        self.since = since
-        self.limit = limit
-        """Seconds that its acceptance may take."""
-        self.sent = False
-        """All of its request is published, and nobody has said that nobody listens there: a worker may have it."""
-        self.accepted = False
-        self.request: list[bytes] | None = None
-        """The encoded request, kept until it is accepted."""
-
-    def finish(self, error: DynamoException | None) -> None:
-        """It is over; called once."""
-        self.on_end(error)
 
 
 class _Claim:
@@ -95,7 +64,8 @@ class Inbox:
     def __init__(self, key: InstanceKey, now: float) -> None:
         self.key = key
         """How the worker is reached: the last endpoint of its that was called."""
-        self.keys = {key}
+        self.subjects: dict[InstanceKey, tuple[str, str]] = {}
+        """Of each endpoint that was called: where requests go, and, but for the stream's number, their answers."""
         self.streams: dict[int, OpenStream] = {}
         """Accepted ones."""
         self.pending: dict[int, OpenStream] = {}

@@ -1,26 +1,137 @@
-"""One client as a worker sees it, and one of its requests.
+"""The clients of a worker: who they are, what they have open here, and what is on its way to them.
 
-`Peer` holds what `RequestServer` keeps per client: the outbox, the open streams,
-which requests were seen before, pieces of large ones. `Incoming` is what a handler
-gets. `Incoming.send` is the hot path: one append per item.
+`RequestServer` keeps a `Peer` for each: its open streams, which of its requests were seen before, pieces of large ones,
+and the `Outbox`, which makes numbered frames of what one engine step produced. `Incoming` is one stream, as a handler
+gets it; `Incoming.send` is the hot path: one append per item. No I/O; the clock is an argument.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import Cancelled, DeadlineExceeded, DynamoException, EngineError
 from dynamo.runtime.names import InstanceKey, frame_subject
 from dynamo.runtime.request_plane.chunks import Assembler, Shelf
-from dynamo.runtime.request_plane.outbox import Outbox
-from dynamo.runtime.request_plane.wire import DONE, FAILED
+from dynamo.runtime.request_plane.wire import DONE, FAILED, HEARTBEAT, VERSION, Item, StepFrame, encoder
 
 REMEMBERED: Final = 4096
 """Requests of one client that are recognised when they come a second time."""
+IDLE: Final = 600.0
+"""Seconds for which a client without streams is remembered."""
+MOST_IDLE: Final = 1000
+TICK: Final = HEARTBEAT / 2
+"""How often `heartbeat` must be asked so that `HEARTBEAT` is kept."""
+UNENCODABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
+"""What msgspec raises for data that has no place in a message."""
+
+_ACCEPTED_BYTES: Final = 9
+_FRAME_BYTES: Final = 64
+
+
+class Outbox:
+    """The frames of one worker for one client in one namespace.
+
+    The server appends to `items` and `accepted` while a step runs and takes the frames at its end. Every frame uses one
+    number, also one that then can't be sent, so that each loss is a gap in the client's sight; while streams are open
+    a heartbeat repeats the last number.
+    """
+
+    __slots__ = ("_worker", "accepted", "failed", "items", "last_sent", "seq", "streams")
+
+    def __init__(self, worker: int, now: float) -> None:
+        self._worker = worker
+        self.seq = 0
+        """The number of the last frame."""
+        self.streams: set[int] = set()
+        """Streams that are open."""
+        self.accepted: list[int] = []
+        self.items: list[Any] = []
+        """What this step has so far: `(stream, data)` or `(stream, data, end)`; the list object never changes."""
+        self.failed: list[int] = []
+        """Streams that `take` had to fail since an item of theirs can't be sent; the owner empties it."""
+        self.last_sent = now
+
+    def accept(self, stream: int) -> None:
+        """Begin a stream; its acceptance goes out before or with its first item."""
+        self.streams.add(stream)
+        self.accepted.append(stream)
+
+    def discard(self, stream: int) -> None:
+        """Forget a cancelled stream, with what it still has here."""
+        self.streams.discard(stream)
+        self.items[:] = [item for item in self.items if item[0] != stream]
+
+    def take(self, now: float, limit: int) -> list[bytes]:
+        """The frames of this step, each of at most `limit` bytes."""
+        if not self.items and not self.accepted:
+            return []
+        self.last_sent = now
+        try:
+            frame = encoder.encode(StepFrame(VERSION, self._worker, self.seq + 1, self.accepted, self.items))
+        except UNENCODABLE:
+            frames = list(self._cut(limit))
+        else:
+            if len(frame) <= limit:
+                self.seq += 1
+                frames = [frame]
+            else:
+                frames = list(self._cut(limit))
+        self.accepted.clear()
+        self.items.clear()
+        return frames
+
+    def heartbeat(self, now: float) -> bytes | None:
+        """An empty frame where one is due."""
+        if not self.streams or now - self.last_sent < TICK * 0.9:
+            return None
+        self.last_sent = now
+        return encoder.encode(StepFrame(VERSION, self._worker, self.seq, [], [], True))
+
+    def _cut(self, limit: int) -> Iterator[bytes]:
+        """Frames of at most `limit` bytes; what can't be encoded becomes the end of its stream."""
+        room = limit - _FRAME_BYTES
+        per_frame = max(1, room // _ACCEPTED_BYTES)
+        accepted = self.accepted
+        while len(accepted) > per_frame // 2:
+            yield self._frame(accepted[:per_frame], [])
+            accepted = accepted[per_frame:]
+        used = len(accepted) * _ACCEPTED_BYTES
+        part: list[msgspec.Raw] = []
+        for item in self._encoded(room):
+            if used + len(item) > room and (part or accepted):
+                yield self._frame(accepted, part)
+                accepted, part, used = [], [], 0
+            part.append(msgspec.Raw(item))
+            used += len(item)
+        if part or accepted:
+            yield self._frame(accepted, part)
+
+    def _frame(self, accepted: list[int], items: list[Any]) -> bytes:
+        self.seq += 1
+        return encoder.encode(StepFrame(VERSION, self._worker, self.seq, accepted, items))
+
+    def _encoded(self, room: int) -> Iterator[bytes]:
+        """Each item by itself, encoded; nothing after the one that had to be replaced by a failure."""
+        failed: set[int] = set()
+        for item in self.items:
+            if item[0] in failed:
+                continue
+            try:
+                data = encoder.encode(item)
+                problem = f"an item of {len(data)} bytes is over the bus's limit" if len(data) > room else ""
+            except UNENCODABLE as error:
+                problem = f"an item can't be sent: {type(error).__name__}: {error}"
+            if problem:
+                failed.add(item[0])
+                self.failed.append(item[0])
+                data = encoder.encode(Item(item[0], [EngineError.code, problem[:200]], FAILED))
+            yield data
 
 
 class Peer:
@@ -163,3 +274,46 @@ def describe(error: BaseException) -> tuple[str, str]:
     if isinstance(error, asyncio.CancelledError):
         return Cancelled.code, "the worker's handler was cancelled"
     return EngineError.code, f"{type(error).__name__}: {error}"
+
+
+class Peers:
+    """The clients that a worker knows, in bounds: whoever may publish in its namespace can make some up."""
+
+    def __init__(self) -> None:
+        self._shelf = Shelf()
+        self._peers: dict[tuple[str, int], Peer] = {}
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def values(self) -> Iterable[Peer]:
+        """Those that are known."""
+        return self._peers.values()
+
+    def get(self, key: tuple[str, int]) -> Peer | None:
+        return self._peers.get(key)
+
+    def of(self, namespace: str, client: int, worker: int, now: float) -> Peer:
+        """The client, known from now on. Where too many are, who came first of those without a stream is forgotten.
+
+        `worker` is the id that clients are told; it changes where another process has the same.
+        """
+        key = (namespace, client)
+        peer = self._peers.get(key)
+        if peer is None:
+            if len(self._peers) >= MOST_IDLE:
+                self._forget_first()
+            peer = self._peers[key] = Peer(namespace, client, worker, now, self._shelf)
+        return peer
+
+    def _forget_first(self) -> None:
+        first = next((key for key, peer in self._peers.items() if not peer.streams), None)
+        if first is not None:
+            self._peers.pop(first).chunks.clear()
+
+    def prune(self, now: float) -> None:
+        """Forget what is over: unfinished requests that don't go on, and clients that have been quiet for long."""
+        for key, peer in tuple(self._peers.items()):
+            peer.chunks.expire(now)
+            if not peer.streams and not peer.chunks.size and now - peer.outbox.last_sent > IDLE:
+                del self._peers[key]

@@ -1,6 +1,7 @@
 """How requests leave a client: encoded, in messages that the bus takes, and no faster than their worker reads.
 
-`Caller` hands each request over; what doesn't fit into the worker's window waits for its turn (`send_window.py`).
+`Caller` hands each request over; what doesn't fit into the worker's window waits for its turn: `Pace` decides that,
+`Sending` encodes and publishes.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ import asyncio
 import functools
 import logging
 import math
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
 
 from dynamo.runtime.errors import CannotConnect, DynamoException, InvalidArgument
-from dynamo.runtime.names import reply_subject, request_subject
-from dynamo.runtime.request_plane.call import Call, encode_request
+from dynamo.runtime.request_plane.call import ACCEPTANCE, Call
+from dynamo.runtime.request_plane.chunks import split
 from dynamo.runtime.request_plane.control_client import ControlClient
-from dynamo.runtime.request_plane.inbox import ACCEPTANCE, Inbox
-from dynamo.runtime.request_plane.send_window import WINDOW
-from dynamo.runtime.request_plane.wire import ControlReply
+from dynamo.runtime.request_plane.wire import VERSION, ControlReply, Request, encoder
 from dynamo.runtime.transport.bus import Bus
+
+if TYPE_CHECKING:
+    from dynamo.runtime.request_plane.inbox import Inbox
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +34,97 @@ BYTES_PER_TURN: Final = 1024 * 1024
 BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """Large requests get that much longer to be accepted."""
 
-OnPong = Callable[[Inbox, float, ControlReply | DynamoException], None]
+WINDOW: Final = 8 * 1024 * 1024
+"""Bytes under way to one worker. Eight such clients fill what NATS keeps for one that doesn't read (64 MiB)."""
+SMALL: Final = 64 * 1024
+"""Requests up to that size may go beyond the window, as far as `EXTRA`."""
+EXTRA: Final = 1024 * 1024
+ASK_AGAIN: Final = 1.0
+"""Seconds after which a ping without an answer is sent again."""
+
+T = TypeVar("T")
+OnPong = Callable[["Inbox", float, ControlReply | DynamoException], None]
+
+
+class Pace(Generic[T]):
+    """What is under way to one worker, and who waits. Pure.
+
+    The server of the bus keeps what a worker hasn't read yet, and cuts off one for whom it would have to keep too much:
+    all its streams end, whoever's they are. So what is published counts as under way until the worker has answered a
+    ping that was sent behind it, which works with workers of every version. Who waits, waits by turns: one flow (a
+    request with all its choices) after the other, and small requests don't wait behind large ones.
+    """
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._out = 0
+        self._behind: int | None = None
+        """Bytes that were under way when a ping was sent; None: none is."""
+        self._asked = 0.0
+        self._flows: OrderedDict[str, deque[T]] = OrderedDict()
+        self._begun: T | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody does."""
+        return bool(self._flows) or self._begun is not None
+
+    def waits(self, flow: str) -> bool:
+        """Somebody of that flow does."""
+        return flow in self._flows
+
+    def fits(self, size: int) -> bool:
+        """Whether a request of `size` bytes may be sent at once, before those who wait."""
+        if size <= SMALL:
+            return self._out + size <= self._window + EXTRA
+        return not self.waiting and self._out + size <= self._window
+
+    def sent(self, size: int) -> None:
+        """So much was published."""
+        self._out += size
+
+    def wait(self, flow: str, item: T) -> None:
+        self._flows.setdefault(flow, deque()).append(item)
+
+    def next(self) -> T | None:
+        """Who may send a message now; call `more` where it has another one. None: nobody, or there is no room."""
+        if self._out >= self._window:
+            return None
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            return begun
+        if not self._flows:
+            return None
+        flow, items = self._flows.popitem(last=False)
+        item = items.popleft()
+        if items:
+            self._flows[flow] = items  # at the end: the others come first
+        return item
+
+    def more(self, item: T) -> None:
+        """It goes on with its next message: workers keep few requests that are half there."""
+        self._begun = item
+
+    def asks(self, now: float) -> bool:
+        """Whether to send a ping now, and call `asked`."""
+        if self._behind is not None:
+            return now - self._asked >= ASK_AGAIN
+        return self._out >= self._window // 2
+
+    def asked(self, now: float) -> None:
+        if self._behind is None:
+            self._behind = self._out
+        self._asked = now
+
+    def answered(self) -> None:
+        """The worker has read what was published before the ping."""
+        if self._behind is not None:
+            self._out -= self._behind
+            self._behind = None
+
+    def reset(self) -> None:
+        """Nothing is under way: the bus was away, or the worker is gone."""
+        self._out, self._behind = 0, None
 
 
 class Sending:
@@ -47,7 +142,7 @@ class Sending:
         """Send, or leave it to `pump` where the worker has enough to read, to the caller where the bus is away."""
         pace, request = call.inbox.pace, call.request
         call.resend_at, call.sent, call.at = 0.0, False, 0
-        if request is not None and pace.fits(size := sum(map(len, request))):
+        if request is not None and pace.fits(size := len(request[0]) if len(request) == 1 else sum(map(len, request))):
             call.limit = ACCEPTANCE + (size + WINDOW * pace.waiting) / BYTES_PER_SECOND
             while call.request is not None and call.at < len(request) and not call.resend_at:
                 self._send_part(call, now)
@@ -62,9 +157,9 @@ class Sending:
         """Publish the next message of a request."""
         assert call.request is not None
         part = call.request[call.at]
-        reply = reply_subject(call.instance.path.namespace, self._client, call.stream)
+        subject, replies = call.inbox.subjects[call.instance]
         try:
-            self._bus.publish(request_subject(call.instance), part, reply)
+            self._bus.publish(subject, part, f"{replies}{call.stream}")
         except CannotConnect:
             call.resend_at, call.since = now + RESEND, now
             return
@@ -96,8 +191,16 @@ class Sending:
             asyncio.get_running_loop().call_soon(self.pump, inbox)
 
     def encoded(self, call: Call, payload: Any, now: float) -> list[bytes]:
-        """A request as messages; raises `InvalidArgument` where it can't be one."""
-        return encode_request(self._client, call.stream, payload, call.context, now, self._bus.max_payload)
+        """A request as messages that the bus takes; raises `InvalidArgument` where it can't be one."""
+        context, limit = call.context, self._bus.max_payload
+        left = 0 if context.deadline is None else max(1, round((context.deadline - now) * 1000))
+        try:
+            raw = msgspec.Raw(encoder.encode(payload))
+            request = Request(VERSION, self._client, call.stream, context.id(), left, context.metadata, raw)
+            data = encoder.encode(request)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidArgument(f"the request can't be sent: {error}") from error
+        return [data] if len(data) <= limit else split(self._client, call.stream, data, limit)
 
     def _ready(self, call: Call, now: float) -> bool:
         """Encode a request whose turn has come; False where that fails, and so the call."""

@@ -2,7 +2,7 @@
 
 One `RequestServer` per process serves all its endpoints. Handlers push: `send` only
 appends, and all that one turn of the loop (one engine step) produced leaves as one
-message per client. The protocol's decisions are in `outbox` and `chunks`; this is
+message per client. The protocol's decisions are in `peer` and `chunks`; this is
 the shell around them: subscriptions, timers, the streams' life.
 """
 
@@ -13,7 +13,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,23 +30,15 @@ from dynamo.runtime.errors import (
 from dynamo.runtime.names import EndpointPath, InstanceKey, control_subject, gone_subject, request_subject
 from dynamo.runtime.request_plane.control_server import ControlHandler, ControlServer
 from dynamo.runtime.request_plane.generator_handler import from_generator
-from dynamo.runtime.request_plane.known_peers import Peers
-from dynamo.runtime.request_plane.outbox import HEARTBEAT, TICK
-from dynamo.runtime.request_plane.peer import Incoming, Peer
-from dynamo.runtime.request_plane.typed_handler import Handler, ServedEndpoint, Typed
+from dynamo.runtime.request_plane.peer import TICK, Incoming, Peer, Peers
 from dynamo.runtime.request_plane.wire import (
-    CANCEL,
-    PING,
+    HEARTBEAT,
     UNREADABLE,
     VERSION,
     Chunk,
-    Control,
-    ControlReply,
-    Pong,
     Rejection,
     Request,
     decode_call,
-    decode_control,
     encoder,
     version_of,
 )
@@ -67,6 +59,46 @@ GRACE: Final = 5.0
 """Seconds after a reconnect in which nobody's silence means that he is gone."""
 GONE_AFTER: Final = 3
 """How often in a row nobody must listen to a client before its streams end."""
+LARGE: Final = 64 * 1024
+"""Bytes of a request that take a moment to decode."""
+
+Handler = Callable[[Incoming], None]
+
+
+class Typed:
+    """A handler of requests of one type, which come to it decoded as that; what doesn't fit is refused."""
+
+    def __init__(self, kind: type[Any], handle: Handler, check: Callable[[msgspec.Raw], None] | None = None) -> None:
+        """`check` looks at a large one before it is decoded, and raises `InvalidArgument` where that isn't worth it."""
+        decode = msgspec.msgpack.Decoder(kind).decode
+
+        def checked(data: msgspec.Raw) -> Any:
+            if check is not None and len(data) > LARGE:
+                check(data)
+            return decode(data)
+
+        self.decode = decode if check is None else checked
+        self.handle = handle
+
+    def __call__(self, incoming: Incoming) -> None:
+        """Take a request that is decoded."""
+        self.handle(incoming)
+
+
+class ServedEndpoint:
+    """An endpoint that this process serves: its handler, and the subjects that it listens to."""
+
+    def __init__(self, key: InstanceKey, handler: Handler) -> None:
+        self.key = key
+        self.draining = False
+        self.answer_with(handler)
+        self.requests: Subscription | None = None
+        self.others: list[Subscription] = []
+
+    def answer_with(self, handler: Handler) -> None:
+        """Hand requests to `handler` from now on."""
+        self.handler = handler.handle if isinstance(handler, Typed) else handler
+        self.decode: Callable[[Any], Any] = handler.decode if isinstance(handler, Typed) else msgspec.msgpack.decode
 
 
 class RequestServer:
@@ -85,8 +117,8 @@ class RequestServer:
         self._clock = clock
         self._max_streams = max_streams
         self._served: dict[EndpointPath, ServedEndpoint] = {}
-        self._control_server = ControlServer(bus)
         self._peers = Peers()
+        self._control_server = ControlServer(bus, self._peers, self._send)
         self._dirty: list[Peer] = []
         self._scheduled = False
         self._accepting: asyncio.TimerHandle | None = None
@@ -356,34 +388,8 @@ class RequestServer:
         if connected:
             self._grace_until = self._clock() + GRACE
 
-    # -- control
-
     def _on_control(self, served: ServedEndpoint, message: Message) -> None:
         try:
-            control = decode_control(message.data)
-            if control.version != VERSION:
-                raise ProtocolMismatch(f"the caller speaks version {control.version}, this worker {VERSION}")
-            self._control(served, control, message.reply)
+            self._control_server.take(served.key.path, message)
         except UNREADABLE as error:
             self._complain(message.subject, error)
-        except DynamoException as error:
-            self._control_server.reply(message.reply, ControlReply(error.code, error.message))
-
-    def _control(self, served: ServedEndpoint, control: Control, reply: str) -> None:
-        peer = self._peers.get((served.key.path.namespace, control.client))
-        if control.op == PING:
-            self._pong(peer, reply)
-        elif control.op == CANCEL:
-            if peer is not None:
-                peer.cancel_these(msgspec.msgpack.decode(control.body, type=list[int]))
-        else:
-            self._control_server.run(served.key.path, control, reply)
-
-    def _pong(self, peer: Peer | None, reply: str) -> None:
-        if peer is None:
-            pong = Pong(0, [])
-        else:
-            peer.missing = 0
-            self._send(peer)  # a pong speaks of frames that left before it
-            pong = Pong(peer.outbox.seq, list(peer.streams))
-        self._control_server.reply(reply, ControlReply(body=msgspec.Raw(encoder.encode(pong))))

@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 
 VERSION: Final = 1
+HEARTBEAT: Final = 0.25
+"""Seconds between two frames of a worker at most, while the client has streams there."""
 
 MORE: Final = 0
 """`Item.end`: the stream goes on."""

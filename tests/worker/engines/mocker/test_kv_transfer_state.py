@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo.runtime.errors import InvalidArgument, StreamIncomplete
-from dynamo.worker.engines.mocker.answers import TextAnswer
 from dynamo.worker.engines.mocker.kv_transfer_state import PARAMS, Kept, Link, bytes_per_token, room_name
 from dynamo.worker.engines.mocker.kv_transfer_state import given as read_handover
 from dynamo.worker.engines.mocker.scheduler import Limits, Scheduler, Sequence
-from dynamo.worker.engines.mocker.stepper import Stepper, Timing, decode_ms
+from dynamo.worker.engines.mocker.stepper import Stepper, TextAnswer, Timing, decode_ms
 
 LLAMA = {
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,

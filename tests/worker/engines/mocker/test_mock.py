@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from dynamo.llm.kv.block_hash import block_hashes, sequence_hashes
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.worker.engines.mocker.arguments import read_arguments
-from dynamo.worker.engines.mocker.block_pool import BlockPool
-from dynamo.worker.engines.mocker.scheduler import Limits, Scheduler, Sequence
+from dynamo.worker.engines.mocker.scheduler import BlockPool, Limits, Scheduler, Sequence
 from dynamo.worker.engines.mocker.stepper import Timing, decode_ms, prefill_ms
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo.llm.protocols import EOS, STOP
-from dynamo.worker.engines.mocker.answers import Reasoning, TextAnswer
 from dynamo.worker.engines.mocker.scheduler import Limits
-from dynamo.worker.engines.mocker.stepper import Stepper, Timing
+from dynamo.worker.engines.mocker.stepper import Reasoning, Stepper, TextAnswer, Timing
 
 TEXT = list(range(100, 140))
 

@@ -232,6 +232,6 @@ def watch_engine(submit: Callable[[Any, Any], Abort], card: ModelCard, settings:
     asked = health_check(card, settings)
     if asked is None:
         return None
-    wait = settings.canary_wait_time
-    canary = Canary(wait, settings.health_check_request_timeout, time.monotonic())
+    wait = settings.canary_wait_time_secs
+    canary = Canary(wait, settings.health_check_request_timeout_secs, time.monotonic())
     return EngineWatch(canary, lambda sink: submit(asked, sink), tick=min(wait / 4, _SLOWEST_TICK))

@@ -143,7 +143,7 @@ async def serve_engine(
         if kind.request is PreprocessedRequest:
             constrained = Constrained(ConstraintPool(settings.engine), kind.submit)
             undo.push_async_callback(constrained.stop)
-            kind = kind._replace(submit=refusing_unguided(constrained.submit, settings.engine, facts.guided))
+            kind = kind._replace(submit=guided(kind.submit, constrained.submit, settings.engine, facts.guided))
         check = within(card.context_length) if kind.request is PreprocessedRequest else None
         handler = _handler(kind, metrics, watch, _traces(runtime, path), check)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
@@ -274,19 +274,21 @@ def _handler(
     return Typed(kind.request, handle, check)
 
 
-def refusing_unguided(submit: Submit, engine: str, guided: tuple[str, ...]) -> Submit:
-    """`submit`, but for requests whose output is to be constrained by what the engine can't: an answer that doesn't
-    keep to a schema is worse than none."""
+def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, ...]) -> Submit:
+    """`submit`; requests whose output is to be constrained go by `constrained`. What the engine can't is refused: an
+    answer that doesn't keep to a schema is worse than none."""
 
-    def checked(request: PreprocessedRequest, sink: RequestSink) -> Abort:
+    def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
         wanted = request.sampling_options.guided_decoding
-        if wanted and not wanted.keys() & set(guided):
-            kinds = ", ".join(sorted(map(str, wanted)))[:200]
-            takes = f"takes {', '.join(guided)} only" if guided else "can't constrain its output"
-            raise InvalidArgument(f"guided decoding ({kinds}): engine {engine} {takes}")
-        return submit(request, sink)
+        if not wanted:
+            return submit(request, sink)
+        if not wanted.keys() & set(kinds):
+            asked = ", ".join(sorted(map(str, wanted)))[:200]
+            takes = f"takes {', '.join(kinds)} only" if kinds else "can't constrain its output"
+            raise InvalidArgument(f"guided decoding ({asked}): engine {engine} {takes}")
+        return constrained(request, sink)
 
-    return checked
+    return choose
 
 
 def _traces(runtime: DistributedRuntime, path: EndpointPath) -> Callable[[Context], WorkTrace] | None:

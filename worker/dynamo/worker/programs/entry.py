@@ -31,7 +31,7 @@ TITLES: Final = {
 GROUPS: Final = {
     "Model": ("model", "served_", "chat_template", "context_length", "max_model_len", "dyn_"),
     "Where it serves": ("endpoint", "namespace", "discovery_", "num_workers", "migration_"),
-    "Health and leaving": ("system_", "health_", "grace_"),
+    "Health and leaving": ("system_", "health_", "graceful_"),
 }
 _CONNECTIONS: Final = (
     "etcd and NATS are found by ETCD_ENDPOINTS and NATS_SERVER. When frontends can route here, one line 'ready {…}' is "

@@ -80,7 +80,9 @@ class EngineProgramSettings:
     open_engine_routes: bool = setting(
         False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
     )
-    grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    graceful_shutdown_timeout_secs: float = setting(
+        30.0, "Seconds that running streams may go on after SIGTERM.", env="DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
+    )
     discovery_backend: str = setting(
         "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
@@ -90,7 +92,8 @@ class EngineProgramSettings:
 _SAME: Final = (
     "tensor_parallel_size", "context_length", "num_nodes", "node_rank", "leader_addr", "chat_template",
     "dyn_tool_call_parser", "dyn_reasoning_parser", "migration_limit",
-    "health_check_enabled", "health_check_payload", "system_host", "system_port", "open_engine_routes", "grace_seconds",
+    "health_check_enabled", "health_check_payload", "system_host", "system_port", "open_engine_routes",
+    "graceful_shutdown_timeout_secs",
     "discovery_backend", "verbose",
 )  # fmt: skip
 SHORT: Final = {

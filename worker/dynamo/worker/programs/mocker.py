@@ -68,7 +68,9 @@ class MockerSettings:
     open_engine_routes: bool = setting(
         False, "Take what is asked of /engine from other machines, too.", env=OPEN_VARIABLE
     )
-    grace_seconds: float = setting(30.0, "How long running streams may go on after SIGTERM.", env="DYN_GRACE_SECONDS")
+    graceful_shutdown_timeout_secs: float = setting(
+        30.0, "Seconds that running streams may go on after SIGTERM.", env="DYN_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
+    )
     discovery_backend: str = setting(
         "etcd", "Where workers are registered.", env="DYN_DISCOVERY_BACKEND", choices=("etcd", "mem")
     )
@@ -83,7 +85,7 @@ _ARGUMENTS: Final = (
 )  # fmt: skip
 _SAME: Final = (
     "model_path", "model_name", "num_workers", "dyn_tool_call_parser", "dyn_reasoning_parser",
-    "migration_limit", "system_host", "system_port", "open_engine_routes", "grace_seconds",
+    "migration_limit", "system_host", "system_port", "open_engine_routes", "graceful_shutdown_timeout_secs",
     "discovery_backend", "verbose",
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Constraints are compiled outside of the worker's process before its engine sees them, in a time limit.
 
 A text that takes its compiler down, or keeps it busy, is refused; requests without a constraint don't come by here.
-`instance/serving.py` puts `Constrained.submit` before the engine's own.
+`instance/serving.py` gives `Constrained.submit` those that have one, before the engine's own.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ import msgspec
 from dynamo.llm.kv.index import MOST_RANKS
 from dynamo.llm.processing.embeddings import MOST_DIMENSIONS
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.mocker.answers import Reasoning
 from dynamo.worker.engines.mocker.kv_transfer_state import AUTO, DTYPES, Link
 from dynamo.worker.engines.mocker.scheduler import Limits
-from dynamo.worker.engines.mocker.stepper import Timing
+from dynamo.worker.engines.mocker.stepper import Reasoning, Timing
 from dynamo.worker.settings import unknown_name
 
 _NESTED: Final = "engine"

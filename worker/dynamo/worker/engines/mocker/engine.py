@@ -31,13 +31,13 @@ from dynamo.worker.engine import (
     nothing_wanted,
 )
 from dynamo.worker.engine import Taker as Stream
-from dynamo.worker.engines.mocker.answers import TextAnswer
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
 from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
 from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
 from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
 from dynamo.worker.engines.mocker.scheduler import Scheduler
+from dynamo.worker.engines.mocker.stepper import TextAnswer
 from dynamo.worker.engines.support.request_checks import check_inputs, room_for
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import Any
 
 from dynamo.llm.protocols import CACHED_TOKENS, LENGTH, STOP, STOP_REASON
 from dynamo.worker.engine import KvListener, Sink
-from dynamo.worker.engines.mocker.answers import TextAnswer
 from dynamo.worker.engines.mocker.arguments import MockArguments
 from dynamo.worker.engines.mocker.scheduler import Sequence
-from dynamo.worker.engines.mocker.stepper import Output, Step, Stepper
+from dynamo.worker.engines.mocker.stepper import Output, Step, Stepper, TextAnswer
 
 
 @dataclass(slots=True, eq=False)

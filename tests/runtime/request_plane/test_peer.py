@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo.runtime.request_plane.outbox import HEARTBEAT, TICK, Outbox
-from dynamo.runtime.request_plane.wire import FAILED, StepFrame, decode_frame
+from dynamo.runtime.request_plane.peer import TICK, Outbox
+from dynamo.runtime.request_plane.wire import FAILED, HEARTBEAT, StepFrame, decode_frame
 
 LIMIT = 1 << 20
 

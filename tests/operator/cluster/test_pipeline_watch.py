@@ -9,13 +9,13 @@ import sys
 import kopf
 import pytest
 
-from dynamo.operator.cluster import kopf_thread
+from dynamo.operator.cluster import pipeline_watch
 
 DEEP = """
 import sys
 import msgspec
-from dynamo.operator.cluster import kopf_thread
-kopf_thread._start(lambda: None)
+from dynamo.operator.cluster import pipeline_watch
+pipeline_watch._start(lambda: None)
 for decode, data in ((msgspec.json.decode, b"[" * 100_000), (msgspec.msgpack.decode, b"\\x91" * 100_000)):
     try:
         decode(data)
@@ -39,6 +39,6 @@ def test_the_limit_of_calls_is_given_back(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(kopf, "operator", operator)
     before = sys.getrecursionlimit()
-    asyncio.run(kopf_thread.run_kopf(kopf.OperatorRegistry(), kopf.OperatorSettings(), (), asyncio.Event()))
-    assert seen == [max(before, kopf_thread.DEEPEST)]
+    asyncio.run(pipeline_watch.run_kopf(kopf.OperatorRegistry(), kopf.OperatorSettings(), (), asyncio.Event()))
+    assert seen == [max(before, pipeline_watch.DEEPEST)]
     assert sys.getrecursionlimit() == before

@@ -9,8 +9,8 @@ import pytest
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, Spec, pipeline
 from tests.operator.rendered import CLUSTER_SETTINGS, main_container, of_kind, pod_templates, render
 
-from dynamo.operator.manifests.context import RenderError
-from dynamo.operator.manifests.pod_policy import PodTemplatePolicy, refusals
+from dynamo.operator.manifests.context import PodTemplatePolicy, RenderError
+from dynamo.operator.manifests.user_pod_template import refusals
 
 RESTRICTED = replace(CLUSTER_SETTINGS, pod_template_policy=PodTemplatePolicy.RESTRICTED)
 FREE = replace(CLUSTER_SETTINGS, pod_template_policy=PodTemplatePolicy.UNRESTRICTED)

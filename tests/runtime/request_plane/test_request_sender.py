@@ -13,8 +13,8 @@ from dynamo.runtime.config import NatsConfig
 from dynamo.runtime.context import Context
 from dynamo.runtime.errors import CapacityExceeded
 from dynamo.runtime.names import EndpointPath, InstanceKey, new_id
-from dynamo.runtime.request_plane import send_window
-from dynamo.runtime.request_plane.send_window import ASK_AGAIN, EXTRA, SMALL, Pace
+from dynamo.runtime.request_plane import request_sender
+from dynamo.runtime.request_plane.request_sender import ASK_AGAIN, EXTRA, SMALL, Pace
 from dynamo.runtime.request_plane.server import Incoming, RequestServer, from_generator
 from dynamo.runtime.transport.nats import NatsBus
 
@@ -199,7 +199,7 @@ def test_a_worker_that_reads_nothing(memory: Any, reader: Any, monkeypatch: pyte
         await memory.close()
 
     asyncio.run(main())
-    assert sum(sent) < send_window.WINDOW + 1024 * 1024
+    assert sum(sent) < request_sender.WINDOW + 1024 * 1024
 
 
 def test_what_can_not_be_encoded_ends_alone(memory: Any, reader: Any) -> None:

@@ -10,7 +10,7 @@ from tests.operator.apiserver import refusal
 from tests.operator.pipelines import SMALLEST
 from tests.operator.reconcile.test_reconciler import Bench, on, run
 
-from dynamo.operator.reconcile.events import (
+from dynamo.operator.reconcile.status_writer import (
     MESSAGE_LIMIT,
     QUIET_SECONDS,
     REMEMBERED,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.operator.pipelines import FULL, SMALLEST, pipeline, valid_pipelines
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
-from dynamo.operator.cluster.diff import differences, matches, quantity
+from dynamo.operator.cluster.changes import differences, matches, quantity
 from dynamo.operator.manifests.context import ClusterSettings, Manifest
 from dynamo.operator.manifests.render import manifests, with_images
 from dynamo.operator.plan.plan import Environment, plan

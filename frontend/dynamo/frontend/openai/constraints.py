@@ -1,28 +1,41 @@
-"""What constrains an answer: `guided_*`, in `nvext` too, and `response_format`. Pure; `requests.py` checks with it.
+"""What constrains an answer: `guided_*`, in `nvext` too, `response_format` and `tool_choice`. Pure.
 
-Here is seen to it that a request says one thing and says it in form; whether an engine can
-do it is the worker's to say, since only that knows its engine.
+Here is seen to it that a request says one thing and says it in form (`requests.py` checks with it); whether an engine
+can do it is the worker's to say, since only that knows its engine. `tool_choice` says who decides whether tools are
+called: `auto` leaves it to the model and `none` forbids it; for `required`, or a named tool, the answer is constrained
+to a schema, which the worker's engine has to be able to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.request_structs import MAX_GRAMMAR, MAX_GUIDED_CHOICES
+from dynamo.llm.parsers.events import Parser
+from dynamo.llm.parsers.factory import ParserFactory, call_id
+from dynamo.llm.parsers.forced_calls import REQUIRED, ForcedParser, schema_for
+from dynamo.llm.parsers.parser import FirstCalls
+from dynamo.llm.processing.request_options import field
 
 FIELDS: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 MAX_SCHEMA: Final = 256 << 10
 """Bytes of a JSON schema, or of all choices."""
 _TAG: Final = "guided_structural_tag"
+_CHOICES: Final = 'auto, none, required or {"type": "function", "function": {"name": "…"}}'
+_CONSTRAINING: Final = frozenset((*FIELDS, _TAG, "response_format", "nvext"))
+"""Fields that may constrain an answer; few bodies have one."""
 _FORMATS: Final = ("text", "json_object", "json_schema")
 
 
 def check_guided(body: Mapping[str, Any]) -> None:
     """Raise where the body asks for two constraints at once, or for one that is none."""
+    if _CONSTRAINING.isdisjoint(body):
+        return
     nvext = body.get("nvext")
     places = [body, nvext if isinstance(nvext, Mapping) else {}]
     asked = {name: value for name in FIELDS for place in places if (value := place.get(name)) is not None}
@@ -110,3 +123,76 @@ def _check_format(shape: Any, asked: Mapping[str, Any]) -> None:
 
 def _format(text: str, code: str = "invalid_value") -> ApiError:
     return bad_request(f"response_format: {text}.", "response_format", code)
+
+
+class Forced(msgspec.Struct, frozen=True):
+    """Tools must be called: this one, or any."""
+
+    name: str | None = None
+
+
+class Parsing(msgspec.Struct, frozen=True):
+    """How the answers to one request are parsed."""
+
+    make: Callable[[], Parser]
+    """For each choice anew."""
+    new_id: Callable[[], str]
+    shown: Mapping[int, str] = {}
+    """Special tokens that the text must show."""
+    forced: bool = False
+
+
+def check_tool_choice(choice: Any) -> None:
+    """Raise where it is none of the forms."""
+    if choice is not None and choice not in ("auto", "none"):
+        forced_by(choice)
+
+
+def forced_by(choice: Any) -> Forced | None:
+    """Return what a request's `tool_choice` forces; None where the model, or nobody, decides."""
+    if choice is None or choice in ("auto", "none"):
+        return None
+    if choice == REQUIRED:
+        return Forced()
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise bad_request(f"tool_choice: expected {_CHOICES}.", "tool_choice", "unsupported_value")
+    return Forced(name)
+
+
+def constrained(body: Mapping[str, Any], forced: Forced) -> dict[str, Any]:
+    """Return the body with the schema that an answer which calls tools keeps to; raises where there can't be one."""
+    shape = body.get("response_format")
+    others = [name for name in FIELDS if field(body, name) is not None]
+    if isinstance(shape, Mapping) and shape.get("type", "text") != "text":
+        others.append("response_format")
+    if others:
+        text = f"tool_choice: it can't be combined with {others[0]}, since both constrain the answer; use auto."
+        raise bad_request(text, "tool_choice")
+    most = 1 if body.get("parallel_tool_calls") is False else None
+    schema = schema_for(body.get("tools") or [], forced.name, most)
+    check_constraint("tools", schema)
+    return {**body, "guided_json": schema}
+
+
+def parsing_of(
+    reading: ParserFactory | None, body: Mapping[str, Any], forced: Forced | None, prompt_ids: Sequence[int] = ()
+) -> Parsing | None:
+    """Return how to parse the answers; None where they come as the model writes them."""
+    if forced is not None:
+        return _forced(reading, body, forced, prompt_ids)
+    if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
+        return None
+    return Parsing(make, reading.new_id, reading.shown(body))
+
+
+def _forced(
+    reading: ParserFactory | None, body: Mapping[str, Any], forced: Forced, prompt_ids: Sequence[int]
+) -> Parsing:
+    thoughts, shown = (None, {}) if reading is None else reading.without_tools(body, prompt_ids)
+    made: Callable[[], Parser] = partial(ForcedParser, forced.name, thoughts)
+    new_id = call_id if reading is None else reading.new_id
+    if body.get("parallel_tool_calls") is False:
+        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True)
+    return Parsing(made, new_id, shown, forced=True)

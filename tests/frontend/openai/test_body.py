@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from dynamo.frontend.errors import ApiError
-from dynamo.frontend.limits.json_shape import (
+from dynamo.frontend.openai.body import (
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_DIGITS,
     MAX_STRINGS,
-    MAX_VALUES,
     Shape,
     check_shape,
     shape_of,
 )
+from dynamo.frontend.openai.request_structs import MAX_VALUES
 
 TEXTS = ["", "a", 'quoted "text", {x: [1, 2]}', "back\\slash", '\\"', "\\\\", "}{][,", "é😀\n", "123,456"]
 
