@@ -99,9 +99,10 @@ class ModelMeter:
 
     def used(self, prompt: int, produced: int, cached: int) -> int:
         """Count an answer that is over, and return the tokens that it had."""
-        self.observe("input_sequence_tokens", prompt)
-        self.observe("output_sequence_tokens", produced)
-        self.observe("cached_tokens", cached)
+        histograms = self.histograms
+        histograms["input_sequence_tokens"].observe(prompt)
+        histograms["output_sequence_tokens"].observe(produced)
+        histograms["cached_tokens"].observe(cached)
         self.add("output_tokens_total", produced)
         return produced
 

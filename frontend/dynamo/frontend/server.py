@@ -24,8 +24,9 @@ from dynamo.frontend.errors import unavailable
 from dynamo.frontend.generation.token_timeouts import TokenWatch, period
 from dynamo.frontend.http.api_keys import ApiKeys
 from dynamo.frontend.http.body_budget import BodyBudget
+from dynamo.frontend.http.connection_shares import LARGEST_HEAD, Limits
 from dynamo.frontend.http.cors import Cors
-from dynamo.frontend.http.server import LARGEST_HEAD, HttpServer, Limits
+from dynamo.frontend.http.server import HttpServer
 from dynamo.frontend.http.settings import KB
 from dynamo.frontend.http.sockets import bind, connections_of_each, most_connections, url_of
 from dynamo.frontend.http.tls import context as tls_context

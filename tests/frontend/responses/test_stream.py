@@ -30,11 +30,11 @@ class Client:
     def release(self, held: list[bytes]) -> None:
         self.held -= 1
 
-    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
-        return lambda status, headers, data: False
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes, bool], bool]:
+        return lambda status, headers, data, last: False
 
-    def writer(self, send: Any) -> Callable[[bytes], bool]:
-        return lambda data: False
+    def writer(self, send: Any) -> Callable[..., bool]:
+        return lambda data, last=False: False
 
     def abort(self) -> None:
         self.cut += 1
@@ -77,7 +77,7 @@ def test_writes_without_a_task_switch() -> None:
 
 
 def test_parts_of_a_flowing_answer_skip_send() -> None:
-    """Once started, parts go through the connection's writer; `send` is for the head, the end and a slow client."""
+    """Once started, parts and the end go through the connection's writer; `send` is for a slow client."""
 
     class Direct(Client):
         def __init__(self) -> None:
@@ -85,10 +85,13 @@ def test_parts_of_a_flowing_answer_skip_send() -> None:
             self.direct: list[bytes] = []
             self.room = True
 
-        def writer(self, send: Any) -> Callable[[bytes], bool]:
-            def write(data: bytes) -> bool:
+            self.ends = 0
+
+        def writer(self, send: Any) -> Callable[..., bool]:
+            def write(data: bytes, last: bool = False) -> bool:
                 if self.room:
                     self.direct.append(data)
+                    self.ends += last
                 return self.room
 
             return write
@@ -106,11 +109,27 @@ def test_parts_of_a_flowing_answer_skip_send() -> None:
         client.room = False
         output.append(b"4")
         output.flush()
+        assert (client.direct, client.body, client.ends) == ([b"2", b"3"], b"14", 0)
+        client.room = True
         output.append(b"5")
         output.end()
-        client.room = True
         output.flush()
-        assert (client.direct, client.body) == ([b"2", b"3"], b"145")
+        output.flush()
+        assert (client.direct, client.body, client.ends) == ([b"2", b"3", b"5"], b"14", 1)
+
+    asyncio.run(main())
+
+
+def test_the_end_goes_through_send_where_the_writer_has_no_room() -> None:
+    async def main() -> None:
+        client = Client()
+        output = client.output()
+        output.append(b"1")
+        output.flush()
+        output.append(b"2")
+        output.end()
+        output.flush()
+        assert client.body == b"12"
         assert client.got[-1]["more_body"] is False
 
     asyncio.run(main())

@@ -26,7 +26,7 @@ from dynamo.cli.run.grammar import BATCH, DYN, WORKER
 from dynamo.cli.run.settings import Run, RunSettings, frontend_settings, over_nodes, worker_settings
 from dynamo.frontend import process as frontend_process
 from dynamo.frontend.app import Application
-from dynamo.frontend.http.server import CONNECTION
+from dynamo.frontend.http.connection import CONNECTION
 from dynamo.frontend.server import frontend, open_port, serve_http
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.runtime import DistributedRuntime, DynamoException, RuntimeConfig, configure_logging

@@ -11,8 +11,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
+from dynamo.frontend.http.connection import CONNECTION
 from dynamo.frontend.http.requests import MAX_TIMEOUT_MS, TIMEOUT_HEADER
-from dynamo.frontend.http.server import CONNECTION
 
 PATH: Final = "/v1/completions"
 _PEER: Final = re.compile(r"ipv[46]:\[?(?P<host>[^\]]*?)\]?:(?P<port>\d+)")

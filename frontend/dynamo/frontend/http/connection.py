@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from dynamo.frontend.errors import ApiError, overloaded
-from dynamo.frontend.http.connection_shares import Crowd
+from dynamo.frontend.http.connection_shares import State
 from dynamo.frontend.http.cors import Headers
-from dynamo.frontend.metrics import Metrics
 from dynamo.runtime.http.protocol import BadRequestError, BoundedProtocol, Fault, Phase
 
 log = logging.getLogger(__name__)
@@ -31,7 +27,6 @@ log = logging.getLogger(__name__)
 CONNECTION: Final = "dynamo.connection"
 """Key of the ASGI scope under which a route finds its `Connection`."""
 LINGER_SECONDS: Final = 2.0
-LARGEST_HEAD: Final = 64 << 10
 _LINGERING: Final = 64
 """Connections that were turned away, or made room, and are told so; more are cut without a word."""
 _PAUSE_SECONDS: Final = 1.0
@@ -45,6 +40,7 @@ _CHUNK_HEADS: Final = tuple(b"%x\r\n" % size for size in range(1024))
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 _UNFIT: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no header's value may hold."""
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 CONNECTIONS_FULL: Final = "connections"
 CLIENT_VANISHED: Final = "client_vanished"
 _TOO_MUCH_AROUND: Final = "The request has more around its body than is taken: trailers, or chunks of a few bytes."
@@ -92,38 +88,13 @@ class LingeringTransport:
         self.when_written(self._close)
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Time limits of one connection, in seconds."""
-
-    headers: float = 10.0
-    body: float = 30.0
-    """All of a body, with as much again as it takes at `body_rate`."""
-    keep_alive: float = 75.0
-    silence: float = 60.0
-    """A client that acknowledges nothing, not even a probe, is given up after this."""
-    connections: int | None = None
-    """Not seconds: how many at once; None: as many as come."""
-    head: int = LARGEST_HEAD
-    """Bytes of the headers, and what one read brings beyond them."""
-    whole: int | None = None
-    """Bytes of a request as it is sent: body, trailers and the frames of its chunks; None: any number."""
-    body_rate: float = 64 << 10
-    """Bytes of a body that earn it a second more."""
-
-
-class State(ServerState):
-    """State that all connections share, with the facts that uvicorn's lacks."""
-
-    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
-        super().__init__()
-        self.limits = limits
-        self.metrics = metrics or Metrics()
-        self.draining = False
-        self.asked = -math.inf
-        """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
-        self.crowd: Crowd[Connection] = Crowd(limits.connections)
-        self.lingering = 0
-        """Connections that count nowhere else, since they had to go."""
+def _complete(cycle: RequestResponseCycle) -> None:
+    """Note, as uvicorn's `send` does, that an answer is whole."""
+    cycle.response_complete = True
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
 
 
 class Connection(BoundedProtocol):
@@ -229,21 +200,23 @@ class Connection(BoundedProtocol):
         elif not self.transport.is_closing():
             self._linger()
 
-    def opener(self, send: Any) -> Callable[[int, Headers, bytes], bool]:
+    def opener(self, send: Any) -> Callable[[int, Headers, bytes, bool], bool]:
         """Return what writes head and first chunk of a chunked answer, as `send` would, without what that looks for.
 
         It says False, and writes nothing, where the head frames the body in another way, or `send` would refuse it.
         """
         cycle, flow = send.__self__, self.flow
 
-        def begin(status: int, headers: Headers, data: bytes) -> bool:
+        def begin(status: int, headers: Headers, data: bytes, last: bool) -> bool:
             if flow.write_paused or cycle.response_started or cycle.disconnected or cycle.access_log:
                 return False
             lines = [STATUS_LINE[status]]
             for name, value in (*cycle.default_headers, *headers):
-                if name in _FRAMING or _UNFIT.search(value):
+                if name in _FRAMING:
                     return False
-                lines += (name, b": ", value, b"\r\n")
+                lines.append(b"%b: %b\r\n" % (name, value))
+            if _UNFIT.search(b"".join([value for _, value in headers])):
+                return False
             if not cycle.keep_alive:
                 lines.append(b"connection: close\r\n")
             lines.append(b"transfer-encoding: chunked\r\n\r\n")
@@ -251,25 +224,33 @@ class Connection(BoundedProtocol):
                 lines += (b"%x\r\n" % len(data), data, b"\r\n")
             cycle.response_started = cycle.chunked_encoding = True
             cycle.waiting_for_100_continue = False
+            if last:
+                lines.append(_LAST_CHUNK)
             cycle.transport.write(b"".join(lines))
+            if last:
+                _complete(cycle)
             return True
 
         return begin
 
-    def writer(self, send: Any) -> Callable[[bytes], bool]:
+    def writer(self, send: Any) -> Callable[..., bool]:
         """Return what writes one chunk of the answer of this `send`, as it would, without a coroutine per token.
 
-        An empty chunk would end the answer. It says False, and writes nothing, where the client has no room or
-        the answer is not a chunked one.
+        With a second argument it is the last one; without that, an empty chunk would end the answer. It says False, and
+        writes nothing, where the client has no room or the answer is not a chunked one.
         """
         cycle, flow, write = send.__self__, self.flow, self.transport.write
 
-        def chunk(data: bytes) -> bool:
+        def chunk(data: bytes, last: bool = False) -> bool:
             if flow.write_paused or not cycle.chunked_encoding or cycle.response_complete or cycle.disconnected:
                 return False
             size = len(data)
             head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
-            write(b"".join((head, data, b"\r\n")))
+            if last:
+                write(b"".join((head, data, b"\r\n", _LAST_CHUNK)) if data else _LAST_CHUNK)
+                _complete(cycle)
+            else:
+                write(b"".join((head, data, b"\r\n")))
             return True
 
         return chunk

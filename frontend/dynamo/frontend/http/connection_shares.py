@@ -1,19 +1,29 @@
-"""Who holds the connections of a port, by address, and who makes room for one more. Pure: a connection is a key here.
+"""What the connections of a port share: their limits, and the places that there are, by address.
 
 An address may hold all but an eighth of them, so that nobody fills a port alone. Where there is no room, a connection
 on which nothing is answered goes, of the address that has most: so no client closes another's, and a flood ends its
-own. All steps but `candidates` cost the same however many connections there are.
+own. All steps but `Crowd.candidates` cost the same however many connections there are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from heapq import nlargest
 from ipaddress import IPv6Address, ip_address
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import msgspec
+from uvicorn.server import ServerState
+
+from dynamo.frontend.metrics import Metrics
+
+if TYPE_CHECKING:
+    from dynamo.frontend.http.connection import Connection
 
 C = TypeVar("C")
+LARGEST_HEAD: Final = 64 << 10
 _RESERVE: Final = 8
 """One part in so many is for other addresses than the one that has most."""
 _LOOKED_AT: Final = 16
@@ -34,7 +44,7 @@ class _Group(Generic[C]):
 
 
 class Crowd(Generic[C]):
-    """Counts connections. `most`: how many there may be; None: any number."""
+    """Counts connections, which are keys here; pure. `most`: how many there may be; None: any number."""
 
     def __init__(self, most: int | None) -> None:
         self._most = most
@@ -98,6 +108,40 @@ class Crowd(Generic[C]):
         group.count += change
         if group.count:
             self._by_count.setdefault(group.count, {})[group.name] = None
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Time limits of one connection, in seconds."""
+
+    headers: float = 10.0
+    body: float = 30.0
+    """All of a body, with as much again as it takes at `body_rate`."""
+    keep_alive: float = 75.0
+    silence: float = 60.0
+    """A client that acknowledges nothing, not even a probe, is given up after this."""
+    connections: int | None = None
+    """Not seconds: how many at once; None: as many as come."""
+    head: int = LARGEST_HEAD
+    """Bytes of the headers, and what one read brings beyond them."""
+    whole: int | None = None
+    """Bytes of a request as it is sent: body, trailers and the frames of its chunks; None: any number."""
+    body_rate: float = 64 << 10
+    """Bytes of a body that earn it a second more."""
+
+
+class State(ServerState):
+    """What all connections share, with the facts that uvicorn's lacks."""
+
+    def __init__(self, limits: Limits, metrics: Metrics | None) -> None:
+        super().__init__()
+        self.limits = limits
+        self.metrics = metrics or Metrics()
+        self.draining = False
+        self.asked = -math.inf
+        """When the last request for a model came since then, by the loop's clock; probes go on in any case."""
+        self.crowd: Crowd[Connection] = Crowd(limits.connections)
+        self.lingering = 0
+        """Connections that count nowhere else, since they had to go."""
 
 
 def network_of(address: str) -> str:

@@ -19,11 +19,8 @@ from typing import Any, Final, cast
 
 from uvicorn.config import Config
 
-from dynamo.frontend.http.connection import CONNECTION as CONNECTION
-from dynamo.frontend.http.connection import LARGEST_HEAD as LARGEST_HEAD
-from dynamo.frontend.http.connection import LINGER_SECONDS, State
-from dynamo.frontend.http.connection import Connection as Connection
-from dynamo.frontend.http.connection import Limits as Limits
+from dynamo.frontend.http.connection import LINGER_SECONDS, Connection
+from dynamo.frontend.http.connection_shares import Limits, State
 from dynamo.frontend.http.sockets import notice_silence
 from dynamo.frontend.http.tls_listener import TlsListener, too_many
 from dynamo.frontend.metrics import Metrics

@@ -35,9 +35,6 @@ UNKNOWN: Final = 64 << 10
 MAX_FIELDS: Final = 256
 """Of a body; more than any client has a use for."""
 
-_SHORT: Final = 4096
-"""Bytes in which counting all brackets takes less time than the calls that find them."""
-_NOT_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
 _SIGNS: Final = b'"[]{},'
 _DIGITS: Final = b"0123456789"
 _OTHERS: Final = bytes(set(range(256)) - set(_SIGNS + _DIGITS))
@@ -91,21 +88,9 @@ def check_shape(raw: bytes) -> None:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    """Tell whether there are enough brackets for it.
-
-    Mostly there are few, and finding those few is faster than counting.
-    """
-    if len(raw) <= _SHORT:
-        return len(raw.translate(None, _NOT_OPENING)) > MAX_DEPTH
-    number = 0
-    for sign in (b"{", b"["):
-        at = raw.find(sign)
-        while at >= 0:
-            number += 1
-            if number > MAX_DEPTH:
-                return True
-            at = raw.find(sign, at + 1)
-    return False
+    """Tell whether there are enough brackets for it; splitting at the few that there mostly are is the fastest way."""
+    most = MAX_DEPTH + 1
+    return len(raw.split(b"{", most)) + len(raw.split(b"[", most)) - 2 > MAX_DEPTH
 
 
 def _within(number: int, most: int, what: str) -> None:

@@ -27,7 +27,7 @@ _DONE: Final = object()
 
 
 class ClientConnection(Protocol):
-    """The connection under a `send`, as `http_server.Connection` is one."""
+    """The connection under a `send`, as `http.connection.Connection` is one."""
 
     def hold(self) -> list[bytes]:
         """Collect what is written from now on."""
@@ -35,11 +35,14 @@ class ClientConnection(Protocol):
     def release(self, held: list[bytes]) -> None:
         """Write what was collected, at once."""
 
-    def opener(self, send: Send) -> Callable[[int, Headers, bytes], bool]:
-        """Return what writes the head of an answer of unknown length and its first part; False: use `send`."""
+    def opener(self, send: Send) -> Callable[[int, Headers, bytes, bool], bool]:
+        """Return what writes the head of an answer of unknown length and a part, maybe the last; False: use `send`."""
 
-    def writer(self, send: Send) -> Callable[[bytes], bool]:
-        """Return what writes a part of a started answer at once; it says False where `send` must be used."""
+    def writer(self, send: Send) -> Callable[..., bool]:
+        """Return what writes a part of a started answer at once; it says False where `send` must be used.
+
+        A second argument, True, says that nothing follows; that part may be empty.
+        """
 
     def abort(self) -> None:
         """Cut the connection."""
@@ -57,11 +60,11 @@ class PlainWire:
     def release(self, held: list[bytes]) -> None:
         """Release nothing: nothing is held."""
 
-    def opener(self, send: Send) -> Callable[[int, Headers, bytes], bool]:
-        return lambda status, headers, data: False
+    def opener(self, send: Send) -> Callable[[int, Headers, bytes, bool], bool]:
+        return lambda status, headers, data, last: False
 
-    def writer(self, send: Send) -> Callable[[bytes], bool]:
-        return lambda data: False
+    def writer(self, send: Send) -> Callable[..., bool]:
+        return lambda data, last=False: False
 
     def abort(self) -> None:
         if self._abort is not None:
@@ -139,6 +142,9 @@ class ResponseStream:
             parts.clear()
         elif not self.started:
             self._start()
+        elif self._ended and self._waiting is None and write(b"".join(parts), True):
+            parts.clear()
+            self._finished = True
         elif parts or self._ended:
             self._begin(self._body())
 
@@ -157,10 +163,9 @@ class ResponseStream:
         status, headers = self._head or (200, [])
         held = self._connection.hold()
         try:
-            if self._open(status, headers, b"" if self._ended else b"".join(self._parts)):
-                slow = self._ended and self._begin(self._body())
-                self._flowing = not (slow or self._ended)
+            if self._open(status, headers, b"".join(self._parts), self._ended):
                 self._parts.clear()
+                self._flowing, self._finished = not self._ended, self._ended
                 return
             slow = self._begin({"type": "http.response.start", "status": status, "headers": headers})
             if not slow and (self._parts or self._ended):

@@ -18,6 +18,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, internal, to_api_error
 from dynamo.frontend.http.body_budget import FREE, Share
+from dynamo.frontend.http.connection import CONNECTION, Connection
 from dynamo.frontend.http.requests import (
     TIMEOUT_HEADER,
     ClientGone,
@@ -29,7 +30,6 @@ from dynamo.frontend.http.requests import (
     request_id,
     timeout_seconds,
 )
-from dynamo.frontend.http.server import CONNECTION, Connection
 from dynamo.frontend.limits.concurrency_limits import Slot, caller_of
 from dynamo.frontend.limits.request_threads import Turn
 from dynamo.frontend.metrics import OVERLOAD, ModelMeter, error_type

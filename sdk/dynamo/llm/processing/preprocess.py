@@ -131,9 +131,10 @@ class Preprocessor:
         messages = body.get("messages")
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise InvalidArgument("messages must be a list with at least one message")
-        if options.field(body, "use_raw_prompt"):
+        read = options.reader(body)
+        if read("use_raw_prompt"):
             return "\n".join(flatten_message(m, i)["content"] for i, m in enumerate(messages))
-        variables = options.field(body, "chat_template_kwargs") or options.field(body, "chat_template_args")
+        variables = read("chat_template_kwargs") or read("chat_template_args")
         if variables and not isinstance(variables, Mapping):
             raise InvalidArgument("chat_template_kwargs must be an object")
         generate = body.get("add_generation_prompt")

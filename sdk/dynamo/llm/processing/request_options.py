@@ -6,7 +6,8 @@ engines understand: OpenAI's fields, vLLM's extras at top level, Dynamo's in `nv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from dynamo.llm.protocols import SAMPLING_FIELDS, OutputOptions, SamplingOptions, StopConditions
@@ -45,6 +46,11 @@ def field(body: Mapping[str, Any], name: str) -> Any:
     return nvext_of(body).get(name)
 
 
+def reader(body: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return what reads one field after the other as `field` does."""
+    return partial(field, body) if "nvext" in body else body.get
+
+
 def given(body: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """Read those of the named fields that a body has, as `field` does: most bodies have few of many."""
     if "nvext" in body:
@@ -59,15 +65,16 @@ def choices(body: Mapping[str, Any]) -> int:
 
 def stop_conditions(body: Mapping[str, Any], max_tokens: int | None) -> StopConditions:
     """Read what ends a text; `max_tokens` was clipped to the context already."""
-    min_tokens = field(body, "min_tokens")
+    read = reader(body)
+    min_tokens = read("min_tokens")
     if min_tokens and max_tokens is not None and min_tokens > max_tokens:
         raise InvalidArgument(f"min_tokens ({min_tokens}) is larger than the {max_tokens} tokens that may be made")
     return StopConditions(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop=stop_strings(body.get("stop")),
-        stop_token_ids=list(field(body, "stop_token_ids") or ()),
-        ignore_eos=bool(field(body, "ignore_eos")),
+        stop_token_ids=list(read("stop_token_ids") or ()),
+        ignore_eos=bool(read("ignore_eos")),
     )
 
 

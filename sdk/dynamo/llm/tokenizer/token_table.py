@@ -44,6 +44,8 @@ def as_piece(data: bytes) -> Piece:
 def seed(prompt_ids: Sequence[int], pieces: list[Piece]) -> Sequence[int]:
     """Return the end of the prompt that may hold the first bytes of a character."""
     tail = prompt_ids[-4:]
+    if tail and 0 <= tail[-1] < len(pieces) and (last := pieces[tail[-1]]) and last.__class__ is str:
+        return ()  # nothing is open behind whole characters
     return tail if any(isinstance(pieces[i], bytes) for i in tail if 0 <= i < len(pieces)) else ()
 
 
