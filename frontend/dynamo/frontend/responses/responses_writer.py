@@ -6,7 +6,7 @@ Without I/O. A token costs one JSON string between bytes that are made once per 
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import getrandbits
+from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +27,8 @@ _END: Final = b"}\n\n"
 
 
 def _id(prefix: str) -> str:
-    return f"{prefix}_{getrandbits(128):032x}"
+    """Return an id that nobody can guess from others: who knows a stored item's may refer to it."""
+    return f"{prefix}_{token_hex(16)}"
 
 
 def _text_part(text: Any, logprobs: Any = ()) -> dict[str, Any]:
