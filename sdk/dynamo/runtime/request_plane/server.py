@@ -1,9 +1,8 @@
 """The worker side of requests: takes them from the bus, hands them to a handler, sends what it produces.
 
-One `RequestServer` per process serves all its endpoints. Handlers push: `send` only
-appends, and all that one turn of the loop (one engine step) produced leaves as one
-message per client. The protocol's decisions are in `peer` and `chunks`; this is
-the shell around them: subscriptions, timers, the streams' life.
+One `RequestServer` per process serves all its endpoints. Handlers push: `send` only appends, and all that one turn of
+the loop (one engine step) produced leaves as one message per client. The protocol's decisions are in `peer` and
+`chunks`; this is the shell around them: subscriptions, timers, the streams' life.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ MOST_ID: Final = 1024
 PROBE: Final = 1.0
 """Seconds between two looks whether a client still listens."""
 GRACE: Final = 5.0
-"""Seconds after a reconnect in which nobody's silence means that he is gone."""
+"""Seconds after a reconnect in which nobody's silence means that it is gone."""
 GONE_AFTER: Final = 3
 """How often in a row nobody must listen to a client before its streams end."""
 LARGE: Final = 64 * 1024
@@ -376,10 +375,7 @@ class RequestServer:
             self._publish(peer.subject, frame)
 
     def _on_gone(self, served: ServedEndpoint, message: Message) -> None:
-        """Note that nobody listens to a client's frames, as the bus says.
-
-        Several times in a row, and its streams end.
-        """
+        """Note that nobody listens to a client's frames, as the bus says; several times in a row end its streams."""
         if not message.no_responders or self._clock() < self._grace_until:
             return
         client = int(message.subject.rpartition(".")[2], 16)

@@ -122,19 +122,10 @@ async def serve_engine(
         if system is not None:
             undo.push_async_callback(system.stop)
         undo.push_async_callback(engine.stop)
-        group = None
-        if settings.num_nodes > 1:
-            group = await _joined(runtime, settings, undo)
-            facts = await group.start_engine(engine, lambda _: engine.start())
-        else:
-            facts = await engine.start()
+        group, facts = await _started(runtime, engine, settings, undo)
         kind = _kind(engine, facts, settings)
         metrics.watch(engine)
-        if isinstance(engine, Stepping):
-            engine.on_step(runtime.server.flush)
-        if isinstance(engine, Routed):
-            for name, callback in engine.routes().items():
-                runtime.register_engine_route(name, callback)
+        _connect(runtime, engine)
         kv = _events(runtime, path, engine, facts, undo)
         transfers = await _transfers(runtime, path, engine, facts, undo)
         card = _card(model.card, facts, settings)
@@ -156,6 +147,25 @@ async def serve_engine(
             watch.start(served)
         undo.pop_all()
     return Serving(engine, served, system, kv, transfers, watch, load_endpoint, group, constrained)
+
+
+async def _started(
+    runtime: DistributedRuntime, engine: Engine, settings: WorkerSettings, undo: contextlib.AsyncExitStack
+) -> tuple[NodeGroup | None, EngineFacts]:
+    """Start the engine, on all nodes of its group where there are several."""
+    if settings.num_nodes <= 1:
+        return None, await engine.start()
+    group = await _joined(runtime, settings, undo)
+    return group, await group.start_engine(engine, lambda _: engine.start())
+
+
+def _connect(runtime: DistributedRuntime, engine: Engine) -> None:
+    """Let the engine's steps flush answers, and serve routes of its own."""
+    if isinstance(engine, Stepping):
+        engine.on_step(runtime.server.flush)
+    if isinstance(engine, Routed):
+        for name, callback in engine.routes().items():
+            runtime.register_engine_route(name, callback)
 
 
 def _events(
