@@ -85,7 +85,7 @@ class RunSettings:
     leader_addr: str = like(WorkerSettings, "leader_addr", help="HOST:PORT of rank 0; the same on each.")
     router_prefill_load_scale: float = like(
         FrontendSettings, "router_prefill_load_scale", env=None,
-        aliases=("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
+        flags=("--kv-overlap-score-weight",), aliases=("--router-kv-overlap-score-weight",),
         help="How strongly the router prefers workers that cache the prompt, relative to balancing load (kv router).",
     )  # fmt: skip
     router_temperature: float = like(FrontendSettings, "router_temperature", env=None)
