@@ -26,7 +26,7 @@ LARGEST_VOCABULARY: Final = 1 << 22
 _FEW: Final = 256
 """Places that begin like a special token and are none, before a text is searched in the ordinary way."""
 _SHORT: Final = 2048
-"""Characters of a text that an expression searches faster than `Cutter` can ask for each place."""
+"""Characters of a text that an expression splits faster than `Cutter` can ask for each place."""
 _ONCE: Final = 4096
 """Long segments that came once."""
 _ENTRY: Final = 200
@@ -108,16 +108,24 @@ class Cutter:
         self._cut = {token: (number,) for token, number in cut.items()}
         self.tokens = frozenset(cut)
         """The special tokens at which texts are cut."""
-        self._pattern = re.compile(_one_of({*cut, *also}))
+        words = {*cut, *also}
+        pattern = _one_of(words)
+        self._pattern = re.compile(pattern)
+        self._between = re.compile(f"({pattern})") if len(words) == len(cut) else None
+        """Splits a text at special tokens, where all that are looked for are."""
         # One character: the C library looks for that 16 or more at a time.
-        firsts = {token[0] for token in (*cut, *also)}
+        firsts = {word[0] for word in words}
         self._first = firsts.pop() if len(firsts) == 1 else ""
 
     def __call__(self, text: str) -> list[Part]:
         """Return segments (text) and special tokens (their ids) in their order."""
+        if self._between is not None and len(text) <= _SHORT:
+            split: list[Part] = [*self._between.split(text)]
+            split[1::2] = map(self._cut.__getitem__, split[1::2])  # type: ignore[arg-type] # every other is a token
+            return [part for part in split if part]
         parts: list[Part] = []
         begin, cut = 0, self._cut
-        for match in self._pattern.finditer(text) if len(text) <= _SHORT else self._matches(text):
+        for match in self._matches(text):
             ids = cut.get(match[0])
             if ids is None:
                 continue
