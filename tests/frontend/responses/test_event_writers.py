@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from tests.frontend.responses.event_readers import READERS, Said
 
 from dynamo.frontend.openai.constraints import Parsing, parsing_of
+from dynamo.frontend.responses.generation_events import Ended, Usage
+from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.parsers.factory import ParserFactory
 
@@ -65,3 +68,21 @@ def test_all_writers_say_the_same(parts: list[str], cuts: list[int], finish: str
     places = sorted({at for at in cuts if at < len(text)} | {0, len(text)})
     pieces = [text[begin:end] for begin, end in pairwise(places)]
     said(("qwen3", "hermes"), pieces, finish)
+
+
+def test_log_probabilities_of_tokens_without_text_come_with_the_next() -> None:
+    """The first half of a character has some, too; many of them are told once, with each token and at the end."""
+    sent: list[bytes] = []
+    writer = ResponsesWriter(response_of("resp_1", 0, "m", {}), sent.append, lambda: 0.0)
+    writer.scored("", [{"token": "1"}])
+    writer.scored("é", [{"token": "2"}])
+    writer.scored("x", [{"token": "y" * (1 << 17)}])
+    writer.say(Ended("stop"))
+    writer.say(Usage(1, 3, 0))
+    bodies = [json.loads(event.partition(b"data: ")[2]) for event in sent]
+    deltas = [body["logprobs"] for body in bodies if body["type"] == "response.output_text.delta"]
+    assert [*map(len, deltas)] == [2, 1]
+    (done,) = [body for body in bodies if body["type"] == "response.output_text.done"]
+    assert (done["text"], done["logprobs"]) == ("éx", [])
+    (part,) = bodies[-1]["response"]["output"][0]["content"]
+    assert part["logprobs"] == [probability for delta in deltas for probability in delta]

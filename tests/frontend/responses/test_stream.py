@@ -135,6 +135,26 @@ def test_the_end_goes_through_send_where_the_writer_has_no_room() -> None:
     asyncio.run(main())
 
 
+def test_a_large_end_is_no_client_that_lags() -> None:
+    """What an answer ends with may be more than a slow client may leave unread: nothing comes behind it."""
+
+    async def case(client: Client) -> None:
+        output = client.output()
+        output.flush()
+        client.gate = asyncio.Event()
+        output.append(b"1")
+        output.flush()
+        output.append(b"x" * (BUFFER_LIMIT + 1))
+        output.end()
+        output.flush()
+        assert client.cut == 0
+        client.gate.set()
+        await asyncio.sleep(0.05)
+        assert len(client.body) == BUFFER_LIMIT + 2
+
+    run(case)
+
+
 def test_slow_client_gets_the_rest_merged() -> None:
     """While a write waits for the client, what comes is merged into the next one."""
 

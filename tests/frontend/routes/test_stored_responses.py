@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from dynamo.frontend.errors import ApiError
+from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.limits.settings import StoredResponsesSettings
 from dynamo.frontend.openai.stored_responses import StoredResponse, StoredResponses, owner_of
 
@@ -210,3 +211,66 @@ def test_owners() -> None:
     ]  # fmt: skip
     assert len(set(owners)) == 3
     assert all(b"Bearer" not in owner for owner in owners)
+
+
+def test_many_small_ones_of_one_owner_leave_the_others() -> None:
+    """Where the number is exceeded, owners are compared by number, not by bytes."""
+    store = StoredResponses(StoredResponsesSettings(max_count=20, max_mb=64.0))
+    for number in range(5):
+        store.keep(kept(number, b"%d" % number, size=1 << 20))
+    for number in range(100, 200):
+        store.keep(kept(number, b"many"))
+    assert all(store.get(b"%d" % number, f"r{number}") for number in range(5))
+
+
+def test_reservations_are_bounded() -> None:
+    """One owner gets half of the room for requests that are answered now, all together the whole."""
+    store = StoredResponses(StoredResponsesSettings(max_mb=1.0))
+    half = 1 << 19
+    assert store.reserve(b"a", half)
+    assert not store.reserve(b"a", 1)
+    assert store.reserve(b"b", half)
+    assert not store.reserve(b"c", 1)
+    store.release(b"a", half)
+    assert store.reserve(b"c", 1)
+
+
+def test_what_nobody_reads_is_not_stored(served: Any, echo: Any) -> None:
+    """Fields that no model sees cost whoever goes on nothing; neither do their parts count."""
+    junk: list[Any] = [[] for _ in range(1000)]
+    item: Any = {"role": "user", "content": [{"type": "input_text", "text": "one", "x": junk}], "x": junk}
+    with served.client() as client:
+        first = client.responses.create(**ASK, input=[item])
+        (listed,) = client.responses.input_items.list(first.id).data
+        assert set(listed.to_dict()) == {"id", "type", "role", "content"}
+        assert [part.to_dict() for part in listed.content] == [{"type": "input_text", "text": "one"}]
+        client.responses.create(**ASK, input="two", previous_response_id=first.id)
+    assert "User: one\n" in prompt_of(echo)
+
+
+def test_items_sent_twice_are_paged_once_each(served: Any) -> None:
+    """A page that begins behind an item that comes twice would come twice, for ever."""
+    with served.client() as client:
+        item: Any = {"role": "user", "id": "msg_same", "content": "one"}
+        first = client.responses.create(**ASK, input=[item, item, item])
+        pages = [entry.id for entry in client.responses.input_items.list(first.id, limit=1, order="asc")]
+    assert len(set(pages)) == len(pages) == 3
+
+
+def test_callers_take_turns_where_short_bodies_are_read_in_threads(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that names what is stored is read in a thread: in its own caller's turn."""
+    callers = []
+    turn = RequestThreads.turn
+
+    def noted(self: RequestThreads, caller: bytes, deadline: float | None) -> Any:
+        callers.append(caller)
+        return turn(self, caller, deadline)
+
+    monkeypatch.setattr(RequestThreads, "turn", noted)
+    for key in ("a", "b"):
+        with served.client().with_options(api_key=key) as client:
+            first = client.responses.create(**ASK, input="one")
+            client.responses.create(**ASK, input="two", previous_response_id=first.id)
+    assert callers == [b"Bearer a", b"Bearer b"]

@@ -9,6 +9,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.chat_builder import ChatBuilder
+from dynamo.frontend.openai.responses_input import MOST_ID
 
 Block = Mapping[str, Any]
 _PREAMBLE: Final = "x-anthropic-billing-header:"
@@ -103,6 +104,8 @@ def _string(block: Block, name: str, path: str) -> str:
     value = block.get(name)
     if not isinstance(value, str) or not value:
         raise bad_request(f"{path}.{name}: this field is required.", f"{path}.{name}", "missing_required_parameter")
+    if len(value) > MOST_ID:
+        raise _wrong(f"{path}.{name}", f"at most {MOST_ID} characters")
     return value
 
 

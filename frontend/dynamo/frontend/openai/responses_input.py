@@ -15,6 +15,10 @@ _SEALED: Final = "dynamo1."
 """How our `encrypted_content` begins. It hides nothing: the client may read what its own model thought."""
 _TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _SYSTEM: Final = ("system", "developer")
+_WORDS: Final = ("type", "id", "role", "status", "phase", "call_id", "name", "arguments", "encrypted_content")
+_PARTS: Final = ("content", "output", "summary")
+MOST_ID: Final = 512
+"""Characters of a call's id or a tool's name."""
 _ROLES: Final = ("user", "assistant", *_SYSTEM)
 
 
@@ -39,6 +43,23 @@ def add_items(chat: ChatBuilder, items: Sequence[Item], where: str = "input") ->
             text = f"{path}: items of type {shown(kind)} are not supported; send {known}."
             raise bad_request(text, path, "unsupported_value")
         add(chat, item, path)
+
+
+def trimmed(item: Item) -> Item:
+    """Return what is read of an item that `add_items` has taken: what else stands in it would cost whoever goes on."""
+    kept: Item = {name: value for name in _WORDS if isinstance(value := item.get(name), str)}
+    for name in _PARTS:
+        value = item.get(name)
+        if isinstance(value, str):
+            kept[name] = value
+        elif isinstance(value, list):
+            kept[name] = [_trimmed_part(part) for part in value if isinstance(part, Mapping)]
+    return kept
+
+
+def _trimmed_part(part: Mapping[str, Any]) -> Item:
+    kept: Item = {name: value for name in ("type", "text", "refusal") if isinstance(value := part.get(name), str)}
+    return kept | {"annotations": []} if kept.get("type") == "output_text" else kept
 
 
 def sealed(thought: str) -> str:
@@ -118,6 +139,8 @@ def _string(item: Item, name: str, path: str) -> str:
         raise bad_request(f"{path}.{name}: this field is required.", f"{path}.{name}", "missing_required_parameter")
     if not isinstance(value, str) or not (value or name == "arguments"):
         raise _wrong_type(f"{path}.{name}", "a string")
+    if len(value) > MOST_ID and name != "arguments":
+        raise _wrong_type(f"{path}.{name}", f"at most {MOST_ID} characters")
     return value
 
 

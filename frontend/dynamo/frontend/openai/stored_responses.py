@@ -17,6 +17,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.limits.settings import StoredResponsesSettings
+from dynamo.frontend.openai.request_structs import MAX_MESSAGES
 
 _OWNERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
 _OVERHEAD: Final = 1024
@@ -36,6 +37,8 @@ class StoredResponse(msgspec.Struct):
     previous: str | None
     items: list[str] = []
     """Ids of what it says, which clients may send in the place of it."""
+    count: int = 0
+    """Items of its input and of what it says."""
     used: float = 0.0
 
     @property
@@ -62,6 +65,8 @@ class StoredResponses:
         self._places: dict[str, str] = {}
         """Of items: the responses that said them."""
         self.bytes = 0
+        self._reserved: dict[bytes, int] = {}
+        """Bytes of requests that are answered now, by owner."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -75,6 +80,27 @@ class StoredResponses:
             self._add(stored)
             while len(self._all) > self._limits.max_count or self.bytes > self._limits.max_bytes:
                 self._drop(self._least(stored))
+
+    def reserve(self, owner: bytes, size: int) -> bool:
+        """Count the input of a request that is answered now; False, and nothing counts, where there are too many.
+
+        One owner gets half of what there is: else long answers of one would leave the others' unstored.
+        """
+        most = self._limits.max_bytes
+        with self._lock:
+            own = self._reserved.get(owner, 0) + size
+            if own > most // 2 or sum(self._reserved.values()) + size > most:
+                return False
+            self._reserved[owner] = own
+            return True
+
+    def release(self, owner: bytes, size: int) -> None:
+        """Count it no more; once per reservation."""
+        with self._lock:
+            if (left := self._reserved[owner] - size) > 0:
+                self._reserved[owner] = left
+            else:
+                del self._reserved[owner]
 
     def get(self, owner: bytes, response_id: str) -> StoredResponse:
         """Return one, which has been used now; 404 where this owner has none of that id."""
@@ -103,6 +129,9 @@ class StoredResponses:
                     raise _not_found(response_id, at)
                 chain.append(stored)
                 at = stored.previous
+        if sum(stored.count for stored in chain) > MAX_MESSAGES:
+            text = f"previous_response_id: the conversation has more than {MAX_MESSAGES} items; send those that matter."
+            raise bad_request(text, "previous_response_id", "conversation_too_long")
         if sum(stored.size - _OVERHEAD for stored in chain) > most:
             text = f"previous_response_id: the conversation has more than {most} bytes; send the part that matters."
             raise bad_request(text, "previous_response_id", "conversation_too_long")
@@ -143,8 +172,11 @@ class StoredResponses:
 
     def _least(self, newest: StoredResponse) -> str:
         """Return what goes; found at once, since a large response may take the place of hundreds."""
-        own = next(iter(self._of[newest.owner]))
-        if own != newest.id and self._bytes[newest.owner] * len(self._bytes) > self.bytes:
+        mine = self._of[newest.owner]
+        own, owners = next(iter(mine)), len(self._bytes)
+        many = len(self._all) > self._limits.max_count and len(mine) * owners > len(self._all)
+        large = self.bytes > self._limits.max_bytes and self._bytes[newest.owner] * owners > self.bytes
+        if own != newest.id and (many or large):
             return own
         return next(iter(self._all))
 

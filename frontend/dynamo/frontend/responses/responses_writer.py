@@ -49,9 +49,14 @@ class ResponsesWriter:
         """Of the item that is open; "": none is."""
         self._item: Item = {}
         self._pieces: list[str] = []
-        self._logprobs: list[Any] = []
+        self._logprobs: list[bytes] = []
+        """JSON of the log probabilities so far, without brackets; those that wait for a text stand here, too."""
+        self._early: list[bytes] = []
+        """Log probabilities of tokens that made no text yet: the first half of a character, or of a stop string."""
         self._prefix: bytes | None = None
         """All that stands before a text's JSON string, while a message is open."""
+        self._whole_part: dict[str, Any] = {}
+        """Of a message that is over, with all log probabilities."""
         self._ended = Ended("stop")
         self._encoded = b""
         response |= {"status": "in_progress", "output": []}
@@ -71,14 +76,21 @@ class ResponsesWriter:
             emit(b"".join((prefix, _encode(text), _NUMBER, _encode(number), _END)))  # a third less than by formatting
 
     def scored(self, text: str, logprobs: list[Any]) -> None:
+        encoded = _encode(logprobs)
         if not text and self._prefix is None:
-            return  # tokens of thoughts and calls: only a message has log probabilities
-        prefix = self._prefix or self._open_message()
+            if not self._kind:  # else tokens of thoughts and calls: only a message has log probabilities
+                self._early.append(encoded[1:-1])
+            return
+        if self._prefix is None:
+            self._early.append(encoded[1:-1])
+            early, prefix = self._early, self._open_message()
+            encoded = b"[%b]" % b",".join(filter(None, early))
+        else:
+            prefix = self._prefix
         self._pieces.append(text)
-        self._logprobs += logprobs
+        self._logprobs.append(encoded[1:-1])
         if self._emit is not None:
-            numbered = b',"logprobs":%b,"sequence_number":%d}\n\n' % (_encode(logprobs), self._next)
-            self._emit(prefix + _encode(text) + numbered)
+            self._emit(prefix + _encode(text) + b',"logprobs":%b,"sequence_number":%d}\n\n' % (encoded, self._next))
             self._next += 1
 
     def say(self, event: Event) -> None:
@@ -113,6 +125,7 @@ class ResponsesWriter:
     def _open(self, kind: str, item: Item) -> None:
         self._close()
         self._kind, self._item, self._pieces, self._logprobs = kind, item, [], []
+        self._early = []
         self._event("response.output_item.added", output_index=self._index, item=item)
 
     @property
@@ -152,15 +165,18 @@ class ResponsesWriter:
         close(text, msgspec.Raw(_encode(text)))
         self._item["status"] = status
         self._event("response.output_item.done", output_index=self._index, item=self._item)
+        if self._kind == "message":
+            self._item["content"] = [self._whole_part]
         self.response["output"].append(self._item)
         self._kind, self._prefix = "", None
 
     def _close_message(self, text: str, encoded: msgspec.Raw) -> None:
-        logprobs = msgspec.Raw(_encode(self._logprobs))
-        part = _text_part(encoded, logprobs)
-        self._of_part("response.output_text.done", text=encoded, logprobs=logprobs)
-        self._of_part("response.content_part.done", part=part)
-        self._item["content"] = [part]
+        logprobs = msgspec.Raw(b"[%b]" % b",".join(filter(None, self._logprobs)))
+        told = logprobs if len(bytes(logprobs)) <= LARGEST_ECHO else []  # each token's have been told already
+        self._of_part("response.output_text.done", text=encoded, logprobs=told)
+        self._of_part("response.content_part.done", part=_text_part(encoded, told))
+        self._item["content"] = [_text_part(encoded, told)]
+        self._whole_part = _text_part(encoded, logprobs)
 
     def _close_reasoning(self, text: str, encoded: msgspec.Raw) -> None:
         part = {"type": "reasoning_text", "text": encoded}

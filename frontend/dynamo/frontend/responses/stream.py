@@ -154,7 +154,7 @@ class ResponseStream:
             self._waiting = bytearray()
         self._waiting += b"".join(self._parts)
         self._parts.clear()
-        if len(self._waiting) > BUFFER_LIMIT:
+        if len(self._waiting) > BUFFER_LIMIT and not self._ended:  # nothing grows behind the end
             self.cut_off(CLIENT_BUFFER)
 
     def _start(self) -> None:

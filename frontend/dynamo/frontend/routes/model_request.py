@@ -63,13 +63,15 @@ class Intake:
         self._slot: Slot | None = None
         self.deadline: float | None = None
         self._limit_said = ""
-        self._caller = b""
+        self._caller: bytes | None = None
+        self._scope: Scope | None = None
         self._share: Share | None = None
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
         """Let it in, and return its body."""
         if self._services.limiter is not None:
             self._slot = self._services.limiter.enter(scope)
+        self._scope = scope
         check_json(scope)
         self.deadline = self._deadline(scope)
         if self.deadline is None:
@@ -94,6 +96,7 @@ class Intake:
         return raw
 
     async def _take(self, size: int) -> None:
+        assert self._caller is not None
         self._share = await self._services.bodies.take(self._caller, size)
 
     def check_fields(self, body: dict[str, Any], kind: type[msgspec.Struct], request_id: str) -> None:
@@ -111,6 +114,8 @@ class Intake:
 
     def turn(self) -> Turn:
         """Return a turn in the threads."""
+        if self._caller is None:
+            self._caller = b"" if self._scope is None else caller_of(self._scope)
         return self._services.threads.turn(self._caller, self.deadline)
 
     def understood(self) -> None:

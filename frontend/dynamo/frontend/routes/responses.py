@@ -14,7 +14,7 @@ from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
-from dynamo.frontend.openai.responses_input import Item
+from dynamo.frontend.openai.responses_input import Item, trimmed
 from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, named, read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.stored_responses import StoredResponse, owner_of
@@ -95,7 +95,8 @@ class ResponsesJob(EventJob):
         self._owner = b""
         self._previous: str | None = None
         self._input = b""
-        """JSON of its items, where they are to be stored."""
+        """JSON of its items, where they are to be stored; reserved in the store until it leaves."""
+        self._items = 0
 
     def named(self, error: ApiError) -> ApiError:
         return named(super().named(error))
@@ -109,8 +110,10 @@ class ResponsesJob(EventJob):
         self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
         self._problem = before if isinstance(before, ApiError) else asked.problem
         if self._services.stored is not None and asked.request.store is not False:
-            self._input = msgspec.json.encode(asked.items)
-            asked.echo["store"] = True
+            kept = msgspec.json.encode([trimmed(item) for item in asked.items])
+            if self._services.stored.reserve(self._owner, len(kept)):
+                self._input, self._items = kept, len(asked.items)
+                asked.echo["store"] = True
         self._filled(asked.body)
         return asked.body, asked.chat
 
@@ -127,7 +130,14 @@ class ResponsesJob(EventJob):
     def _keep(self, response_id: str, response: bytes, items: list[str]) -> None:
         if self._services.stored is not None and self._input:
             kept = StoredResponse(response_id, self._owner, response, self._input, self._previous, items)
+            kept.count = self._items + len(items)
             self._services.stored.keep(kept)
+
+    def leave(self) -> None:
+        if self._services.stored is not None and self._input:
+            self._services.stored.release(self._owner, len(self._input))
+            self._input = b""
+        super().leave()
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._owner = owner_of(headers_of(scope))

@@ -16,6 +16,8 @@ from dynamo.frontend.openai.stored_responses import Item, StoredResponse, Stored
 from dynamo.frontend.services import Services
 
 MOST_LISTED: Final = 100
+PAGE_BYTES: Final = 256 << 10
+"""Bytes of a page of several items."""
 _PAGE: Final = [
     {"name": name, "in": "query", "required": False, "schema": schema}
     for name, schema in (
@@ -99,8 +101,10 @@ def _listed(items: list[Item], limit: int, after: str | None, newest_first: bool
         raise bad_request("after: there is no item with that id.", "after")
     begin = 0 if after is None else ids.index(after) + 1
     shown = items[begin : begin + limit]
+    while len(shown) > 1 and sum(len(msgspec.json.encode(item)) for item in shown) > PAGE_BYTES:
+        shown = shown[: len(shown) // 2]
     ends = {"first_id": shown[0]["id"] if shown else None, "last_id": shown[-1]["id"] if shown else None}
-    return json_reply({"object": "list", "data": shown, "has_more": begin + limit < len(items), **ends})
+    return json_reply({"object": "list", "data": shown, "has_more": begin + len(shown) < len(items), **ends})
 
 
 def _items(services: Services, stored: StoredResponse) -> list[Item]:
@@ -110,7 +114,14 @@ def _items(services: Services, stored: StoredResponse) -> list[Item]:
         most = services.settings.body_limit
         before = _store(services).conversation(stored.owner, stored.previous, most)
     own: list[Item] = msgspec.json.decode(stored.input)
-    return [_with_id(item, f"{stored.id}/{index}") for index, item in enumerate([*before, *own])]
+    items: dict[str, Item] = {}
+    for index, item in enumerate([*before, *own]):
+        place = f"{stored.id}/{index}"
+        named = _with_id(item, place)
+        if named["id"] in items:  # clients may send an item twice; a page begins behind one of them
+            named = _with_id({**item, "id": ""}, place)
+        items[named["id"]] = named
+    return [*items.values()]
 
 
 def _with_id(item: Item, place: str) -> Item:

@@ -74,6 +74,9 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
 
     def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
         body = decode(raw, kind)
+        defaults = services.settings.request_defaults
+        if defaults is not None and defaults.model is not None and body.get("model") in (None, ""):
+            body["model"] = defaults.model
         intake.check_fields(body, kind, request.state.request_id)
         chat, problem = read(body)
         return str(body.get("model")), chat, problem
