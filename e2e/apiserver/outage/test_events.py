@@ -46,12 +46,21 @@ def late(script: Script, event: Told) -> None:
 
 
 def test_one_event_of_each_kind(world: World, proxy: Proxy, whole: Story, note: Note) -> None:
-    """Dropped, or late: the same is there in the end, no later than a resync after."""
+    """Dropped, or late: the same is there in the end, no later than a resync after.
+
+    One that didn't occur is tried again: a watch that a busy machine begins anew finds in its list what it would tell.
+    """
     operator = world.operators.through(proxy.url, "operator", OFTEN)
     first = firsts(told(Lanes(world, proxy.faults, ["plain"]), operator))
     faults = [(event, dropped) for event in first]
     faults += [(event, late) for event in first if event.plural in LATE_KINDS]
-    assert len(befallen(world, proxy, faults, operator, whole, note)) <= MOST_SPARED * len(faults)
+    due = faults
+    for _ in range(TRIES):
+        spared = befallen(world, proxy, due, operator, whole, note)
+        due = [(event, fault) for event, fault in due if event in spared]
+        if len(due) <= MOST_SPARED * len(faults):
+            break
+    assert len(due) <= MOST_SPARED * len(faults)
 
 
 @pytest.mark.full
