@@ -123,8 +123,10 @@ def test_connections_that_wait_shut_nobody_out(make_site: Any, half: bytes, addr
 def test_who_makes_room_in_the_middle_of_a_request_is_told(make_site: Any) -> None:
     """Its half request gets a 503 with a time to come again, not a reset."""
     site = make_site(max_connections=2, header_timeout_secs=60.0)
-    with connect(site) as half, connect(site), connect(site):
+    with connect(site) as half, connect(site) as other:
         half.sendall(b"GET /live HTTP/1.1\r\nhost")
+        other.sendall(LIVE)
+        assert other.recv(100).startswith(b"HTTP/1.1 200 ")  # by now the half request has been read, too
         with connect(site), connect(site):
             answer = half.recv(65536)
     assert answer.startswith(b"HTTP/1.1 503 "), answer
