@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from typing import Any
 
 import openai
@@ -274,3 +275,27 @@ def test_callers_take_turns_where_short_bodies_are_read_in_threads(
             first = client.responses.create(**ASK, input="one")
             client.responses.create(**ASK, input="two", previous_response_id=first.id)
     assert callers == [b"Bearer a", b"Bearer b"]
+
+
+def test_what_is_reserved_is_given_back(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the loop alone: a thread that reads a body may go on after its request has left."""
+    seen = []
+    reserve, release = StoredResponses.reserve, StoredResponses.release
+
+    def reserved(self: StoredResponses, owner: bytes, size: int) -> bool:
+        seen.append((threading.current_thread().name, size))
+        return reserve(self, owner, size)
+
+    def released(self: StoredResponses, owner: bytes, size: int) -> None:
+        seen.append((threading.current_thread().name, -size))
+        release(self, owner, size)
+
+    monkeypatch.setattr(StoredResponses, "reserve", reserved)
+    monkeypatch.setattr(StoredResponses, "release", released)
+    with served.client() as client:
+        first = client.responses.create(**ASK, input="one")
+        client.responses.create(**ASK, input="two", previous_response_id=first.id)  # read in a thread
+        list(client.responses.create(**ASK, input="three", stream=True))
+    assert len(seen) == 6
+    assert len({name for name, _ in seen}) == 1
+    assert sum(size for _, size in seen) == 0

@@ -95,8 +95,8 @@ class ResponsesJob(EventJob):
         self._owner = b""
         self._previous: str | None = None
         self._input = b""
-        """JSON of its items, where they are to be stored; reserved in the store until it leaves."""
-        self._items = 0
+        """JSON of its items, where they are to be stored."""
+        self._items = self._reserved = 0
 
     def named(self, error: ApiError) -> ApiError:
         return named(super().named(error))
@@ -110,10 +110,7 @@ class ResponsesJob(EventJob):
         self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
         self._problem = before if isinstance(before, ApiError) else asked.problem
         if self._services.stored is not None and asked.request.store is not False:
-            kept = msgspec.json.encode([trimmed(item) for item in asked.items])
-            if self._services.stored.reserve(self._owner, len(kept)):
-                self._input, self._items = kept, len(asked.items)
-                asked.echo["store"] = True
+            self._input, self._items = msgspec.json.encode([trimmed(item) for item in asked.items]), len(asked.items)
         self._filled(asked.body)
         return asked.body, asked.chat
 
@@ -134,10 +131,19 @@ class ResponsesJob(EventJob):
             self._services.stored.keep(kept)
 
     def leave(self) -> None:
-        if self._services.stored is not None and self._input:
-            self._services.stored.release(self._owner, len(self._input))
-            self._input = b""
+        size, self._reserved = self._reserved, 0
+        if self._services.stored is not None and size:
+            self._services.stored.release(self._owner, size)
         super().leave()
+
+    def _reserve(self) -> bool:
+        """Count the input while it is answered. Not in the thread that reads it, which may outlive its request."""
+        stored, size = self._services.stored, len(self._input)
+        if stored is None or not size or not stored.reserve(self._owner, size):
+            self._input = b""
+            return False
+        self._reserved = size
+        return True
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._owner = owner_of(headers_of(scope))
@@ -171,6 +177,7 @@ class ResponsesJob(EventJob):
         asked, self._asked = self._asked, None  # an answer may take long, and needs nothing of the input
         assert asked is not None
         self._previous = asked.request.previous_response_id
+        asked.echo["store"] = self._reserve()
         response = response_of(who.id, who.created, who.model, asked.echo)
         return ResponsesWriter(
             response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
