@@ -31,24 +31,6 @@ TEMPLATE = (
 
 
 @pytest.fixture
-def speaker(engines: Any) -> Any:
-    """A tokens engine that says its `answer`, byte by byte, and then `stop`."""
-
-    class Speaker(engines):  # type: ignore[misc] # a class of the conftest's choice
-        answer = "hello"
-
-        async def speak(self, incoming: Any, payload: dict[str, Any]) -> None:
-            limit = payload.get("stop_conditions", {}).get("max_tokens") or 1_000_000
-            data = self.answer.encode()
-            for token in data[:limit]:
-                await asyncio.sleep(0)
-                incoming.send(self.say(payload, token, None))
-            incoming.finish(delta([], "length" if limit < len(data) else "stop"))
-
-    return Speaker()
-
-
-@pytest.fixture
 def start(make_site: Any, speaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Start a frontend whose model thinks and calls as the speaker says."""
     monkeypatch.setenv("DYN_CACHE_DIR", str(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -24,24 +23,6 @@ TOOLS: Any = [
 ]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 ASK: Any = [{"role": "user", "content": "And the weather?"}]
-
-
-@pytest.fixture
-def speaker(engines: Any) -> Any:
-    """A tokens engine that says its `answer`, byte by byte, and then `stop`."""
-
-    class Speaker(engines):  # type: ignore[misc] # a class of the conftest's choice
-        answer = ""
-
-        async def speak(self, incoming: Any, payload: dict[str, Any]) -> None:
-            limit = payload.get("stop_conditions", {}).get("max_tokens") or 1_000_000
-            data = self.answer.encode()
-            for token in data[:limit]:
-                await asyncio.sleep(0)
-                incoming.send(self.say(payload, token, None))
-            incoming.finish(delta([], "length" if limit < len(data) else "stop"))
-
-    return Speaker()
 
 
 @pytest.fixture
