@@ -7,6 +7,7 @@ bounded; the walk has bounds of its own, so that a grammar without an end gives 
 from __future__ import annotations
 
 import random
+import string
 import time
 from typing import Any, Final
 
@@ -24,9 +25,7 @@ _PLAIN: Final = frozenset(range(0x20, 0x7F)) - frozenset(b'"\\')
 _MARKS: Final = ((ord("}"), 0.95), (ord("]"), 0.5), (ord(","), 0.5))
 """What ends a part of an answer, and its chance: few objects get more properties than they need."""
 _OTHERS: Final = 0.15
-_WORD: Final = (
-    frozenset(range(ord("a"), ord("z") + 1)) | frozenset(range(ord("A"), ord("Z") + 1)) | frozenset(b"0123456789")
-)
+_WORD: Final = frozenset((string.ascii_letters + string.digits).encode())
 _SOON: Final = 256
 """Bytes after which everything that may end does."""
 _ENDS: Final = 0.35
@@ -44,7 +43,7 @@ def written(matcher: Any, kind: str, seed: int) -> tuple[str, bool]:
         allowed = _allowed(matcher.compute_bitmask())
         if not allowed or matcher.is_error():
             return out.decode(errors="ignore"), accepted
-        byte = _choose(allowed, out, draw, strings=kind == "json")
+        byte = _choose(allowed, out, draw, kind)
         out.append(byte)
         if not matcher.consume_token(byte):
             raise InvalidArgument(f"guided decoding ({kind}): {matcher.get_error().splitlines()[0][:500]}")
@@ -55,14 +54,14 @@ def _allowed(mask: bytes) -> list[int]:
     return [byte for byte in range(256) if mask[byte // 8] >> (byte % 8) & 1]
 
 
-def _choose(allowed: list[int], out: bytearray, draw: random.Random, *, strings: bool) -> int:
+def _choose(allowed: list[int], out: bytearray, draw: random.Random, kind: str) -> int:
     """Choose the next byte: in free text a letter or its end, elsewhere what closes rather than what opens."""
     if len(allowed) == 1:
         return allowed[0]
     known = frozenset(allowed)
     closes = min(1.0, 0.3 + len(out) / _SOON)
     if known.issuperset(_LETTERS):
-        return _in_text(known, out, draw, closes, strings=strings)
+        return _in_text(known, out, draw, closes, kind)
     for mark, chance in _MARKS:
         if mark in known and draw.random() < max(closes, chance):
             return mark
@@ -74,12 +73,12 @@ def _choose(allowed: list[int], out: bytearray, draw: random.Random, *, strings:
     return draw.choice(sorted(places))
 
 
-def _in_text(known: frozenset[int], out: bytearray, draw: random.Random, closes: float, *, strings: bool) -> int:
+def _in_text(known: frozenset[int], out: bytearray, draw: random.Random, closes: float, kind: str) -> int:
     """Choose a character of free text. A text is closed where it may be, but seldom before its first character."""
-    quote, empty = ord('"') in known, out[-1:] == b'"'
+    quote, empty = ord('"') in known and kind != "regex", out[-1:] == b'"'
     if quote and draw.random() < (closes / 8 if empty else closes):
         return ord('"')
-    if strings or quote:
+    if quote or kind == "json":
         return ord(" ") if ord(" ") in known and not empty and draw.random() < _OTHERS else draw.choice(_LETTERS)
     ends = sorted(known & _PLAIN - _WORD)  # a text that isn't in quotes ends with what is no word
     if ends and draw.random() < closes / 2:
