@@ -96,7 +96,9 @@ TOKENS: Final = [name for name in NAMES if not traits_of(RIGS[name].engine).take
 LIMITED: Final = [name for name in TOKENS if not name.startswith(("echo", "py"))]
 """Engines with a context that ends."""
 REAL: Final = [name for name in NAMES if RIGS[name].real]
-GUIDING: Final = [name for name in REAL if RIGS[name].engine != "sglang"]
+SCORING: Final = [name for name in NAMES if RIGS[name].real or name == "mocker"]
+"""Engines with log probabilities."""
+GUIDING: Final = [name for name in SCORING if RIGS[name].engine != "sglang"]
 """Engines that constrain their output; SGLang's grammars need its tokenizer."""
 
 

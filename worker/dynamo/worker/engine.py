@@ -224,6 +224,14 @@ class Taker(Protocol):
 
 
 @runtime_checkable
+class Answering(Protocol):
+    """Part of an engine whose constrained answers are made where constraints are compiled."""
+
+    def to_compile(self, request: PreprocessedRequest, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return what the compiler is told of a request: the constraint, and what the engine adds."""
+
+
+@runtime_checkable
 class KvHanding(Protocol):
     """Part of an engine that computes prompts for others, or goes on with what others computed."""
 

@@ -28,7 +28,18 @@ from dynamo.runtime.http.system_server import SystemServer, runtime_health
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
+from dynamo.worker.engine import (
+    Abort,
+    Answering,
+    Embedding,
+    Engine,
+    EngineFacts,
+    KvCaching,
+    KvHanding,
+    Node,
+    Routed,
+    Stepping,
+)
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
@@ -132,7 +143,8 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         watch, constrained = watch_engine(kind.submit, card, settings), None
         if kind.request is PreprocessedRequest:
-            constrained = Constrained(ConstraintPool(settings.engine), kind.submit)
+            asked = engine.to_compile if isinstance(engine, Answering) else None
+            constrained = Constrained(ConstraintPool(settings.engine), kind.submit, asked)
             undo.push_async_callback(constrained.stop)
             kind = kind._replace(submit=guided(kind.submit, constrained.submit, settings.engine, facts.guided))
         check = within(card.context_length) if kind.request is PreprocessedRequest else None
