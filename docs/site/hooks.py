@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from mkdocs.structure.files import File
-
 from docs.site import links
+from mkdocs.structure.files import File
 
 ROOT: Final = Path(__file__).parents[2]
 MERMAID: Final = "assets/vendor/mermaid.min.js"

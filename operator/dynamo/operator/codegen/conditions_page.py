@@ -1,4 +1,4 @@
-"""docs/reference/status.md from `api/conditions.py`: `python -m dynamo.operator.codegen.conditions_page FILE` writes it."""
+"""Writes docs/reference/status.md out of `api/conditions.py`: `python -m dynamo.operator.codegen.conditions_page`."""
 
 from __future__ import annotations
 
