@@ -73,7 +73,8 @@ class Reader:
             while words and re.fullmatch(r"[A-Za-z_]+=.*", words[0]):
                 words = words[1:]
             self._make_files(words)
-            self._one(words)
+            if words:
+                self._one(words)
         return len(typed)
 
     def write(self, name: str, text: str) -> None:
