@@ -72,7 +72,7 @@ def broken(page: Path) -> Iterator[tuple[str, str]]:
             fence = "" if fence else mark[1]
             if fence and mark[2] not in LANGUAGES:
                 yield "language", f"{place}: a fence of {mark[2] or 'no language'}"
-        elif not fence:
+        elif not fence and not line.startswith("<!--"):
             yield from ((rule, f"{place}: {text}") for rule, text in _prose(line, terms))
 
 
@@ -82,7 +82,7 @@ def _prose(line: str, terms: dict[str, str]) -> Iterator[tuple[str, str]]:
             shown = _TEST.sub("", _LINK.sub("]", cell.strip()))
             if len(shown) > CELL:
                 yield "cell", f"{len(shown)} characters: {shown[:40]}…"
-    elif len(line) > LINE and not line.lstrip().startswith(("<!--", "[", "![")):
+    elif len(line) > LINE and not line.lstrip().startswith(("[", "![")):
         yield "line", f"{len(line)} characters"
     plain = _CODE.sub("", line)
     for word, instead in terms.items():

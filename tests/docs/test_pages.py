@@ -6,30 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.docs import captures
 from tests.docs.pages import RUN, SERVE, STOP, steps
-from tests.docs.session import ROOT, Session, session
+from tests.docs.session import Session, session
+from tests.docs.style import title, users_pages
 
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.models.python_package import assemble
 
-DOCS = ROOT / "docs"
-ASSETS = DOCS / "assets"
-FOLDERS = ("get-started", "tutorials", "migrate", "how-to/operate", "concepts")
-SERVE_PAGES = (
-    "grpc", "choose-an-engine", "load-models", "kv-routing", "prefill-decode", "multi-node", "limit-load",
-)  # fmt: skip
-PAGES = [
-    DOCS / "get-started/laptop.md",
-    *(page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md")) if page.name != "laptop.md"),
-    *(DOCS / f"how-to/serve/{name}.md" for name in SERVE_PAGES),
-]
-"""Whose every fence is run, read by our parsers, or marked with why not."""
-TYPED = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, str(page)))]
-"""Those with something to run."""
 
-
-def title(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
+"""Those for users; tests/ages runs the programs of two of them in its own way."""
+RUNS = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, title(page)))]
+CAPTURES = {"docs/tutorials/survive-a-crash.md": ("quickstart", "A worker is killed, the answer is complete")}
+"""Pages whose first steps are a picture."""
 
 
 @pytest.fixture
@@ -42,19 +32,21 @@ def opened() -> Iterator[Session]:
 @pytest.mark.processes(seconds=60)
 @pytest.mark.servers
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", TYPED, ids=title)
+@pytest.mark.parametrize("page", RUNS, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
     """Every step, in order, on real programs; a picture that it draws is the one that it shows."""
     for step in steps(page, title(page)):
         opened.run(step)
     for drawn in opened.folder.glob("*.svg"):
-        shown = ASSETS / drawn.name
-        assert not shown.exists() or drawn.read_text() == shown.read_text(), f"copy {drawn.name} to {ASSETS}"
+        shown = captures.ASSETS / drawn.name
+        assert not shown.exists() or drawn.read_text() == shown.read_text(), f"copy {drawn.name} to {captures.ASSETS}"
+    if capture := CAPTURES.get(title(page)):
+        captures.check(*capture, opened.typed[:2])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
-def test_nothing_is_left_to_belief(page: Path) -> None:
-    """What isn't run says why; what serves is stopped again, and only that; no output is a wildcard alone."""
+def test_what_serves_is_stopped(page: Path) -> None:
+    """What serves is stopped again, and only that."""
     walk = steps(page, title(page))
     served = [step.name for step in walk if step.kind == SERVE]
     assert sorted(served) == sorted(step.name for step in walk if step.kind == STOP)

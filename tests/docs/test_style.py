@@ -47,4 +47,6 @@ def test_fences_of_user_pages_are_run() -> None:
 def test_a_page_has_one_kind() -> None:
     """Each page of docs/ lies in a folder that has one; a tutorial and a how-to say first what one gets."""
     kinds = {*USERS, "reference", "contributing", "design", "index.md", "assets"}
-    assert [title(page) for page in pages() if title(page).startswith("docs/") and title(page).split("/")[1] not in kinds] == []
+    assert [
+        title(page) for page in pages() if title(page).startswith("docs/") and title(page).split("/")[1] not in kinds
+    ] == []
