@@ -14,6 +14,7 @@ from tests.docs.style import title, users_pages
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.models.python_package import assemble
 
+
 PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
 """Those for users; tests/ages runs the programs of two of them in its own way."""
 RUNS = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, title(page)))]
@@ -33,9 +34,12 @@ def opened() -> Iterator[Session]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUNS, ids=title)
 def test_a_page_does_what_it_says(page: Path, opened: Session) -> None:
-    """Every step, in order, on real programs."""
+    """Every step, in order, on real programs; a picture that it draws is the one that it shows."""
     for step in steps(page, title(page)):
         opened.run(step)
+    for drawn in opened.folder.glob("*.svg"):
+        shown = captures.ASSETS / drawn.name
+        assert not shown.exists() or drawn.read_text() == shown.read_text(), f"copy {drawn.name} to {captures.ASSETS}"
     if capture := CAPTURES.get(title(page)):
         captures.check(*capture, opened.typed[:2])
 

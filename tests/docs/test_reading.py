@@ -27,8 +27,7 @@ def test_what_a_page_does_not_run_is_understood(page: Path, reader: Reader) -> N
     """Fences that are marked `read, since …`; files that the page makes are there."""
     for step in steps(page, title(page)):
         if step.kind == FILE:
-            (reader.folder / step.name).parent.mkdir(parents=True, exist_ok=True)
-            (reader.folder / step.name).write_text(step.text)
+            reader.write(step.name, step.text)
         if step.kind == READ:
             assert reader.read(step.text), step.place
 
