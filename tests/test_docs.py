@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.generate import commands_page, configuration_page, python_page
+from docs.generate import markdown
 from docs.generate.compatibility import page
 from docs.generate.compatibility.printed import ROWS
 from docs.generate.compatibility.printed_row import ALL
@@ -12,8 +12,6 @@ from docs.generate.compatibility.variables import STATES
 
 import dynamo.llm
 import dynamo.runtime
-from dynamo.operator.api import conditions
-from dynamo.operator.codegen import conditions_page
 
 ROOT = Path(__file__).parent.parent
 FIRST = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "e2e/README.md")]
@@ -47,7 +45,7 @@ def anchors(page: Path) -> set[str]:
     """What a link may name of a page; a title that is there again gets a number."""
     names: set[str] = set()
     for heading in HEAD.findall(FENCE.sub("", page.read_text())):
-        name = commands_page.anchor(heading)
+        name = markdown.anchor(heading)
         again = (f"{name}-{number}" for number in range(1, 100))
         names.add(name if name not in names else next(answer for answer in again if answer not in names))
     return names
@@ -67,14 +65,9 @@ def test_the_request_path_names_its_files() -> None:
     assert len({name for name in FILE.findall(section) if name.endswith(".py")}) >= 8
 
 
-def test_configuration_follows_the_code() -> None:
-    """docs/configuration.md is what `make generate` writes."""
-    assert (ROOT / "docs/configuration.md").read_text() == configuration_page.render(), "run `make generate`"
-
-
 def test_compatibility_follows_the_code() -> None:
-    """docs/compatibility.md is what `make generate` writes: every name has a state, no cell is empty."""
-    text = (ROOT / "docs/compatibility.md").read_text()
+    """docs/reference/compatibility.md is what `make generate` writes: every name has a state, no cell is empty."""
+    text = (ROOT / "docs/reference/compatibility.md").read_text()
     assert text == page.render(), "run `make generate`"
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     rows = [line for line in lines if not line.startswith(("| ---", "| state | |"))]
@@ -87,15 +80,9 @@ def test_a_variable_has_one_state() -> None:
     assert [name for name in STATES if page.reader_of(name)] == []
 
 
-def test_the_command_line_reference_follows_the_parsers() -> None:
-    """docs/reference/cli.md is what `make generate` writes."""
-    assert (ROOT / "docs/reference/cli.md").read_text() == commands_page.render(), "run `make generate`"
-
-
 def test_the_python_reference_follows_the_docstrings() -> None:
-    """docs/reference/python.md is what `make generate` writes, with every public name once."""
+    """docs/reference/python.md has every public name once."""
     text = (ROOT / "docs/reference/python.md").read_text()
-    assert text == python_page.render(), "run `make generate`"
     for package in (dynamo.runtime, dynamo.llm):
         matches = re.findall(rf"^### {package.__name__}\.(\w+)$", text, re.MULTILINE)
         assert sorted(matches) == sorted(package.__all__)
@@ -108,20 +95,14 @@ def test_what_the_guides_print_names_tests_that_exist() -> None:
     assert [row.test for row in ROWS if not _is_test(*row.test.split("::"))] == []
 
 
-def test_conditions_follow_the_code() -> None:
-    """docs/conditions.md is what `make generate` writes, and no condition or reason is without a meaning."""
-    assert (ROOT / "docs/conditions.md").read_text() == conditions_page.render(), "run `make generate`"
-    assert set(conditions.TYPES) == set(conditions.Type)
-    assert set(conditions.REASONS) == set(conditions.Reason)
-
-
 def test_promises_name_tests_that_exist() -> None:
-    """Each line of a table of docs/promises.md has one at least."""
-    lines = [line for line in (ROOT / "docs/promises.md").read_text().splitlines() if line.startswith("| ")]
+    """Each line of a table of docs/contributing/promises.md has one at least."""
+    text = (ROOT / "docs/contributing/promises.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
     promised = [line for line in lines if not line.startswith("| |")]
     assert promised
     assert [line for line in promised if not TEST.search(line)] == []
-    named = set(TEST.findall((ROOT / "docs/promises.md").read_text()))
+    named = set(TEST.findall(text))
     assert [(file, name) for file, name in sorted(named) if not _is_test(file, name)] == []
 
 
@@ -132,7 +113,7 @@ def _is_test(file: str, name: str) -> bool:
 
 def test_every_variable_is_documented() -> None:
     """A DYN_, ETCD_ or NATS_ variable that the code names stands in one of the two pages of names."""
-    known = (ROOT / "docs/configuration.md").read_text() + (ROOT / "docs/compatibility.md").read_text()
+    known = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("configuration", "compatibility"))
     sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in VARIABLE.findall(path.read_text())}
     assert sorted(name for name in read if f"`{name}`" not in known) == []

@@ -1,4 +1,4 @@
-"""Writes docs/reference/cli.md out of the parsers: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/cli.md out of the parsers: `make generate` writes it again.
 
 The parsers are the programs' own, so a flag, a default or an example can't be here and not there. What several
 programs have alike stands once.
@@ -15,6 +15,7 @@ from typing import Final
 import click
 from docs.generate import help_text
 from docs.generate.help_text import Block, Prose
+from docs.generate.markdown import anchor
 
 from dynamo.cli.main import dynamo
 from dynamo.cli.run import main as run
@@ -32,8 +33,8 @@ Made from the programs' own parsers by `make generate`; don't edit it by hand.
 
 Every program answers `--help`, and `dynamo COMMAND --help`. A value comes from the flag, else from the environment
 variable, else from the default. Exit codes: 0 well, 1 failed, 2 usage, 130 interrupted. What only the environment
-sets (etcd, NATS, logs) stands in [configuration.md](../configuration.md); flags of 2025 and 2026 that have another
-name now, in [compatibility.md](../compatibility.md).
+sets (etcd, NATS, logs) stands in [configuration.md](configuration.md); flags of 2025 and 2026 that have another
+name now, in [compatibility.md](compatibility.md).
 """
 _UNTOLD: Final = ("help", "version")
 _FILE: Final = re.compile(r"\b(?:docs|charts)/[\w/-]+\.md\b")
@@ -78,12 +79,6 @@ def render() -> str:
 
 def _contents(names: Sequence[str] | Mapping[str, object]) -> str:
     return "".join(f"- [{name}](#{anchor(name)})\n" for name in names)
-
-
-def anchor(title: str) -> str:
-    """Return the name that a title of a page has in links."""
-    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
-    return kept.replace(" ", "-")
 
 
 def _command(name: str, command: click.Command, shown: dict[str, str]) -> Iterator[str]:
@@ -211,13 +206,3 @@ def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _kind(action: argparse.Action) -> str:
     return {int: "whole number", Path: "path"}.get(action.type, "text")  # type: ignore[call-overload, no-any-return]
 
-
-def main() -> None:
-    """Write the file that is named."""
-    parser = argparse.ArgumentParser(description="Write the command line reference, as Markdown.")
-    parser.add_argument("file", type=Path, help="where to")
-    parser.parse_args().file.write_text(render())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md out of the settings classes: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/configuration.md out of the settings classes: `make generate` writes it again.
 
 What only the environment sets (connections, since they may hold secrets) stands in
 `CONNECTIONS` and `OTHERS` here; the test fails where the code reads a name that is missing.
@@ -6,10 +6,8 @@ What only the environment sets (connections, since they may hold secrets) stands
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 from dynamo.cli.run.settings import RunSettings
@@ -124,13 +122,3 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
-
-def main() -> None:
-    """Write the file that is named."""
-    parser = argparse.ArgumentParser(description="Write the table of flags and variables, as Markdown.")
-    parser.add_argument("file", type=Path, help="where to")
-    parser.parse_args().file.write_text(render())
-
-
-if __name__ == "__main__":
-    main()

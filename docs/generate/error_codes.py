@@ -188,7 +188,7 @@ _OVERLOAD: Final[Mapping[str, Error]] = {
 _WORKERS: Final[Mapping[str, Error]] = {
     "no_instances": Error(
         (503,), "No worker serves the model '…' now; try again in a moment.",
-        "The model has no worker: none has registered yet, all have stopped, or the one that the request names is gone.",
+        "The model has no worker: none has registered, all have stopped, or the one that the request names is gone.",
         "Look at the workers (`dynamo ps`, `kubectl get dp`). `--worker-wait-timeout-secs` lets requests wait for one.",
     ),
     "model_loading": Error(

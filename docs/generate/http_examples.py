@@ -40,7 +40,8 @@ The answer:
  "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}}
 ```
 
-With `stream: true` each `data:` line is a `text_completion` with the next piece of `text`, the last one `data: [DONE]`."""
+With `stream: true` each `data:` line is a `text_completion` with the next piece of `text`; the last one is
+`data: [DONE]`."""
 _EMBEDDINGS: Final = """```json
 {"model": "bge", "input": ["first text", "second text"]}
 ```
@@ -63,8 +64,10 @@ _MESSAGES: Final = """```json
 
 Whole answers are a `message` with `content` blocks. A stream has the events `message_start`, `content_block_start`,
 `content_block_delta`, `content_block_stop`, `message_delta` and `message_stop`."""
-_HEALTH: Final = """The status is 503 while the frontend starts or shuts down, else 200, even if no model has a worker: the body lists
-models and instances. `/live` answers 200 as long as the process runs."""
+_HEALTH: Final = """
+The status is 503 while the frontend starts or shuts down, else 200, even if no model has a worker: the body lists
+models and instances. `/live` answers 200 as long as the process runs.
+"""
 
 EXAMPLES: Final[Mapping[str, str]] = {
     "POST /v1/chat/completions": _CHAT,

@@ -62,7 +62,7 @@ def openapi() -> Json:
     """Return the description as `/openapi.json` has it."""
     settings = SimpleNamespace(access=SimpleNamespace(disable_admin_api=False))
     services = SimpleNamespace(pool=SimpleNamespace(busy_thresholds=None), settings=settings)
-    return cold_app(cast(Services, services)).openapi()
+    return cold_app(cast("Services", services)).openapi()
 
 
 def render() -> str:
@@ -138,7 +138,7 @@ def _together(name: str) -> Iterator[str]:
     """Yield what fields say together, which the schema has as alternatives."""
     if name in ("ChatRequest", "CompletionRequest"):
         yield "Only one of `guided_*` and `response_format` can constrain an answer."
-        yield "Fields of `nvext` that older clients put there (`top_k`, `guided_json`, …) are read as if they stood here."
+        yield "Fields of `nvext` that older clients put there (`top_k`, `guided_json`, …) are read as if they were here."
 
 
 def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:

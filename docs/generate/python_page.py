@@ -1,4 +1,4 @@
-"""Writes docs/reference/python.md out of the docstrings: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/python.md out of the docstrings: `make generate` writes it again.
 
 What is public is what `__all__` of these packages says; a name that is added there appears here by itself. Objects
 are found by importing them, as programs do (so that aliases and lazy names are what they are), and described by their
@@ -8,18 +8,16 @@ tool such as griffe reads both, too, but doesn't follow names that a package imp
 
 from __future__ import annotations
 
-import argparse
 import ast
 import enum
 import importlib
 import importlib.util
 import inspect
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from docs.generate import python_source as source
-from docs.generate.commands_page import anchor
+from docs.generate.markdown import anchor
 
 PACKAGES: Final = ("dynamo.runtime", "dynamo.llm", "dynamo.llm.exceptions", "dynamo.worker")
 """Those that are there and have an `__all__` are told."""
@@ -29,8 +27,8 @@ Made from the docstrings by `make generate`; don't edit it by hand.
 
 The public names of the packages below: their signatures, what they say of themselves, and the module that has them.
 Import them from the package (`from dynamo.runtime import Client`); modules may move. A file of yours as an engine
-needs none of these: [engines/python.md](../engines/python.md). A name whose errors are not told raises what
-its arguments cause; all that cross the network are a `DynamoException`.
+needs none of these: [engines/python.md](../how-to/serve/engines/python.md). A name whose errors are not told raises
+what its arguments cause; all that cross the network are a `DynamoException`.
 """
 _ELSEWHERE: Final = "See the module."
 _WIDTH: Final = 110
@@ -174,13 +172,3 @@ def _doc(value: Any) -> str:
 def _module(value: Any) -> str:
     return f"In `{value.__module__}`."
 
-
-def main() -> None:
-    """Write the file that is named."""
-    parser = argparse.ArgumentParser(description="Write the Python reference, as Markdown.")
-    parser.add_argument("file", type=Path, help="where to")
-    parser.parse_args().file.write_text(render())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference/ that are made from code: `make generate`, held by tests/docs/test_references.py."""
+"""Writes the pages of docs/reference/: `make generate`, held by tests/docs/test_references.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from docs.generate import errors_page, http_page, pipeline_page, status_page
+from docs.generate import commands_page, configuration_page, errors_page, http_page, pipeline_page, python_page, status_page
 from docs.generate.markdown import write
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "cli.md": commands_page.render,
+    "configuration.md": configuration_page.render,
+    "python.md": python_page.render,
     "dynamopipeline.md": pipeline_page.render,
     "status.md": status_page.render,
     "http-api.md": http_page.render,

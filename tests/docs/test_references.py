@@ -1,4 +1,4 @@
-"""The pages of docs/reference/ that are made from code: they are what `make generate` writes, and nothing is missing."""
+"""The pages of docs/reference/ are what `make generate` writes, and nothing is missing in them."""
 
 import ast
 import json
@@ -97,13 +97,9 @@ def test_every_error_code_is_explained() -> None:
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in tree.body:
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.target, ast.Name)
-        ):
-            if isinstance(node.value.value, str):
-                yield node.target.id, node.value.value
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(text))):
+                yield name, text
 
 
 def _codes(tree: ast.Module, constants: dict[str, str]) -> Iterator[str]:
