@@ -205,4 +205,3 @@ def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def _kind(action: argparse.Action) -> str:
     return {int: "whole number", Path: "path"}.get(action.type, "text")  # type: ignore[call-overload, no-any-return]
-

@@ -171,4 +171,3 @@ def _doc(value: Any) -> str:
 
 def _module(value: Any) -> str:
     return f"In `{value.__module__}`."
-

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from docs.generate import commands_page, configuration_page, errors_page, http_page, pipeline_page, python_page, status_page
+from docs.generate import (
+    commands_page,
+    configuration_page,
+    errors_page,
+    helm_page,
+    http_page,
+    metrics_page,
+    pipeline_page,
+    python_page,
+    status_page,
+)
 from docs.generate.markdown import write
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
@@ -18,6 +28,8 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "status.md": status_page.render,
     "http-api.md": http_page.render,
     "errors.md": errors_page.render,
+    "metrics.md": metrics_page.render,
+    "helm-values.md": helm_page.render,
 }
 
 

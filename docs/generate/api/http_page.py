@@ -138,7 +138,7 @@ def _together(name: str) -> Iterator[str]:
     """Yield what fields say together, which the schema has as alternatives."""
     if name in ("ChatRequest", "CompletionRequest"):
         yield "Only one of `guided_*` and `response_format` can constrain an answer."
-        yield "Fields of `nvext` that older clients put there (`top_k`, `guided_json`, …) are read as if they were here."
+        yield "Fields that older clients put into `nvext` (`top_k`, `guided_json`, …) are read as if they were here."
 
 
 def _objects(operations: list[Operation], schemas: Json) -> Iterator[str]:

@@ -28,7 +28,7 @@ REQUESTS: Final[tuple[Header, ...]] = (
     Header(hints.PREFILL_RANK_HEADERS, "Data-parallel rank of the prefill worker."),
     Header((hints.PRIORITY,), "Priority where requests wait; a higher number goes first."),
     Header((hints.STRICT_PRIORITY,), "Priority that is compared before the other one, 0 or more."),
-    Header(hints.SESSION_HEADERS, "Session whose requests go to one worker, with `--session-affinity-ttl-secs`."),
+    Header(hints.SESSION_HEADERS, "Session whose requests stay with a worker (`--router-session-affinity-ttl-secs`)."),
     Header((hints.SESSION_FINAL.decode(),), "`true`: this request is the last one of its session."),
     Header(("traceparent",), "Trace that the request belongs to (W3C); needs `OTEL_EXPORT_ENABLED=1`."),
     Header(("anthropic-version",), "Version of the Messages API; 2023-06-01 is the one there is."),

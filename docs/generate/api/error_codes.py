@@ -167,7 +167,7 @@ _OVERLOAD: Final[Mapping[str, Error]] = {
     ),
     "busy": Error(
         (503,), "Every worker of model '…' is over its busy threshold; try again in a moment.",
-        "The load of every worker is over a threshold (`--busy-threshold`, `/busy_threshold`).",
+        "The load of every worker is over a threshold (`--active-decode-blocks-threshold`, `/busy_threshold`).",
         "Add workers (`kubectl scale dp/NAME --replicas=N`), or raise the thresholds.",
     ),
     "queue_full": Error(
