@@ -7,17 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from docs.generate import (
-    commands_page,
-    configuration_page,
-    errors_page,
-    helm_page,
-    http_page,
-    metrics_page,
-    pipeline_page,
-    python_page,
-    status_page,
-)
+from docs.generate import commands_page, configuration_page, python_page
+from docs.generate.api import errors_page, http_page, metrics_page
+from docs.generate.cluster import helm_page, pipeline_page, status_page
 from docs.generate.markdown import write
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {

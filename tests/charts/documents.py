@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from docs.generate.chart_values import comments as comments
-from docs.generate.chart_values import value_at
-from docs.generate.chart_values import values as values
+from docs.generate.cluster.chart_values import comments as comments
+from docs.generate.cluster.chart_values import value_at
+from docs.generate.cluster.chart_values import values as values
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "charts/dynamo-platform"

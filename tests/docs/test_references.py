@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import pytest
-from docs.generate import errors_page, http_examples, http_headers, http_page, pipeline_page
-from docs.generate.error_codes import CODES
-from docs.generate.pipeline_examples import EXAMPLES, SINCE
+from docs.generate.api import errors_page, http_examples, http_headers, http_page
+from docs.generate.api.error_codes import CODES
+from docs.generate.cluster import pipeline_page
+from docs.generate.cluster.pipeline_examples import EXAMPLES, SINCE
 from docs.generate.references import PAGES
 from pydantic import BaseModel, TypeAdapter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from docs.generate.error_codes import GROUPS, Error
+from docs.generate.api.error_codes import GROUPS, Error
 from docs.generate.markdown import anchor, code, page, prose, table
 
 from dynamo.frontend.anthropic.errors import MessagesError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
-from docs.generate.http_examples import EXAMPLES
-from docs.generate.http_headers import ANSWERS, REQUESTS, Header
+from docs.generate.api.http_examples import EXAMPLES
+from docs.generate.api.http_headers import ANSWERS, REQUESTS, Header
 from docs.generate.markdown import anchor, code, page, prose, table
 
 from dynamo.frontend.app import cold_app

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
-from docs.generate.chart_values import Json, comments, value_at, values
+from docs.generate.cluster.chart_values import Json, comments, value_at, values
 from docs.generate.markdown import CELL, code, page, prose, table
 
-CHARTS: Final = Path(__file__).parents[2] / "charts"
+CHARTS: Final = Path(__file__).parents[3] / "charts"
 HEAD: Final = """# Helm values
 
 Made from the charts' `values.yaml` and `values.schema.json` by `make generate`; don't edit it by hand.

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import yaml
+from docs.generate.cluster.pipeline_examples import EXAMPLES, SINCE
 from docs.generate.markdown import anchor, code, page, prose
-from docs.generate.pipeline_examples import EXAMPLES, SINCE
 
 from dynamo.operator.codegen.crd_schema import structural_schema
 
