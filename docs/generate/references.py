@@ -11,6 +11,7 @@ from docs.generate import commands_page, configuration_page, python_page
 from docs.generate.api import errors_page, http_page, metrics_page
 from docs.generate.cluster import helm_page, pipeline_page, status_page
 from docs.generate.markdown import write
+from docs.generate.support import page as support_page
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "cli.md": commands_page.render,
@@ -22,6 +23,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "errors.md": errors_page.render,
     "metrics.md": metrics_page.render,
     "helm-values.md": helm_page.render,
+    "support-matrix.md": support_page.render,
 }
 
 
