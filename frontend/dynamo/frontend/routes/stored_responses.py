@@ -44,13 +44,13 @@ def stored_responses_router(services: Services) -> APIRouter:
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(request: Request, response_id: str) -> Response:
-        """Forget a stored response; conversations that go on from it can't any more."""
+        """Delete a stored response; later requests can't continue it."""
         _store(services).delete(_owner(request), response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """Refuse: only responses in the background could be cancelled, and there are none."""
+        """Answer 400: only background responses could be cancelled, and there are none."""
         _found(services, request, response_id)
         text = "Only responses in the background can be cancelled; end this one by closing its connection."
         raise bad_request(text, "response_id", "unsupported_value")
