@@ -16,10 +16,10 @@ from dynamo.frontend.http.cors import Cors
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.openai.stored_responses import StoredResponses
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.frontend.stored.directory import ResponseDirectory
 from dynamo.runtime.process.tracing import Tracing
 
 
@@ -71,7 +71,7 @@ class Services(msgspec.Struct):
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
-    stored: StoredResponses | None = None
+    stored: ResponseDirectory | None = None
     """There where responses are kept."""
     tracing: Tracing | None = None
     """There where traces are asked for."""

@@ -13,7 +13,7 @@ import pytest
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.limits.settings import StoredResponsesSettings
-from dynamo.frontend.openai.stored_responses import StoredResponse, StoredResponses, owner_of
+from dynamo.frontend.stored.store import StoredResponse, StoredResponses, owner_of
 
 ASK: Any = {"model": "m", "max_output_tokens": 3}
 

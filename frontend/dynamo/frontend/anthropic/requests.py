@@ -83,7 +83,7 @@ def prompt_of(request: Prompt) -> tuple[dict[str, Any], ApiError | None]:
         if effort not in EFFORTS:
             text = f"output_config.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
             raise bad_request(text, "output_config.effort", "unsupported_value")
-        asked["reasoning_effort"] = variables["reasoning_effort"] = effort
+        variables["reasoning_effort"] = effort
     return asked | ({"chat_template_kwargs": variables} if variables else {}), chat.problem
 
 
