@@ -34,6 +34,7 @@ from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
+from dynamo.frontend.responses.pings import Pings
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.busy_thresholds import BusyThresholds
 from dynamo.frontend.routing.model_loader import Loader
@@ -122,7 +123,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
         threads=RequestThreads(refused=metrics.rejected), stored=_stored(runtime, settings),
     )  # fmt: skip
-    stop_listening = view.listen(watcher)
+    stop_listening, pings = view.listen(watcher), Pings(services.answers)
     try:
         if namespace := watched(settings):
             await runtime.caller.listen(namespace)
@@ -133,6 +134,7 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         yield services
     finally:
         stop_listening()
+        pings.stop()
         if watch is not None:
             watch.stop()
         services.threads.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,9 @@ from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
 from dynamo.frontend.stored.directory import ResponseDirectory
 from dynamo.runtime.process.tracing import Tracing
+
+MOST_ECHOED: Final = 64 << 20
+"""Bytes of instructions and tools that answers keep in order to repeat them; small ones don't count."""
 
 
 class OpenRequests(Protocol):
@@ -71,6 +74,8 @@ class Services(msgspec.Struct):
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
+    echoes: BodyBudget = msgspec.field(default_factory=lambda: BodyBudget(MOST_ECHOED))
+    """What answers under way repeat of their requests."""
     stored: ResponseDirectory | None = None
     """There where responses are kept."""
     tracing: Tracing | None = None

@@ -5,6 +5,7 @@ What both APIs have is checked by the chat's own rules, and named in this API's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ _NAMED: Final = {
     "max_tokens": "max_output_tokens", "logprobs": "include",
 }  # fmt: skip
 """The chat's fields, as this API names them."""
+_LIMIT: Final = re.compile(r"\bmax_(completion_)?tokens\b")
+"""The chat's limit, wherever a message names it."""
 _ELSEWHERE: Final = {
     "conversation": "send the conversation's items in input, or previous_response_id",
     "prompt": "send the prompt's text in instructions and input",
@@ -86,7 +89,9 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
 
 def named(error: ApiError) -> ApiError:
     """Return an error about a chat's field as one about this API's."""
-    return renamed(error, _NAMED)
+    error = renamed(error, _NAMED)
+    error.message = _LIMIT.sub("max_output_tokens", error.message)
+    return error
 
 
 def _refuse_others(request: ResponsesRequest) -> None:

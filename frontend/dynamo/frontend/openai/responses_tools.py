@@ -1,8 +1,9 @@
-"""Tools of the Responses API, as function tools that any model can call, and their calls as the client expects them. Pure.
+"""Tools of the Responses API, as function tools that any model can call, and their calls as clients expect them. Pure.
 
-Some tools are the client's to run but not functions by name: text in a form of its own (`custom`), a shell, patches. Each
-is a function to the model; its calls, and their outputs, are items of a kind of their own. Tools that OpenAI's servers run,
-and that agents offer without being asked (web search, pictures), are left out: a model calls only what it is told of.
+Some tools are the client's to run but not functions by name: text in a form of its own (`custom`), a shell, patches.
+Each is a function to the model; its calls, and their outputs, are items of a kind of their own. Tools that OpenAI's
+servers run, and that agents offer without being asked (web search, pictures), are left out: a model calls only what it
+is told of.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ from dynamo.llm.parsers.events import Content, Thought
 LARGEST_ECHO: Final = 64 << 10
 """Bytes of what a stream's first two events repeat of the request; where it is more, they leave its tools and
 instructions out."""
+SHORT: Final[dict[str, Any]] = {
+    "instructions": None, "tools": [], "metadata": {}, "text": {"format": {"type": "text"}},
+}  # fmt: skip
+"""What stands in the place of what is large."""
 _encode = msgspec.json.encode
 Item = dict[str, Any]
 _NUMBER: Final = b',"logprobs":[],"sequence_number":'
@@ -280,16 +284,12 @@ class ResponsesWriter:
 
     def _short(self) -> dict[str, Any]:
         """Return the response without what a large request said of its tools."""
-        large = {name: self.response.get(name) for name in ("instructions", "tools", "metadata", "text")}
-        if len(_encode(large)) <= LARGEST_ECHO:
-            return self.response
-        small: dict[str, Any] = {
-            "instructions": None,
-            "tools": [],
-            "metadata": {},
-            "text": {"format": {"type": "text"}},
-        }
-        return {**self.response, **small}
+        return {**self.response, **SHORT} if echoed(self.response) > LARGEST_ECHO else self.response
+
+
+def echoed(response: dict[str, Any]) -> int:
+    """Return the bytes of what a response repeats and may be large."""
+    return sum(memoryview(said).nbytes for name in SHORT if isinstance(said := response.get(name), msgspec.Raw))
 
 
 def response_of(response_id: str, created: int, model: str, echo: dict[str, Any]) -> dict[str, Any]:

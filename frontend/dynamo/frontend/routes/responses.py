@@ -9,6 +9,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, overloaded
 from dynamo.frontend.http.asgi_call import Exchange
+from dynamo.frontend.http.body_budget import Share
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
@@ -18,7 +19,14 @@ from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, na
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.response import Identity, ResponseOptions
-from dynamo.frontend.responses.responses_writer import ResponsesWriter, random_id, response_of
+from dynamo.frontend.responses.responses_writer import (
+    LARGEST_ECHO,
+    SHORT,
+    ResponsesWriter,
+    echoed,
+    random_id,
+    response_of,
+)
 from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond
 from dynamo.frontend.routes.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routes.event_route import EventJob
@@ -57,6 +65,7 @@ class ResponsesJob(EventJob):
         self._input = b""
         """JSON of its items, where they are to be stored."""
         self._items = self._reserved = 0
+        self._echo: Share | None = None
         self._said: tuple[bytes, list[str]] | None = None
         """Its whole answer, and the ids of its items."""
         self._behind: Exchange | None = None
@@ -157,7 +166,7 @@ class ResponsesJob(EventJob):
         asked, self._asked = self._asked, None  # an answer may take long, and needs nothing of the input
         assert asked is not None
         self._previous = asked.request.previous_response_id
-        asked.echo |= {"store": self._reserved > 0, "background": self._background}
+        asked.echo |= {"store": self._reserved > 0, "background": self._background, **self._unrepeated(asked.echo)}
         response = response_of(who.id, who.created, who.model, asked.echo)
         self._writing = ResponsesWriter(
             response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
@@ -165,6 +174,13 @@ class ResponsesJob(EventJob):
             summarises=asked.request.reasoning is not None and asked.request.reasoning.summary is not None,
         )  # fmt: skip
         return self._writing
+
+    def _unrepeated(self, echo: dict[str, Any]) -> dict[str, Any]:
+        """Return what stands in the place of large fields that the answer won't repeat, since too many others do."""
+        if (size := echoed(echo)) <= LARGEST_ECHO:
+            return {}
+        self._echo = self._services.echoes.take_now(self._owner, size)
+        return {} if self._echo is not None else SHORT
 
     def _start(
         self, models: ModelSet, requests: list[Made], options: ResponseOptions,
@@ -209,6 +225,8 @@ class ResponsesJob(EventJob):
             self._leave()
 
     def _leave(self) -> None:
+        if self._echo is not None:
+            self._services.echoes.give_back(self._echo)
         size, self._reserved = self._reserved, 0
         if self._services.stored is not None and size:
             self._services.stored.store.release(self._owner, size)

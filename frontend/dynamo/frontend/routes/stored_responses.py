@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -67,16 +69,29 @@ def stored_responses_router(services: Services) -> APIRouter:
         """List the items that a stored response answered, the newest first."""
         directory, owner = _store(services), _owner(request)
         limit, after, newest_first = _page(request)
-        stored = await directory.get(owner, response_id)
-        share = await services.bodies.take(owner, services.settings.body_limit)
-        try:
+        async with _counted(services, request, owner):  # a conversation may be megabytes
+            stored = await directory.get(owner, response_id)
             before = await _before(services, directory, stored)
-            async with services.threads.turn(owner, None) as turn:  # a conversation may be megabytes
+            async with services.threads.turn(owner, None) as turn:
                 return await turn.run(lambda: _listed(_items(stored, before), limit, after, newest_first))
-        finally:
-            services.bodies.give_back(share)
 
     return router
+
+
+@contextlib.asynccontextmanager
+async def _counted(services: Services, request: Request, owner: bytes) -> AsyncIterator[None]:
+    """Count a page of items as a request, and as the largest body."""
+    scope: Any = request.scope
+    slot = None if services.limiter is None else services.limiter.enter(scope)
+    try:
+        share = await services.bodies.take(owner, services.settings.body_limit)
+        try:
+            yield
+        finally:
+            services.bodies.give_back(share)
+    finally:
+        if slot is not None and services.limiter is not None:
+            services.limiter.leave(slot)
 
 
 def _store(services: Services) -> ResponseDirectory:
