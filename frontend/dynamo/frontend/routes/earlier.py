@@ -5,13 +5,15 @@ Looked up on the event loop, since another process may have it, and put in place
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.errors import ApiError, bad_request, shown, unavailable
 from dynamo.frontend.http.requests import Scope
 from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.openai.body import decode
@@ -21,6 +23,10 @@ from dynamo.frontend.routes.model_request import Intake
 from dynamo.frontend.services import Services
 from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
 from dynamo.frontend.stored.store import StoredResponse
+
+LOOK_UP_SECONDS: Final = 15.0
+_HIDDEN: Final = re.compile(rb"\\u00(?:5[fF]|6[0-9a-fA-F]|7[0-9aA])")
+"""A small letter, or the sign between two words, written as an escape: no encoder does that by itself."""
 
 
 class Earlier(msgspec.Struct):
@@ -58,7 +64,7 @@ class Earlier(msgspec.Struct):
 
 def names_stored(raw: bytes) -> bool:
     """Tell whether what is stored may be part of a request, however short the rest of it is: escapes hide words."""
-    return b"previous_response_id" in raw or b"item_reference" in raw or b"\\u" in raw
+    return b"previous_response_id" in raw or b"item_reference" in raw or _HIDDEN.search(raw) is not None
 
 
 @contextlib.asynccontextmanager
@@ -77,8 +83,7 @@ async def looked_up(
     if not all(directory.is_here(name) for name in (*references, *([previous] if previous else ()))):
         share = await services.bodies.take(caller_of(scope), most)
     try:
-        earlier = Earlier(said=await directory.said(owner, references, most) if references else [])
-        await _go_on(directory, earlier, owner, previous, most)
+        earlier = await _look_up(directory, owner, previous, references, most)
         if share is not None:
             services.bodies.shrink(share, sum(stored.part for stored in (*earlier.chain, *earlier.said)))
         yield earlier
@@ -87,14 +92,31 @@ async def looked_up(
             services.bodies.give_back(share)
 
 
-async def _go_on(directory: ResponseDirectory, earlier: Earlier, owner: bytes, previous: str | None, most: int) -> None:
-    """Look up the conversation. What is wrong with it is said once the rest of the request is known to be right."""
-    if previous is None:
-        return
+async def _look_up(
+    directory: ResponseDirectory, owner: bytes, previous: str | None, references: set[str], most: int
+) -> Earlier:
+    """Look up. What is wrong with the conversation is said once the rest of the request is known to be right."""
+    earlier = Earlier()
     try:
-        earlier.chain = await directory.chain(owner, previous, most)
+        async with asyncio.timeout(LOOK_UP_SECONDS):
+            if references:
+                earlier.said = await directory.said(owner, references, most)
+            if previous is not None:
+                earlier.chain = await _chain(directory, earlier, owner, previous, most)
+    except TimeoutError:
+        text = "Other frontends take too long to say what they have stored; try again in a moment."
+        raise unavailable(text, "stored_elsewhere") from None
+    return earlier
+
+
+async def _chain(
+    directory: ResponseDirectory, earlier: Earlier, owner: bytes, previous: str, most: int
+) -> list[StoredResponse]:
+    try:
+        return await directory.chain(owner, previous, most)
     except ApiError as error:
         earlier.problem = error
+        return []
 
 
 async def _names(intake: Intake, raw: bytes) -> tuple[str | None, set[str]]:

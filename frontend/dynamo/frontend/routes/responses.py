@@ -208,7 +208,7 @@ class ResponsesJob(EventJob):
         run = self._run
         kept = StoredResponse(
             self._writing.response["id"], self._owner, response, self._input, self._previous, items,
-            self._items + len(items), log=None if run is None else run.log,
+            self._items + len(items), background=run is not None, log=None if run is None else run.log,
         )  # fmt: skip
         self._services.stored.store.keep(kept)
 

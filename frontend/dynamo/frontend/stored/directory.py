@@ -29,6 +29,8 @@ WAIT: Final = 1.0
 MOST_WAITING: Final = 32
 """Others that it lets wait at once; more are told at once, and ask again after `PAUSE`."""
 PAUSE: Final = 0.1
+MOST_PROCESSES: Final = 32
+"""That one request's references may lead to: ids can be made up."""
 
 
 class ResponseDirectory:
@@ -99,7 +101,7 @@ class ResponseDirectory:
         for name in ids:
             by_node.setdefault(self._node(name), []).append(name)
         responses = self.store.said(owner, by_node.pop(None, ()))
-        for node, names in by_node.items():
+        for node, names in [*by_node.items()][:MOST_PROCESSES]:
             try:
                 sent = await self._peers.ask(node, Question("said", owner, names, most))
             except GoneProcess:
@@ -135,10 +137,10 @@ class ResponseDirectory:
         if (run := self.background.get(owner, response_id)) is not None:
             await self.background.cancel(run)
             return run.said()
-        response = self.store.get(owner, response_id).response
-        if not msgspec.json.decode(response).get("background"):
+        stored = self.store.get(owner, response_id)
+        if not stored.background:
             raise not_in_background(response_id)
-        return response
+        return stored.response
 
     async def events(self, owner: bytes, response_id: str, number: int, first: Found) -> AsyncIterator[bytes]:
         """Yield the events from this number on, until the stream's end; `first`: what `news` has said of them."""

@@ -39,6 +39,7 @@ class StoredResponse(msgspec.Struct):
     count: int = 0
     """Items of its input and of what it says."""
     used: float = 0.0
+    background: bool = False
     log: EventLog | None = None
     """Of its stream, where it ran in the background with one."""
 
