@@ -155,8 +155,11 @@ class OpenAiServer:
         import aiohttp
 
         if isinstance(error, (aiohttp.ClientError, TimeoutError, OSError)):
-            why = f"{self._server.root}: {type(error).__name__} {error}".rstrip()
-            return Disconnected(why) if answer.begun else EngineShutdown(why)
+            # Clients aren't told where the server is.
+            log.warning("%s: %s %s", self._server.root, type(error).__name__, error)
+            if answer.begun:
+                return Disconnected("the server behind this worker was lost")
+            return CapacityExceeded("The server behind this worker does not answer. Retry later.")
         if isinstance(error, msgspec.MsgspecError):
             return EngineError(f"the server sent what could not be read: {error}")
         return EngineError(f"{type(error).__name__}: {error}")
