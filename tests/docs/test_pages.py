@@ -14,7 +14,6 @@ from tests.docs.style import title, users_pages
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.models.python_package import assemble
 
-
 PAGES = [page for page in users_pages() if not title(page).startswith("docs/how-to/program/")]
 """Those for users; tests/ages runs the programs of two of them in its own way."""
 RUNS = [page for page in PAGES if any(step.kind in (RUN, SERVE) for step in steps(page, title(page)))]
