@@ -84,7 +84,7 @@ class ChatTemplate:
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
         self._asks_for_none = any(map(_NONE.search, sources))
         self._shows_tools = any(map(_TOOLS.search, sources))
-        self._shows_calls = any("tool" in text for text in sources)
+        self._shows_calls = self._asks_for_none or any("tool" in text for text in sources)
 
     def render(
         self,
