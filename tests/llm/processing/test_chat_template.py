@@ -156,7 +156,7 @@ def test_a_broken_template_is_told_at_load() -> None:
 
 
 def test_tools_for_a_template_without_any() -> None:
-    """They are told in the system's words, and calls and answers are text; a template that knows them has its own way."""
+    """They are told in the system's words, and calls and answers are text; one that knows them has its own way."""
     plain = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     tool = {"type": "function", "function": {"name": "f"}}
     messages = [
