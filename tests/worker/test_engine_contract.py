@@ -145,38 +145,34 @@ def test_stop_ends_open_requests(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_draining_lets_streams_end(name: str) -> None:
+async def test_draining_lets_streams_end(name: str) -> None:
     """A worker that leaves ends what is open, whole, and refuses what comes after, as a thing to try elsewhere."""
+    rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
+    settings = replace(rig.settings, endpoint=str(path))
+    async with await DistributedRuntime.in_memory() as runtime:
+        serving = await serve_engine(runtime, rig.engine, rig.model, settings)
+        await runtime.caller.listen(path.namespace)
+        begun = asyncio.Event()
+        ends: list[asyncio.Future[DynamoException | None]] = []
 
-    async def main() -> None:
-        rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
-        settings = replace(rig.settings, endpoint=str(path))
-        async with await DistributedRuntime.in_memory() as runtime:
-            serving = await serve_engine(runtime, rig.engine, rig.model, settings)
-            await runtime.caller.listen(path.namespace)
-            begun = asyncio.Event()
-            ends: list[asyncio.Future[DynamoException | None]] = []
+        def ask() -> asyncio.Future[DynamoException | None]:
+            ends.append(asyncio.get_running_loop().create_future())
+            runtime.caller.open(
+                InstanceKey(path, runtime.id), rig.request(max_tokens=60), context=Context(),
+                on_item=lambda data, last: begun.set(), on_end=ends[-1].set_result,
+            )  # fmt: skip
+            return ends[-1]
 
-            def ask() -> asyncio.Future[DynamoException | None]:
-                ends.append(asyncio.get_running_loop().create_future())
-                runtime.caller.open(
-                    InstanceKey(path, runtime.id), rig.request(max_tokens=60), context=Context(),
-                    on_item=lambda data, last: begun.set(), on_end=ends[-1].set_result,
-                )  # fmt: skip
-                return ends[-1]
-
-            for _ in range(4):
-                ask()
-            async with asyncio.timeout(60):
-                await begun.wait()
-                leaving = asyncio.create_task(serving.stop(60.0))
-                while (late := await ask()) is None:
-                    pass
-                await leaving
-                assert [await end for end in ends[:4]] == [None] * 4
-            assert late.retryable
-
-    asyncio.run(main())
+        for _ in range(4):
+            ask()
+        async with asyncio.timeout(60):
+            await begun.wait()
+            leaving = asyncio.create_task(serving.stop(60.0))
+            while (late := await ask()) is None:
+                pass
+            await leaving
+            assert [await end for end in ends[:4]] == [None] * 4
+        assert late.retryable
 
 
 @only_tokens

@@ -61,6 +61,8 @@ class Usage(msgspec.Struct, frozen=True):
     cached: int
     reasoning: int = 0
     """Of those produced, the tokens of thoughts."""
+    knows_cached: bool = False
+    """The engine has said how many came from a cache."""
 
 
 Event: TypeAlias = Content | ScoredContent | Thought | CallBegun | CallArguments | Ended | Usage

@@ -234,8 +234,8 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     """Return the card as this engine serves the model."""
     changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
     if facts.embedding_dim is None:
-        changes["tool_call_parser"] = settings.dyn_tool_call_parser or None
-        changes["reasoning_parser"] = settings.dyn_reasoning_parser or None
+        changes["tool_call_parser"] = settings.dyn_tool_call_parser or facts.tool_call_parser or None
+        changes["reasoning_parser"] = settings.dyn_reasoning_parser or facts.reasoning_parser or None
     changes |= settings.card_fields()
     if facts.context_length is not None:
         changes["context_length"] = facts.context_length
