@@ -15,6 +15,8 @@ from dynamo.frontend.openai.request_structs import MAX_TOOLS
 _ALLOWED: Final = "allowed_tools"
 _MODES: Final = ("auto", "required")
 _LEGACY: Final = frozenset(("functions", "function_call"))
+TOOL_WORDS: Final = _LEGACY | {"tools", "tool_choice"}
+"""Fields of which one, at least, speaks of tools."""
 
 
 def is_legacy(body: Mapping[str, Any]) -> bool:

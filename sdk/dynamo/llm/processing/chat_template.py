@@ -121,7 +121,7 @@ class ChatTemplate:
     def _message(self, message: Any, index: int) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
         flat = flatten_message(message, index)
-        if not self._shows_calls:
+        if not self._shows_calls and ("tool_calls" in flat or flat.get("role") == "tool"):
             return as_text(flat)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
             flat["content"] = None
