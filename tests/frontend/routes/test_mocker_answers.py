@@ -34,11 +34,12 @@ class Mockers:
         self.site = Site(QUICK)
         self.served: list[tuple[DistributedRuntime, Any]] = []
 
-    def add(self, name: str, speed: float = 0, **options: Any) -> tuple[DistributedRuntime, Any]:
+    def add(self, name: str, *, speed: float = 0, parsed: bool = False) -> tuple[DistributedRuntime, Any]:
         """Serve one more; returns once it is routed to."""
+        parsers = {"dyn_tool_call_parser": "hermes", "dyn_reasoning_parser": "qwen3"} if parsed else {}
         settings = WorkerSettings(
             engine="mocker", model_name=name, engine_args=json.dumps({"speedup_ratio": speed}), context_length=8192,
-            endpoint=f"test.{name}.generate", **options,
+            endpoint=f"test.{name}.generate", migration_limit=3, **parsers,  # type: ignore[arg-type] # only texts
         )  # fmt: skip
 
         async def run() -> tuple[DistributedRuntime, Any]:
@@ -53,16 +54,13 @@ class Mockers:
         return made
 
 
-PARSED = {"dyn_tool_call_parser": "hermes", "dyn_reasoning_parser": "qwen3"}
-
-
 @pytest.fixture(scope="module")
 def mockers() -> Iterator[Mockers]:
     """A mocker called `m`, and `thinker`, whose answers are parsed."""
     mockers = Mockers()
     try:
         mockers.add("m")
-        mockers.add("thinker", **PARSED)
+        mockers.add("thinker", parsed=True)
         yield mockers
         for _, serving in mockers.served:
             mockers.site.run(serving.stop(0.0))
@@ -250,7 +248,7 @@ def test_log_probabilities(client: openai.OpenAI) -> None:
 
 def test_a_call_survives_its_worker(mockers: Mockers, client: openai.OpenAI) -> None:
     """Where the worker goes away in the middle of arguments, another one goes on, and they are whole."""
-    two = [mockers.add("slow", 4, migration_limit=3, **PARSED) for _ in range(2)]
+    two = [mockers.add("slow", speed=4, parsed=True) for _ in range(2)]
     text = json.dumps({"city": "Paris", "why": "so " * 60})
     ask: Any = [{"role": "user", "content": f"call get_weather {text}"}]
     arguments, stopped = "", False
