@@ -16,7 +16,7 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
-from tests.charts.documents import CHARTS, PIPELINE, PLATFORM
+from tests.charts.documents import CHARTS, PIPELINE, PLATFORM, golden
 from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
@@ -50,10 +50,7 @@ def test_lint(path: Path, helm: Helm) -> None:
 def test_golden(case: str, helm: Helm) -> None:
     """What is installed changes only where somebody looks; GOLDEN=write writes it anew."""
     manifests = [m for m in helm.render(PLATFORM, GOLDEN / f"{case}.values.yaml") if m["kind"] != CRD]
-    text = yaml.safe_dump_all(manifests, width=110)
-    if os.environ.get("GOLDEN") == "write":
-        (GOLDEN / f"{case}.yaml").write_text(text)
-    assert (GOLDEN / f"{case}.yaml").read_text() == text
+    assert golden(case).holds(yaml.safe_dump_all(manifests, width=110))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 PLATFORM = ROOT / "charts/dynamo-platform"
 PIPELINE = ROOT / "charts/dynamo-pipeline"
 CHARTS = [PLATFORM, PIPELINE]
+
+
+def golden(case: str) -> Golden:
+    """What helm makes of the platform with a set of values."""
+    return Golden(Path(__file__).parent / "golden", case, of="default" if case == "per-namespace" else "")
 
 
 def values(chart: Path) -> dict[str, Any]:

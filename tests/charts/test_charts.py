@@ -19,6 +19,7 @@ from tests.charts.documents import (
     PLATFORM,
     ROOT,
     comments,
+    golden,
     head,
     leaves,
     property_at,
@@ -197,7 +198,7 @@ def test_every_value_is_used() -> None:
 @pytest.mark.parametrize("case", ["default", "everything", "external", "per-namespace"])
 def test_golden_files_are_what_kubernetes_reads(case: str, version: str) -> None:
     """What helm makes (`check_rendering.py` holds the files to it) has no field that the API server does not know."""
-    for manifest in yaml.safe_load_all((Path(__file__).parent / f"golden/{case}.yaml").read_text()):
+    for manifest in yaml.safe_load_all(golden(case).text()):
         if not manifest["apiVersion"].startswith("monitoring.coreos.com"):
             kubernetes_validate.validate(manifest, version, strict=True)
 

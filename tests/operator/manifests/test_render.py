@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from hypothesis import example, given, settings
+from tests.golden import Golden
 from tests.operator.pipelines import FULL, ROUTED, SMALLEST, UID, Spec, pipeline, valid_pipelines
 from tests.operator.rendered import (
     CLUSTER,
@@ -45,20 +45,18 @@ MOST_WRITES = 8
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "cluster"),
+    ("golden", "spec", "cluster"),
     [
-        ("smallest", SMALLEST, CLUSTER_SETTINGS),
-        ("full", FULL, CLUSTER_SETTINGS),
-        ("secured", SMALLEST, SECURED),
-        ("routed", ROUTED, CLUSTER_SETTINGS),
+        (Golden(GOLDEN, "smallest"), SMALLEST, CLUSTER_SETTINGS),
+        (Golden(GOLDEN, "full"), FULL, CLUSTER_SETTINGS),
+        (Golden(GOLDEN, "secured", of="smallest"), SMALLEST, SECURED),
+        (Golden(GOLDEN, "routed", of="smallest"), ROUTED, CLUSTER_SETTINGS),
     ],
+    ids=["smallest", "full", "secured", "routed"],
 )
-def test_golden(name: str, spec: Spec, cluster: ClusterSettings) -> None:
+def test_golden(golden: Golden, spec: Spec, cluster: ClusterSettings) -> None:
     """What users get, word for word; `GOLDEN=1` writes the files again."""
-    file, text = GOLDEN / f"{name}.yaml", to_yaml(render(pipeline(spec), cluster))
-    if os.environ.get("GOLDEN"):
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text("utf-8") == text
+    assert golden.holds(to_yaml(render(pipeline(spec), cluster)))
 
 
 @settings(max_examples=60, deadline=None)
