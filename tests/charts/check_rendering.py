@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from tests.charts.documents import CHARTS, PIPELINE, PLATFORM, golden
 from tests.charts.helm import Helm, Manifest, RefusedError, containers, of_kind, pods
+from tests.operator import kubernetes_schemas
 
 from dynamo.operator.api.v1alpha1 import DynamoPipeline
 from dynamo.operator.codegen.crd import crd
@@ -322,7 +322,7 @@ def test_each_namespaces_nats_is_where_its_pipelines_look(helm: Helm) -> None:
 def test_each_namespaces_nats_is_what_kubernetes_reads(version: str, helm: Helm) -> None:
     """No field that the API server doesn't know."""
     for manifest in namespaces_nats(helm.render(PLATFORM, GOLDEN / "per-namespace.values.yaml")).values():
-        kubernetes_validate.validate(manifest, version, strict=True)
+        kubernetes_schemas.validate(manifest, version)
 
 
 def test_each_namespaces_nats_reads_its_configuration(helm: Helm, tmp_path: Path) -> None:

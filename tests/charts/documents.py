@@ -71,9 +71,9 @@ def property_at(chart: Path, path: str) -> dict[str, Any]:
 
 def values_table(chart: Path) -> str:
     """The table of values for the chart's README, as helm-docs would write it."""
-    known, lines = comments(chart), ["| value | default | |", "|---|---|---|"]
+    known, lines, whole = comments(chart), ["| value | default | |", "|---|---|---|"], values(chart)
     for path in known:
-        default = values(chart)
+        default = whole
         for key in path.split("."):
             default = default[key]
         text = known[path].replace("|", "\\|")

