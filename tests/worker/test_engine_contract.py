@@ -16,6 +16,7 @@ from tests.worker.engine_rigs import (
     PROMPT,
     REAL,
     RIGS,
+    SCORING,
     TOKENS,
     Recorder,
     Rig,
@@ -342,7 +343,7 @@ def test_constrained_answers_keep_to_it(run: Any) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("run", GUIDING, indirect=True)
 @pytest.mark.parametrize("wrong", [{"json": {"type": "nonsense"}}, {"regex": "[0-9"}, {"grammar": "root :"}])
 def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, Any]) -> None:
     """Before any output, as the caller's mistake; the engine lives on."""
@@ -356,7 +357,7 @@ def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, A
     run(body)
 
 
-@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("run", SCORING, indirect=True)
 def test_log_probabilities_come_with_their_tokens(run: Any) -> None:
     """Asked for, there is one for each token, with as many alternatives, best first; else there are none."""
 

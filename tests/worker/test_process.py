@@ -252,6 +252,8 @@ def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig,
     flags = ["--engine", kind.engine, *(["--model-path", str(source)] if source else [])]
     if name == "mocker":
         flags += ["--engine-args", '{"speedup_ratio": 1}']
+    if kind.server:
+        flags += ["--engine-args", arguments_of(name)]
     if kind.file:
         file = tmp_path / "engine.py"
         file.write_text(kind.file)
