@@ -13,6 +13,7 @@ from dynamo.frontend.generation.token_timeouts import TokenWatch
 from dynamo.frontend.http.api_keys import ApiKeys
 from dynamo.frontend.http.body_budget import BodyBudget
 from dynamo.frontend.http.cors import Cors
+from dynamo.frontend.images.loading import ImageLoader
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
@@ -61,6 +62,7 @@ class Services(msgspec.Struct):
     settings: FrontendSettings
     lifecycle: Lifecycle
     bodies: BodyBudget
+    images: ImageLoader
     threads: RequestThreads
     clock: Callable[[], float] = time.monotonic
     cors: Cors | None = None

@@ -42,6 +42,20 @@ class FileRef(msgspec.Struct, frozen=True):
     """For messages only; never a path."""
 
 
+class ImageTraits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a model takes images: where they stand in a prompt, and how many tokens one becomes."""
+
+    placeholder: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The token that its chat template writes for an image; None: its template knows of none."""
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
+    """Of every image, where `patch` is 0."""
+    patch: Annotated[int, msgspec.Meta(ge=0, le=1 << 16)] = 0
+    """Pixels of the side of a square that becomes one token; images are resized to whole squares."""
+    least_pixels: Annotated[int, msgspec.Meta(ge=0)] = 0
+    most_pixels: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 1 << 30
+    """Smaller and larger images are resized into these bounds first."""
+
+
 class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One model as one worker serves it."""
 
@@ -70,6 +84,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
     special_tokens: dict[str, str] = {}
     """What a chat template may name: `bos_token`, `eos_token`, `pad_token`, `unk_token`."""
     files: dict[str, FileRef] = {}
+    images: ImageTraits | None = None
+    """There where its prompts may hold images."""
     user_data: dict[str, Any] = {}
 
     @property
@@ -82,6 +98,8 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
             routed_alike.append(self.router_mode)
         if self.tool_call_parser is not None or self.reasoning_parser is not None:
             routed_alike.append(["parsers", self.tool_call_parser, self.reasoning_parser])
+        if self.images is not None:
+            routed_alike.append(["images", *msgspec.structs.astuple(self.images)])
         return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
 
     @property
@@ -96,7 +114,7 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Tell whether requests that were made for `other` can go to workers of this card."""
         room, needed = self.context_length, other.context_length
         fits = room is None or (needed is not None and room >= needed)
-        return fits and self.same_types(other.model_types) and self.same_tokens(other)
+        return fits and self.same_types(other.model_types) and self.same_tokens(other) and self.images == other.images
 
     def same_types(self, types: Iterable[str]) -> bool:
         """Tell whether just these can be asked of it."""

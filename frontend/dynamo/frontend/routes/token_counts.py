@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,8 @@ from dynamo.frontend.anthropic.requests import read_prompt
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
+from dynamo.frontend.images.parts import images_in
+from dynamo.frontend.limits.concurrency_limits import caller_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import read_responses
@@ -22,9 +24,11 @@ from dynamo.frontend.openai.responses_structs import ResponsesRequest
 from dynamo.frontend.openai.stored_responses import owner_of
 from dynamo.frontend.routes.messages import check_version
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
+from dynamo.frontend.routes.request_images import RequestImages
 from dynamo.frontend.routes.responses import conversation, names_stored, refer
 from dynamo.frontend.services import Services
 from dynamo.llm.processing.preprocess import Preprocessor
+from dynamo.llm.protocols import ImageInput
 from dynamo.runtime.errors import DeadlineExceeded
 
 Chat = dict[str, Any]
@@ -70,7 +74,7 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
     """Read and count as requests for answers are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
-    intake = Intake(services, services.clock())
+    intake, images = Intake(services, services.clock()), RequestImages(services)
 
     def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
         body = decode(raw, kind)
@@ -84,22 +88,30 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
     try:
         raw = await intake.read(scope, receive)
         if len(raw) <= SHORT_BODY and not names_stored(raw):
-            return _count(services, intake, *understand(raw))()
+            understood = understand(raw)
+            if not images_in(understood[1]["messages"]):
+                return _count(services, intake, *understood)()
         async with intake.turn() as turn:
-            understood = await turn.run(lambda: understand(raw))
-            return await turn.run(_count(services, intake, *understood))
+            model, chat, problem = await turn.run(lambda: understand(raw))
+            if refs := images_in(chat["messages"]):
+                await images.load(refs, services.pool.find(model).card, caller_of(scope), intake.deadline, turn)
+            return await turn.run(_count(services, intake, model, chat, problem, images.inputs))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:
+        images.leave()
         intake.leave()
 
 
-def _count(services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None) -> Callable[[], int]:
+def _count(
+    services: Services, intake: Intake, model: str, chat: Chat, problem: ApiError | None,
+    images: Sequence[ImageInput] = (),
+) -> Callable[[], int]:  # fmt: skip
     """Return what counts, which may take long; raises where the model isn't there, or the conversation isn't one."""
     preprocessor = _preprocessor(services, intake, model)
     if problem is not None:
         raise problem
-    return lambda: len(preprocessor.encode(preprocessor.chat_prompt(chat), add_special=False))
+    return lambda: preprocessor.chat_tokens(chat, images)
 
 
 def _preprocessor(services: Services, intake: Intake, model: str) -> Preprocessor:

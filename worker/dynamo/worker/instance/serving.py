@@ -31,6 +31,7 @@ from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
+from dynamo.worker.engines.support.request_checks import check_images
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
 from dynamo.worker.instance.kv_transfers import KvTransfers
 from dynamo.worker.instance.load_endpoint import serve_load
@@ -135,6 +136,8 @@ async def serve_engine(
             constrained = Constrained(ConstraintPool(settings.engine), kind.submit)
             undo.push_async_callback(constrained.stop)
             kind = kind._replace(submit=guided(kind.submit, constrained.submit, settings.engine, facts.guided))
+            if facts.images is None:
+                kind = kind._replace(submit=without_images(kind.submit, settings.engine))
         check = within(card.context_length) if kind.request is PreprocessedRequest else None
         handler = _handler(kind, metrics, watch, _traces(runtime, path), check)
         served = await runtime.endpoint(path).start(handler, card=card.to_dict(), figures=msgspec.to_builtins(facts))
@@ -231,6 +234,7 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
         changes["kv_cache_block_size"] = facts.kv_cache_block_size
     if facts.embedding_dim is not None:
         changes["model_types"] = [EMBEDDING]
+    changes["images"] = facts.images
     if takes_text(settings):
         changes |= {"model_input": "text", "tokenizer": "none", "files": {}}
     return msgspec.structs.replace(card, **changes)
@@ -299,6 +303,16 @@ def guided(submit: Submit, constrained: Submit, engine: str, kinds: tuple[str, .
             takes = f"takes {', '.join(kinds)} only" if kinds else "can't constrain its output"
             raise InvalidArgument(f"guided decoding ({asked}): engine {engine} {takes}")
         return constrained(request, sink)
+
+    return choose
+
+
+def without_images(submit: Submit, engine: str) -> Submit:
+    """Return `submit` for an engine that takes no images: an answer that doesn't look at one is worse than none."""
+
+    def choose(request: PreprocessedRequest, sink: RequestSink) -> Abort:
+        check_images(request, engine, None)
+        return submit(request, sink)
 
     return choose
 

@@ -13,11 +13,13 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from dynamo.llm.model_card import CONFIG
+from dynamo.llm.kv.image_blocks import cached_prompt
+from dynamo.llm.model_card import CONFIG, ImageTraits
 from dynamo.llm.processing.embeddings import EmbeddingRequest
-from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
+from dynamo.llm.protocols import EOS, PROMPT_TOKENS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import (
     Abort,
@@ -33,12 +35,13 @@ from dynamo.worker.engine import (
 from dynamo.worker.engine import Taker as Stream
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
+from dynamo.worker.engines.mocker.images import description, traits_for
 from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
 from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
 from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
 from dynamo.worker.engines.mocker.scheduler import Scheduler
 from dynamo.worker.engines.mocker.stepper import TextAnswer
-from dynamo.worker.engines.support.request_checks import check_inputs, room_for
+from dynamo.worker.engines.support.request_checks import check_images, check_inputs, room_for
 
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
@@ -65,6 +68,8 @@ class Mocker:
         over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
         self._text: list[int] = []
+        self._images: ImageTraits | None = None
+        self._encode: Callable[[str], list[int]] = _no_tokens
         self._broken = ""
 
     async def start(self) -> EngineFacts:
@@ -72,7 +77,10 @@ class Mocker:
 
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
-        self._text = tokenizer.encode(TEXT, add_special=False)
+        self._encode = partial(tokenizer.encode, add_special=False)
+        self._text = self._encode(TEXT)
+        if self._arguments.images and self._arguments.embedding_dim is None:
+            self._images = await asyncio.to_thread(traits_for, self._model)
         if self.role == _PREFILL:
             self._giver.bytes_per_token = await asyncio.to_thread(self._bytes_per_token)
         for rank in self.ranks:
@@ -83,7 +91,7 @@ class Mocker:
             total_kv_blocks=limits.num_gpu_blocks, max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
-            embedding_dim=self._arguments.embedding_dim,
+            embedding_dim=self._arguments.embedding_dim, images=self._images,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
@@ -163,6 +171,7 @@ class Mocker:
     def submit(self, request: PreprocessedRequest, sink: Sink) -> Abort:
         if self._broken:
             raise EngineShutdown(self._broken)
+        check_images(request, "mocker", self._images)
         room = room_for(request, self._context())
         conditions = request.stop_conditions
         if conditions.max_tokens == 0:
@@ -170,6 +179,8 @@ class Mocker:
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
         made, rank = MockRequest(sink, self._answer(request, room, stops), stops), self._rank(request)
+        if request.images is not None:
+            made.told[PROMPT_TOKENS] = request.prompt_tokens - request.answered_tokens
         try:
             self._queue(made, request, rank)
         except ValueError as error:
@@ -195,7 +206,7 @@ class Mocker:
         if self.role != _PREFILL and request.computed_elsewhere:
             self._taker.take(made, request, rank)
             return
-        rank.add(made, request.token_ids)
+        rank.add(made, *cached_prompt(request, self._arguments.limits.block_size))
         if self.role == _PREFILL and request.bootstrap_info is not None:
             made.room = request.bootstrap_info.bootstrap_room
             self._giver.begins(made.room)
@@ -208,8 +219,12 @@ class Mocker:
         marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
         if self.role == _PREFILL:
             wanted = given + 1
+        if request.images is not None and request.images:
+            text, start = self._encode(description(request.images)) + self._text, 0
+        else:
+            text = self._text
         return TextAnswer(
-            self._text, start % len(self._text), wanted, floor=given + (conditions.min_tokens or 0), stops=stops,
+            text, start % len(text), wanted, floor=given + (conditions.min_tokens or 0), stops=stops,
             marks=marks, at=given,
         )  # fmt: skip
 
@@ -229,6 +244,11 @@ class Mocker:
         if size is None and link.kv_transfer_bandwidth:
             log.warning("the model doesn't say what a token's KV takes: transfers take no time (kv_bytes_per_token)")
         return size or 0
+
+
+def _no_tokens(text: str) -> list[int]:
+    """Stand for the tokenizer before the engine is started."""
+    return []
 
 
 class MockNode:

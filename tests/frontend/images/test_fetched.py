@@ -1,0 +1,79 @@
+"""Images by URL through a whole frontend: off by default, then bounded in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.frontend.images.samples import png
+
+from dynamo.frontend.images.fetch import ImageFetcher
+
+
+@pytest.fixture
+def fetching(make_site: Any, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A frontend that fetches, whose resolver calls one server here public; it sends `image` after `delay`."""
+    state: dict[str, Any] = {"image": png(56, 56), "delay": 0.0, "asked": 0, "waits": False}
+    site = make_site(image_fetch=True, image_fetch_timeout_secs=0.5)
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"] if host == "images.test" else ["10.0.0.1"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        state["asked"] += 1
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(state["delay"])
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + state["image"])
+        writer.close()
+
+    async def start() -> int:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        return int(server.sockets[0].getsockname()[1])
+
+    original = ImageFetcher.__init__
+
+    def patched(self: ImageFetcher) -> None:
+        original(self, resolve, lambda address: address == "127.0.0.1")
+
+    monkeypatch.setattr(ImageFetcher, "__init__", patched)
+    state["port"], state["site"] = site.run(start()), site
+    serve(site)
+    return state
+
+
+def ask(state: dict[str, Any], *hosts: str) -> Any:
+    parts = [{"type": "image_url", "image_url": {"url": f"http://{host}:{state['port']}/{n}"}}
+             for n, host in enumerate(hosts)]  # fmt: skip
+    body = {"model": "m", "max_tokens": 200, "messages": [{"role": "user", "content": parts}]}
+    return state["site"].post("/v1/chat/completions", body)
+
+
+def test_images_are_fetched_side_by_side(fetching: Any) -> None:
+    """Two that take 0.3 s each are there within the 0.5 s that all may take."""
+    fetching["delay"] = 0.3
+    answer = ask(fetching, "images.test", "images.test")
+    assert answer.status_code == 200, answer.text
+    assert "I see 2 images" in answer.json()["choices"][0]["message"]["content"]
+    assert fetching["asked"] == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "image", "delay", "code", "said"),
+    [
+        ("inner.test", png(), 0.0, "invalid_image_url", "no public address"),
+        ("images.test", png(), 5.0, "invalid_image_url", "isn't here after 0.5 s"),
+        ("images.test", b"<svg/>", 0.0, "invalid_image", "no PNG"),
+        ("images.test", bytes(17 << 20), 0.0, "image_too_large", "--image-max-mb"),
+    ],
+)
+def test_what_is_not(fetching: Any, host: str, image: bytes, delay: float, code: str, said: str) -> None:
+    """A 400 that names the image, in time."""
+    fetching |= {"image": image, "delay": delay}
+    began = time.monotonic()
+    error = ask(fetching, "images.test", host).json()["error"] if not delay else ask(fetching, host).json()["error"]
+    assert error["code"] == code
+    assert said in error["message"]
+    assert time.monotonic() - began < 4
