@@ -54,12 +54,12 @@ check: $(VENV)/.dev ## lint, format, types, import contract
 	@status=0; for step in "ruff check --quiet" "ruff format --check --quiet" mypy "lint-imports --no-cache"; do \
 	echo "== $$step"; $(BIN)/$$step || status=1; done; exit $$status
 
-generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, docs/configuration.md, docs/compatibility.md, docs/conditions.md, crds/, what the charts have of it, gRPC's messages, gitops/
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.configuration_page docs/configuration.md
-	@PYTHONPATH=. $(BIN)/python -m docs.generate.compatibility.page docs/compatibility.md
+generate: $(VENV)/.dev ## write again what is made from the code: docs/reference/, crds/, what the charts have of it, gRPC's messages, gitops/
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.configuration_page docs/reference/configuration.md
+	@PYTHONPATH=. $(BIN)/python -m docs.generate.compatibility.page docs/reference/compatibility.md
 	@PYTHONPATH=. $(BIN)/python -m docs.generate.commands_page docs/reference/cli.md
 	@PYTHONPATH=. $(BIN)/python -m docs.generate.python_page docs/reference/python.md
-	@$(BIN)/python -m dynamo.operator.codegen.conditions_page docs/conditions.md
+	@$(BIN)/python -m dynamo.operator.codegen.conditions_page docs/reference/status.md
 	@$(BIN)/python -m dynamo.frontend.kserve.generate_messages
 	@$(BIN)/python -m dynamo.operator.codegen.crd
 	@$(BIN)/python -m dynamo.operator.codegen.chart_schema

@@ -1,4 +1,4 @@
-"""docs/python.md: each of its programs is run as it is printed, and says what the page says."""
+"""docs/how-to/program/endpoints.md: each of its programs is run as it is printed, and says what the page says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.ages.conftest import Start
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/program/endpoints.md").read_text()
 SNIPPETS = {
     name: (code, output or "")
     for code, name, output in re.findall(

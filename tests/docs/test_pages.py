@@ -12,7 +12,8 @@ from tests.docs.session import ROOT, Session, session
 from dynamo.llm.models.file_cache import FileCache
 from dynamo.llm.models.python_package import assemble
 
-PAGES = [ROOT / "docs/getting-started.md", ROOT / "docs/kserve.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "get-started/laptop.md", DOCS / "how-to/serve/grpc.md", *sorted((DOCS / "migrate").glob("*.md"))]
 
 
 def title(page: Path) -> str:

@@ -30,7 +30,7 @@ def test_what_a_page_does_not_run_is_understood(page: Path, reader: Reader) -> N
 
 
 def test_the_readme_is_understood(reader: Reader) -> None:
-    """Each of its lines; that of the curl is run in docs/getting-started.md's words."""
+    """Each of its lines; that of the curl is run in docs/get-started/laptop.md's words."""
     fences = (ROOT / "README.md").read_text().split("```")[1::2]
     assert sum(reader.read(fence.partition("\n")[2]) for fence in fences) > 20
 

@@ -63,11 +63,11 @@ class RunSettings:
     )  # fmt: skip
     dyn_tool_call_parser: str = like(
         WorkerSettings, "dyn_tool_call_parser",
-        help="Parser that extracts `tool_calls` from the output (worker side; docs/tools.md).",
+        help="Parser that extracts `tool_calls` from the output (worker side; docs/how-to/serve/tools.md).",
     )  # fmt: skip
     dyn_reasoning_parser: str = like(
         WorkerSettings, "dyn_reasoning_parser",
-        help="Parser that extracts `reasoning_content` from the output (worker side; docs/tools.md).",
+        help="Parser that extracts `reasoning_content` from the output (worker side; docs/how-to/serve/tools.md).",
     )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(

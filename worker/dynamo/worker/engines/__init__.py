@@ -49,7 +49,7 @@ def check_nodes(settings: WorkerSettings) -> None:
     if settings.engine == EngineName.TRTLLM:
         raise InvalidArgument(
             "engine trtllm runs over several nodes by MPI, which starts the worker: leave --num-nodes at 1, and see"
-            " docs/engines/trtllm.md for the mpirun line"
+            " docs/how-to/serve/engines/trtllm.md for the mpirun line"
         )
     others = ", ".join(name for name in names() if traits_of(name).node_class)
     raise InvalidArgument(
