@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import anthropic
-import pytest
 from tests.frontend.images.samples import data_url, png
 
 Serve = Callable[..., Any]
@@ -63,41 +62,31 @@ def test_messages(site: Any, serve: Serve) -> None:
         assert SEEN in "".join(part.text for part in told.content if part.type == "text")
 
 
-@pytest.mark.parametrize(
-    ("source", "param"),
-    [
+def test_messages_name_the_clients_field(site: Any, serve: Serve) -> None:
+    """As the client counts its messages, whatever they are joined to."""
+    serve(site)
+    for source, param in (
         ({"type": "base64", "media_type": "image/png", "data": "####"}, "messages[1].content[1]"),
+        ({"type": "base64", "media_type": "a,;base64", "data": "####"}, "messages[1].content[1]"),
         ({"type": "url", "url": "http://169.254.169.254/x.png"}, "messages[1].content[1]"),
         ({"type": "file", "file_id": "f"}, "messages[1].content[1].source"),
         ("nothing", "messages[1].content[1].source"),
-    ],
-)
-def test_messages_name_the_clients_field(site: Any, serve: Serve, source: Any, param: str) -> None:
-    """As the client counts its messages, whatever they are joined to."""
+    ):
+        shown = [{"type": "text", "text": "x"}, {"type": "image", "source": source}]
+        turns = [{"role": "user", "content": "x"}, {"role": "user", "content": shown}]
+        answer = site.post("/v1/messages", {"model": "m", "max_tokens": 5, "system": "s", "messages": turns})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith(f"{param}: "), answer.text
+
+
+def test_responses_name_the_clients_field(site: Any, serve: Serve) -> None:
+    """In this API's words."""
     serve(site)
-    body = {
-        "model": "m", "max_tokens": 5, "system": "s",
-        "messages": [
-            {"role": "user", "content": "x"},
-            {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "source": source}]},
-        ],
-    }  # fmt: skip
-    answer = site.post("/v1/messages", body)
-    assert answer.status_code == 400
-    assert param in answer.json()["error"]["message"], answer.text
-
-
-@pytest.mark.parametrize(
-    ("part", "param"),
-    [
+    for part, param in (
         ({"type": "input_image", "file_id": "f"}, "input[0].content[0].image_url"),
         ({"type": "input_image", "image_url": "data:image/png;base64,="}, "input[0].content[0]"),
         ({"type": "input_file", "file_data": "x"}, "input[0].content[0]"),
         ({"type": "input_audio", "input_audio": {}}, "input[0].content[0]"),
-    ],
-)
-def test_responses_name_the_clients_field(site: Any, serve: Serve, part: Any, param: str) -> None:
-    """In this API's words."""
-    serve(site)
-    answer = site.post("/v1/responses", {"model": "m", "input": [{"role": "user", "content": [part]}]})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    ):
+        answer = site.post("/v1/responses", {"model": "m", "input": [{"role": "user", "content": [part]}]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from dynamo.frontend.errors import bad_request
 from dynamo.frontend.http.body_budget import BodyBudget, Share
@@ -19,9 +19,8 @@ from dynamo.frontend.images.settings import ImageSettings
 from dynamo.llm.protocols import ImageInput
 from dynamo.runtime.errors import DeadlineExceeded
 
-T = TypeVar("T")
-Run = Callable[[Callable[[], list[ImageInput]]], Awaitable[list[ImageInput]]]
-"""Does work that may take milliseconds."""
+_WAIT_SECONDS: Final = 1.0
+"""For other answers' images to leave; most stay for longer."""
 
 
 class ImageLoader:
@@ -56,7 +55,8 @@ class ImageLoader:
         """Take the bytes that they may have from the budget; raises the 503 where those stay taken."""
         most = self.settings.max_bytes
         size = sum(len(ref.url) // 4 * 3 for ref in refs if is_data(ref))
-        return await self._budget.take(caller, most if any(not is_data(ref) for ref in refs) else min(size, most))
+        size = most if any(not is_data(ref) for ref in refs) else min(size, most)
+        return await self._budget.take(caller, size, _WAIT_SECONDS)
 
     def give_back(self, share: Share, left: int = 0) -> None:
         """Give back what isn't needed any more, all but `left` bytes."""
