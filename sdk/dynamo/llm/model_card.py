@@ -98,23 +98,23 @@ class ModelCard(msgspec.Struct, kw_only=True, omit_defaults=True):
             routed_alike.append(self.router_mode)
         if self.tool_call_parser is not None or self.reasoning_parser is not None:
             routed_alike.append(["parsers", self.tool_call_parser, self.reasoning_parser])
-        if self.images is not None:
-            routed_alike.append(["images", *msgspec.structs.astuple(self.images)])
         return hashlib.blake2b(msgspec.msgpack.encode(routed_alike), digest_size=16).hexdigest()
 
     @property
     def _tokens(self) -> list[Any]:
         """Return all that decides which tokens a prompt becomes, and which text tokens become."""
+        images = [] if self.images is None else [["images", *msgspec.structs.astuple(self.images)]]
         return [
             self.model_input, self.tokenizer, sorted(self.eos_token_ids), self.bos_token_id, self.add_bos,
             sorted(self.special_tokens.items()), sorted((role, ref.digest) for role, ref in self.files.items()),
+            *images,
         ]  # fmt: skip
 
     def takes_over(self, other: ModelCard) -> bool:
         """Tell whether requests that were made for `other` can go to workers of this card."""
         room, needed = self.context_length, other.context_length
         fits = room is None or (needed is not None and room >= needed)
-        return fits and self.same_types(other.model_types) and self.same_tokens(other) and self.images == other.images
+        return fits and self.same_types(other.model_types) and self.same_tokens(other)
 
     def same_types(self, types: Iterable[str]) -> bool:
         """Tell whether just these can be asked of it."""

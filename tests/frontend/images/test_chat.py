@@ -147,3 +147,20 @@ def test_images_are_counted_while_they_are_held(make_site: Any, serve: Serve, wi
         for stream in held:
             stream.close()
     within("it is free", lambda: ask(site, part(png() + bytes(7000)), max_tokens=1).status_code == 200)
+
+
+def test_caches_tell_images_apart(make_site: Any, serve: Serve) -> None:
+    """In kv mode: the same image again comes from a cache, another one of its size does not."""
+    site = make_site(router_mode="kv")
+    serve(site)
+
+    def cached(shade: int) -> int:
+        answer = ask(site, part(png(560, 560, shade)), max_tokens=1)
+        usage = answer.json()["usage"]
+        assert usage["prompt_tokens"] > 400
+        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+    assert cached(1) == 0
+    assert cached(1) > 350
+    assert cached(2) < 32
+    assert cached(2) > 350

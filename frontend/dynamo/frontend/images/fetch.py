@@ -22,7 +22,7 @@ import httptools
 from dynamo.frontend.images.addresses import is_public
 
 REDIRECTS: Final = 3
-AT_ONCE: Final = 64
+AT_ONCE: Final = 128
 """Fetches of a process at once; more wait, for as long as their request may."""
 LONGEST_URL: Final = 4096
 _RESOLVING: Final = 8
@@ -30,7 +30,8 @@ _RESOLVING: Final = 8
 _TRIED: Final = 3
 """Addresses of one host."""
 _MOST_HEADERS: Final = 64 << 10
-_READ: Final = 64 << 10
+_READ: Final = 16 << 10
+"""Bytes that are read at once: chunks of one byte each take their time."""
 _PORTS: Final = {"http": 80, "https": 443}
 _OPEN_FROM: Final = 1024
 """Below that only the two: others are no web servers, and some do what they are sent."""
@@ -202,7 +203,7 @@ class _Answer:
         self.location: str | None = None
         self.encoded = self.whole = self._begun = False
         self._close_ends = True
-        self.parts: list[bytes] = []
+        self.body = bytearray()
 
     def count(self, size: int) -> None:
         """Bound what comes before the body."""
@@ -231,11 +232,12 @@ class _Answer:
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
         self.status, self._begun = self.status_of(), True
+        self.whole = self.status in _REDIRECT  # what else it says is of no use
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body."""
         self._room.take(len(data))
-        self.parts.append(data)
+        self.body += data
 
     def on_message_complete(self) -> None:
         """Note that all of it is here."""
@@ -253,7 +255,7 @@ def _body(answer: _Answer) -> bytes:
         raise FetchError(f"its server answers {answer.status}")
     if answer.encoded:
         raise FetchError("its server compresses what it was asked not to")
-    return b"".join(answer.parts)
+    return bytes(answer.body)
 
 
 def _getaddrinfo(host: str, port: int) -> list[Any]:

@@ -19,6 +19,8 @@ from dynamo.frontend.images.settings import ImageSettings
 from dynamo.llm.protocols import ImageInput
 from dynamo.runtime.errors import DeadlineExceeded
 
+_SIDE_BY_SIDE: Final = 4
+"""Fetches of one request: what one caller may have of the budget leaves places for others."""
 _WAIT_SECONDS: Final = 1.0
 """For other answers' images to leave; most stay for longer."""
 
@@ -72,7 +74,13 @@ class ImageLoader:
         if deadline is not None and own:
             seconds = max(0.0, deadline - time.monotonic())
         room = ByteRoom(self.settings.max_bytes)
-        tasks = {ref: asyncio.ensure_future(self._fetcher.fetch(ref.url, room)) for ref in wanted.values()}
+        places = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+        async def fetch(fetcher: ImageFetcher, url: str) -> bytes:
+            async with places:
+                return await fetcher.fetch(url, room)
+
+        tasks = {ref: asyncio.ensure_future(fetch(self._fetcher, ref.url)) for ref in wanted.values()}
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*tasks.values())
