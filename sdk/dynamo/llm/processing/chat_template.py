@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.llm.processing.image_prompts import ImageMark, is_image
 from dynamo.llm.processing.template_budget import Budget
+from dynamo.llm.processing.tool_prompt import as_text, with_tools
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _PARTS: Final = re.compile(r"""['"]image(?:_url)?['"]""")
 """A template that reads the parts of a content by itself, images among them."""
 _TEXTS: Final = re.compile(r"is\s+(?:not\s+)?string")
 """One that takes contents of text, too."""
+_TOOLS: Final = re.compile(r"\btools\b")
+"""A template that shows tools; others are given them as text (`tool_prompt.py`)."""
 TOOL_USE: Final = "tool_use"
 """The named template that is taken where the request has tools."""
 
@@ -87,6 +90,8 @@ class ChatTemplate:
         self._asks_for_none = any(map(_NONE.search, sources))
         self._takes_parts = any(map(_PARTS.search, sources))
         self._takes_texts = not self._takes_parts or any(map(_TEXTS.search, sources))
+        self._shows_tools = any(map(_TOOLS.search, sources))
+        self._shows_calls = any("tool" in text for text in sources)
 
     def render(
         self,
@@ -104,10 +109,15 @@ class ChatTemplate:
         from jinja2.exceptions import TemplateError
 
         template = self._named.get(TOOL_USE, self._default) if tools else self._default
+        said = [self._message(message, index, mark) for index, message in enumerate(messages)]
+        if tools and not self._shows_tools:
+            said = with_tools(said, tools)
+        if not self._takes_texts:
+            said = [_as_parts(message) for message in said]
         names = {
             **self._special,
             **(variables or {}),
-            "messages": [self._message(message, index, mark) for index, message in enumerate(messages)],
+            "messages": said,
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -126,20 +136,29 @@ class ChatTemplate:
     def _message(self, message: Any, index: int, mark: ImageMark | None) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
         flat = flatten_message(message, index, mark)
-        if self._takes_parts and (mark is not None or not self._takes_texts):
-            flat["content"] = self._parts(message.get("content"), flat["content"], index, mark)
+        if mark is not None and self._takes_parts and (self._shows_calls or flat.get("role") != "tool"):
+            flat["content"] = _parts(message.get("content"), flat["content"], index, mark)
+        if not self._shows_calls:
+            return as_text(flat)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
             flat["content"] = None
         return flat
 
-    def _parts(self, content: Any, text: str, index: int, mark: ImageMark | None) -> Any:
-        """Return a content for a template that reads parts; `text` is the same, flattened."""
-        if mark is not None and isinstance(content, list) and any(map(is_image, content)):
-            return [
-                mark.part() if is_image(part) else {"type": "text", "text": _part_text(part, index, number)}
-                for number, part in enumerate(content)
-            ]
-        return text if self._takes_texts else [{"type": "text", "text": text}]
+
+def _parts(content: Any, text: str, index: int, mark: ImageMark) -> Any:
+    """Return a content for a template that reads parts, where images are among them; `text` is the same, flattened."""
+    if not isinstance(content, list) or not any(map(is_image, content)):
+        return text
+    return [
+        mark.part() if is_image(part) else {"type": "text", "text": _part_text(part, index, number)}
+        for number, part in enumerate(content)
+    ]
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message for a template that reads nothing but parts."""
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
 
 
 def flatten_message(message: Any, index: int, mark: ImageMark | None = None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dynamo.llm.kv.image_blocks import cached_prompt
@@ -22,6 +21,7 @@ from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, PROMPT_TOKENS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import (
+    GUIDED,
     Abort,
     EngineFacts,
     EngineLoad,
@@ -33,14 +33,16 @@ from dynamo.worker.engine import (
     nothing_wanted,
 )
 from dynamo.worker.engine import Taker as Stream
+from dynamo.worker.engines.constraints.process import SEED
+from dynamo.worker.engines.mocker.answers import AnswerWriter
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
-from dynamo.worker.engines.mocker.images import description, traits_for
+from dynamo.worker.engines.mocker.images import traits_for
 from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
 from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
 from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
 from dynamo.worker.engines.mocker.scheduler import Scheduler
-from dynamo.worker.engines.mocker.stepper import TextAnswer
+from dynamo.worker.engines.mocker.scores import ScoredSink, wants_scores
 from dynamo.worker.engines.support.request_checks import check_images, check_inputs, room_for
 
 if TYPE_CHECKING:
@@ -48,13 +50,7 @@ if TYPE_CHECKING:
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-_DEFAULT_MAX_TOKENS: Final = 16
 _PREFILL: Final = "prefill"
-TEXT: Final = (
-    " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
-    " and every good worker sends its tokens one step at a time."
-)
-"""What it says, again and again."""
 
 
 class Mocker:
@@ -67,20 +63,19 @@ class Mocker:
         self._giver, self._taker = Giver(self._arguments), Taker()
         over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
-        self._text: list[int] = []
         self._images: ImageTraits | None = None
-        self._encode: Callable[[str], list[int]] = _no_tokens
-        self._broken = ""
+        self._parsers = {"tools": settings.dyn_tool_call_parser or "", "thoughts": settings.dyn_reasoning_parser or ""}
+        self._broken, self._vocabulary = "", 1
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
 
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
-        self._encode = partial(tokenizer.encode, add_special=False)
-        self._text = self._encode(TEXT)
         if self._arguments.images and self._arguments.embedding_dim is None:
             self._images = await asyncio.to_thread(traits_for, self._model)
+        self._vocabulary = tokenizer.vocab_size
+        self._writer = AnswerWriter(self._arguments, tokenizer, first_only=self.role == _PREFILL, **self._parsers)
         if self.role == _PREFILL:
             self._giver.bytes_per_token = await asyncio.to_thread(self._bytes_per_token)
         for rank in self.ranks:
@@ -92,6 +87,7 @@ class Mocker:
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
             embedding_dim=self._arguments.embedding_dim, images=self._images,
+            guided=() if self._arguments.embedding_dim is not None else GUIDED,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
@@ -174,11 +170,17 @@ class Mocker:
         check_images(request, "mocker", self._images)
         room = room_for(request, self._context())
         conditions = request.stop_conditions
+        if wants_scores(request):
+            sink = ScoredSink(sink, request, self._vocabulary)
         if conditions.max_tokens == 0:
             return nothing_wanted(sink)
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
-        made, rank = MockRequest(sink, self._answer(request, room, stops), stops), self._rank(request)
+        answer, rank = self._writer.answer(request, room, stops), self._rank(request)
+        if answer is None:
+            sink.finish(EOS)
+            return lambda: None
+        made = MockRequest(sink, answer, stops)
         if request.images is not None:
             made.told[PROMPT_TOKENS] = request.prompt_tokens - request.answered_tokens
         try:
@@ -186,6 +188,9 @@ class Mocker:
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         return lambda: self._abort(made, rank)
+
+    def to_compile(self, request: PreprocessedRequest, wanted: dict[str, Any]) -> dict[str, Any]:
+        return {**wanted, SEED: self._writer.seed(request)}
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         if self._broken:
@@ -195,7 +200,7 @@ class Mocker:
         rank = min(self.ranks, key=lambda rank: rank.burden)
 
         def schedule(token_ids: list[int], input_sink: Sink) -> Abort:
-            made = MockRequest(input_sink, TextAnswer(self._text, 0, 1), {})
+            made = MockRequest(input_sink, self._writer.probe(), {})
             rank.add(made, token_ids)
             return lambda: self._abort(made, rank)
 
@@ -210,23 +215,6 @@ class Mocker:
         if self.role == _PREFILL and request.bootstrap_info is not None:
             made.room = request.bootstrap_info.bootstrap_room
             self._giver.begins(made.room)
-
-    def _answer(self, request: PreprocessedRequest, room: int, stops: dict[int, str]) -> TextAnswer:
-        conditions, arguments, given = request.stop_conditions, self._arguments, request.answered_tokens
-        wanted = max(1, _DEFAULT_MAX_TOKENS - given) if conditions.max_tokens is None else conditions.max_tokens
-        wanted = given + min(wanted, room)
-        start = (request.sampling_options.seed or 0) + arguments.seed
-        marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
-        if self.role == _PREFILL:
-            wanted = given + 1
-        if request.images is not None and request.images:
-            text, start = self._encode(description(request.images)) + self._text, 0
-        else:
-            text = self._text
-        return TextAnswer(
-            text, start % len(text), wanted, floor=given + (conditions.min_tokens or 0), stops=stops,
-            marks=marks, at=given,
-        )  # fmt: skip
 
     def _abort(self, request: MockRequest, rank: MockRank) -> None:
         self._taker.abort(request, rank)
@@ -244,11 +232,6 @@ class Mocker:
         if size is None and link.kv_transfer_bandwidth:
             log.warning("the model doesn't say what a token's KV takes: transfers take no time (kv_bytes_per_token)")
         return size or 0
-
-
-def _no_tokens(text: str) -> list[int]:
-    """Stand for the tokenizer before the engine is started."""
-    return []
 
 
 class MockNode:

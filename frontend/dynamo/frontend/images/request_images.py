@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dynamo.frontend.http.body_budget import Share
+from dynamo.frontend.images.loading import ImageLoader
 from dynamo.frontend.images.parts import ImageRef, not_taken
-from dynamo.frontend.limits.request_threads import Turn
-from dynamo.frontend.services import Services
+from dynamo.frontend.limits.request_threads import RequestThreads, Turn
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.protocols import ImageInput
 
 
 class RequestImages:
-    """Images of one request, loaded once."""
+    """Images of one request, loaded once. `cards` are those of all models here, for whom one takes none."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, loader: ImageLoader, threads: RequestThreads, cards: Callable[[], Iterable[ModelCard]]) -> None:
+        self._loader, self._threads, self._cards = loader, threads, cards
         self._share: Share | None = None
         self.inputs: Sequence[ImageInput] = ()
 
@@ -25,10 +25,9 @@ class RequestImages:
         self, refs: Sequence[ImageRef], card: ModelCard, caller: bytes, deadline: float | None, turn: Turn | None = None
     ) -> None:
         """Load them; a 400 names the one that can't be taken. `turn`: the request's, which others have meanwhile."""
-        services, loader = self._services, self._services.images
+        loader = self._loader
         if card.images is None:
-            able = sorted({models.name for models in services.pool.served() if models.card.images is not None})
-            raise not_taken(refs[0], card.name, able)
+            raise not_taken(refs[0], card.name, sorted({one.name for one in self._cards() if one.images is not None}))
         loader.check(refs)
         if turn is not None:
             turn.leave()
@@ -40,7 +39,7 @@ class RequestImages:
         if turn is not None:
             self.inputs = await turn.run(read)
         elif fetched:
-            async with services.threads.turn(caller, deadline) as own:
+            async with self._threads.turn(caller, deadline) as own:
                 self.inputs = await own.run(read)
         else:
             self.inputs = read()  # of a body that is read on the loop
@@ -50,4 +49,4 @@ class RequestImages:
         """Let go of them."""
         share, self._share, self.inputs = self._share, None, ()
         if share is not None:
-            self._services.images.give_back(share)
+            self._loader.give_back(share)
