@@ -93,7 +93,9 @@ class ImageLoader:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        return {ref.url: _result(ref, task, self.settings.fetch_timeout) for ref, task in tasks.items()}
+        # What failed comes before what was given up for it.
+        ended = sorted(tasks.items(), key=lambda one: one[1].cancelled())
+        return {ref.url: _result(ref, task, self.settings.fetch_timeout) for ref, task in ended}
 
     def read(self, refs: Sequence[ImageRef], fetched: Mapping[str, bytes]) -> list[ImageInput]:
         """Return all of them, measured; raises the 400 of the first that is none, or too large. May take long."""

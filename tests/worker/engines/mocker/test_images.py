@@ -41,7 +41,7 @@ def test_a_router_names_the_blocks_alike(sizes: list[int], before: int, answered
     first = PreprocessedRequest(model="m", token_ids=tokens, images=images)
     answer = list(range(100, 100 + answered))
     router = KvScheduler(4, Weights(), 0.0, Random(1).random, 1.0)
-    following = PreprocessedRequest(model="m", token_ids=tokens + answer[:-1], images=images)
+    following = PreprocessedRequest(model="m", token_ids=tokens + answer, images=images)
     prompt, media = cached_prompt(following, 4)
     assert names_after(first, answer) == set(router.prompt(prompt, media=media).hashes)
 
