@@ -164,3 +164,21 @@ def test_caches_tell_images_apart(make_site: Any, serve: Serve) -> None:
     assert cached(1) > 350
     assert cached(2) < 32
     assert cached(2) > 350
+
+
+def test_a_stream_goes_on_with_its_images(make_site: Any, serve: Serve) -> None:
+    """A worker that is lost: the next one is sent the images again, and says the rest of the same answer."""
+    site = make_site(migration_limit=1)
+    slow = '{"speedup_ratio": 10, "decode_speedup_ratio": 1}'
+    first = serve(site, args=slow)
+    large: Any = [{"role": "user", "content": [part(png(280, 140) + bytes(1_500_000)), text("x")]}]
+    with site.client() as client:
+        whole = client.chat.completions.create(model="m", messages=large, max_tokens=120)
+        stream = client.chat.completions.create(model="m", messages=large, max_tokens=120, stream=True)
+        said = [next(stream).choices[0].delta.content or "" for _ in range(10)]
+        serve(site, args=slow)
+        site.stop_worker(first, 0)
+        said += [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
+    assert "".join(said) == whole.choices[0].message.content
+    assert "I see 1 image: png of 280 x 140 pixels" in "".join(said)
+    assert site.metric("model_migration_total", model="m") == 1

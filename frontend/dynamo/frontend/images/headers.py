@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from dynamo.llm.protocols import ImageFormat
 
-_STEPS: Final = 4096
+_STEPS: Final = 1024
 """Segments or blocks that are looked at before an image's size."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

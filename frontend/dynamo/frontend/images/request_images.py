@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from dynamo.frontend.http.body_budget import Share
 from dynamo.frontend.images.loading import ImageLoader
@@ -11,6 +12,9 @@ from dynamo.frontend.images.parts import ImageRef, not_taken
 from dynamo.frontend.limits.request_threads import RequestThreads, Turn
 from dynamo.llm.model_card import ModelCard
 from dynamo.llm.protocols import ImageInput
+
+_SHORT: Final = 8192
+"""Characters of images that are read on the loop; a header of many segments may be made to take long."""
 
 
 class RequestImages:
@@ -38,11 +42,11 @@ class RequestImages:
         read = partial(loader.read, refs, fetched)
         if turn is not None:
             self.inputs = await turn.run(read)
-        elif fetched:
+        elif fetched or sum(len(ref.url) for ref in refs) > _SHORT:
             async with self._threads.turn(caller, deadline) as own:
                 self.inputs = await own.run(read)
         else:
-            self.inputs = read()  # of a body that is read on the loop
+            self.inputs = read()
         loader.give_back(self._share, sum(len(image.data) for image in self.inputs))
 
     def leave(self) -> None:
