@@ -95,6 +95,7 @@ class RunSettings:
     )  # fmt: skip
     use_kv_events: str = like(FrontendSettings, "use_kv_events", default="true", choices=TRUE_FALSE, env=None, flags=())
     discovery_backend: str = like(FrontendSettings, "discovery_backend", help="Where other processes are found.")
+    cors_origin: list[str] = like(FrontendSettings, "cors_origin")  # noqa: RUF009 - makes a dataclass field
     tls_cert_path: str = like(FrontendSettings, "tls_cert_path", help="Serve HTTPS with this certificate (PEM).")
     tls_key_path: str = like(FrontendSettings, "tls_key_path")
     base_gpu_id: int = setting(0, "First GPU to use (sglang); for other engines set CUDA_VISIBLE_DEVICES.")
@@ -182,6 +183,7 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
+        clips_totals=roles.input not in ("http", "grpc"),
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

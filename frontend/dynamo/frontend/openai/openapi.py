@@ -175,7 +175,7 @@ _ERRORS: Final = {
 }
 _EVERYWHERE: Final = ("400", "408", "431", "503")
 _OF_BODIES: Final = ("404", "413", "415", "429", "500", "504")
-_OPEN: Final = ("/live", "/health")
+_OPEN: Final = ("/live", "/health", "/ping")
 """Without a key."""
 _KINDS: Final = {"/metrics": "text/plain"}
 """Of answers that are no JSON."""

@@ -57,10 +57,13 @@ class StreamOptions(Struct):
     continuous_usage_stats: bool | None = None
 
 
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
 class Message(Struct):
     """One turn of a conversation."""
 
-    role: Word
+    role: Role
     content: str | Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)] | None = None
     name: Name | None = None
     tool_calls: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
@@ -103,6 +106,9 @@ class Sampling(Struct, kw_only=True):
     guided_backend: Word | None = None
     guided_whitespace_pattern: Name | None = None
     guided_structural_tag: Annotated[Any, size(MAX_GRAMMAR)] = None
+    structured_outputs: Annotated[dict[str, Any], Meta(max_length=16, extra={SIZE: 272 * KB})] | None = None
+    """vLLM's object of constraints."""
+    response_format: Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 272 * KB})] | None = None
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 
 
@@ -112,7 +118,6 @@ class ChatRequest(Sampling, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES, extra={SIZE: WHOLE_BODY})]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    response_format: Annotated[dict[str, Any], Meta(max_length=256, extra={SIZE: 272 * KB})] | None = None
     tools: Tools | None = None
     tool_choice: Name | Annotated[dict[str, Any], Meta(max_length=16, extra={SIZE: 64 * KB})] | None = None
     parallel_tool_calls: bool | None = None

@@ -71,6 +71,8 @@ class ResponseOptions(msgspec.Struct):
     """What the answer says of itself, where that was asked for."""
     parsing: Parsing | None = None
     """How its text is parsed (`parsed_response.py`); None: it is told as it comes."""
+    constraint: str = ""
+    """The client's field that constrains it; empty: none does."""
 
 
 class Response(ABC):
@@ -176,7 +178,7 @@ class Response(ABC):
 
     def _named(self, error: ApiError) -> ApiError:
         """Return the error as this API says it."""
-        return name_field(error, self.options.chat)
+        return name_field(error, self.options.chat, self.options.constraint)
 
     def _failure(self, error: ApiError) -> bytes:
         """Return the last bytes of a stream that was begun, and fails."""

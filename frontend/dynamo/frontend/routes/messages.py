@@ -55,7 +55,7 @@ class MessagesJob(EventJob):
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
         body = decode(raw, MessagesRequest)
         self._fill(body)
-        self._intake.check_fields(body, MessagesRequest, self._rid)
+        self._intake.check_fields(body, MessagesRequest, self._headers)
         asked = read_messages(body)
         self._problem = asked.problem
         self._filled(asked.body)

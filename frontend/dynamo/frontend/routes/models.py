@@ -14,6 +14,7 @@ from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.request_structs import DetokenizeRequest, TokenizeRequest
+from dynamo.frontend.responses.stream import Headers
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.routing.model_set import ModelSet
@@ -71,26 +72,26 @@ async def _answered(
     """Read and answer a request as those for models are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
-    rid = request.state.request_id
+    headers: Headers = []
     intake = Intake(services, services.clock())
     try:
         raw = await intake.read(scope, receive)
         if len(raw) <= SHORT_BODY:
-            asked = _understand(intake, raw, kind, rid)
-            return json_reply(answer(_preprocessor(services, intake, asked), asked))
+            asked = _understand(intake, raw, kind, headers)
+            return json_reply(answer(_preprocessor(services, intake, asked), asked), headers=headers)
         async with intake.turn() as turn:
-            asked = await turn.run(lambda: _understand(intake, raw, kind, rid))
+            asked = await turn.run(lambda: _understand(intake, raw, kind, headers))
             preprocessor = _preprocessor(services, intake, asked)
-            return await turn.run(lambda: json_reply(answer(preprocessor, asked)))
+            return await turn.run(lambda: json_reply(answer(preprocessor, asked), headers=headers))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:
         intake.leave()
 
 
-def _understand(intake: Intake, raw: bytes, kind: type[Asked], rid: str) -> Asked:
+def _understand(intake: Intake, raw: bytes, kind: type[Asked], headers: Headers) -> Asked:
     body = decode(raw, kind)
-    intake.check_fields(body, kind, rid)
+    intake.check_fields(body, kind, headers)
     asked: Asked = openai.convert(body, kind)
     return asked
 

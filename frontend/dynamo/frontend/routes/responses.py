@@ -104,7 +104,7 @@ class ResponsesJob(EventJob):
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
         body = decode(raw, ResponsesRequest)
         self._fill(body)
-        self._intake.check_fields(body, ResponsesRequest, self._rid)
+        self._intake.check_fields(body, ResponsesRequest, self._headers)
         refer(self._services, self._owner, body)
         before = self._before(body)
         self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
