@@ -2,7 +2,7 @@
 
 The letters are those of the project's performance notes: a prompt of so many tokens, so many tokens out, so many
 requests at once, an engine at real speed or infinitely fast. `run.py` reads this table, `client.py` is given one row
-of it, and `docs/benchmarks.md` explains the rows. Pure: nothing here touches a clock or a socket.
+of it, and `bench/RESULTS.md` explains the rows. Pure: nothing here touches a clock or a socket.
 """
 
 from __future__ import annotations

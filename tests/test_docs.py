@@ -62,19 +62,19 @@ def test_named_files_exist(path: Path) -> None:
 
 
 def test_the_request_path_names_its_files() -> None:
-    """The README follows a request through real modules."""
-    section = (ROOT / "README.md").read_text().split("## A request")[1].split("\n## ")[0]
-    assert len({name for name in FILE.findall(section) if name.endswith(".py")}) >= 8
+    """A newcomer finds the module of each step of a request."""
+    text = (ROOT / "docs/contributing/request-path.md").read_text()
+    assert len({name for name in FILE.findall(text) if name.endswith(".py")}) >= 8
 
 
 def test_configuration_follows_the_code() -> None:
-    """docs/configuration.md is what `make generate` writes."""
-    assert (ROOT / "docs/configuration.md").read_text() == configuration_page.render(), "run `make generate`"
+    """docs/reference/configuration.md is what `make generate` writes."""
+    assert (ROOT / "docs/reference/configuration.md").read_text() == configuration_page.render(), "run `make generate`"
 
 
 def test_compatibility_follows_the_code() -> None:
-    """docs/compatibility.md is what `make generate` writes: every name has a state, no cell is empty."""
-    text = (ROOT / "docs/compatibility.md").read_text()
+    """docs/reference/compatibility.md is what `make generate` writes: every name has a state, no cell is empty."""
+    text = (ROOT / "docs/reference/compatibility.md").read_text()
     assert text == page.render(), "run `make generate`"
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     rows = [line for line in lines if not line.startswith(("| ---", "| state | |"))]
@@ -109,19 +109,20 @@ def test_what_the_guides_print_names_tests_that_exist() -> None:
 
 
 def test_conditions_follow_the_code() -> None:
-    """docs/conditions.md is what `make generate` writes, and no condition or reason is without a meaning."""
-    assert (ROOT / "docs/conditions.md").read_text() == conditions_page.render(), "run `make generate`"
+    """docs/reference/status.md is what `make generate` writes, and no condition or reason is without a meaning."""
+    assert (ROOT / "docs/reference/status.md").read_text() == conditions_page.render(), "run `make generate`"
     assert set(conditions.TYPES) == set(conditions.Type)
     assert set(conditions.REASONS) == set(conditions.Reason)
 
 
 def test_promises_name_tests_that_exist() -> None:
-    """Each line of a table of docs/promises.md has one at least."""
-    lines = [line for line in (ROOT / "docs/promises.md").read_text().splitlines() if line.startswith("| ")]
+    """Each line of a table of docs/contributing/promises.md has one at least."""
+    text = (ROOT / "docs/contributing/promises.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
     promised = [line for line in lines if not line.startswith("| |")]
     assert promised
     assert [line for line in promised if not TEST.search(line)] == []
-    named = set(TEST.findall((ROOT / "docs/promises.md").read_text()))
+    named = set(TEST.findall(text))
     assert [(file, name) for file, name in sorted(named) if not _is_test(file, name)] == []
 
 
@@ -132,7 +133,7 @@ def _is_test(file: str, name: str) -> bool:
 
 def test_every_variable_is_documented() -> None:
     """A DYN_, ETCD_ or NATS_ variable that the code names stands in one of the two pages of names."""
-    known = (ROOT / "docs/configuration.md").read_text() + (ROOT / "docs/compatibility.md").read_text()
+    known = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("configuration", "compatibility"))
     sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in VARIABLE.findall(path.read_text())}
     assert sorted(name for name in read if f"`{name}`" not in known) == []

@@ -36,7 +36,7 @@ NO_VERB = re.compile(
     re.IGNORECASE,
 )
 """No docstring of a function begins with one of them: it says first what the function does."""
-GENERATED = re.compile(r"docs/(reference/|compatibility|configuration|conditions)")
+GENERATED = re.compile(r"docs/reference/")
 MOST_COLUMNS = 140
 VAGUE = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
 

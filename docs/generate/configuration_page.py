@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md out of the settings classes: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/configuration.md out of the settings classes: `make generate`, checked by tests/test_docs.py.
 
 What only the environment sets (connections, since they may hold secrets) stands in
 `CONNECTIONS` and `OTHERS` here; the test fails where the code reads a name that is missing.

@@ -29,8 +29,8 @@ Made from the docstrings by `make generate`; don't edit it by hand.
 
 The public names of the packages below: their signatures, what they say of themselves, and the module that has them.
 Import them from the package (`from dynamo.runtime import Client`); modules may move. A file of yours as an engine
-needs none of these: [engines/python.md](../engines/python.md). A name whose errors are not told raises what
-its arguments cause; all that cross the network are a `DynamoException`.
+needs none of these: [engines/python.md](../how-to/serve/engines/python.md). A name whose errors are not told raises
+what its arguments cause; all that cross the network are a `DynamoException`.
 """
 _ELSEWHERE: Final = "See the module."
 _WIDTH: Final = 110

@@ -1,4 +1,4 @@
-"""A text engine: it repeats what the user said, word by word. See docs/engines/python.md."""
+"""A text engine: it repeats what the user said, word by word. See docs/how-to/serve/engines/python.md."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""A tokens engine: it answers with the tokens of the prompt, --times over. See docs/engines/python.md."""
+"""A tokens engine: it answers with the tokens of the prompt, --times over. See docs/how-to/serve/engines/python.md."""
 
 import argparse
 import asyncio

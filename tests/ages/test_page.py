@@ -1,4 +1,4 @@
-"""docs/python.md: each of its programs is run as it is printed, and says what the page says."""
+"""docs/how-to/program/endpoints.md: each of its programs is run as it is printed, and says what the page says."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.ages.conftest import Start
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/program/endpoints.md").read_text()
 SNIPPETS = {
     name: (code, output or "")
     for code, name, output in re.findall(
-        r"```python\n(# (\w+)\.py\n.*?)```\n(?:\n```\n(.*?)```\n)?", PAGE, flags=re.DOTALL
+        r"```python\n(# (\w+)\.py\n.*?)```\n(?:\n```text\n(.*?)```\n)?", PAGE, flags=re.DOTALL
     )
 }
 SERVERS = ("worker", "several")

@@ -61,7 +61,7 @@ On a Kubernetes cluster:
   dynamo status -A                        what is there
   dynamo get-url NAME --port-forward      a port of this machine
 
-`dynamo COMMAND --help` explains a command. Where to begin: docs/getting-started.md.
+`dynamo COMMAND --help` explains a command. Where to begin: docs/get-started/laptop.md.
 """
 
 

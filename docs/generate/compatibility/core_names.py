@@ -57,7 +57,7 @@ NAMES: Final[dict[str, str]] = {
 _WORKS: Final = "works"
 _REMARKS: Final = {
     "AsyncResponseStream": "`dynamo.runtime.ItemStream`",
-    "get_reasoning_parser_names": "those of docs/tools.md",
+    "get_reasoning_parser_names": "those of docs/how-to/serve/tools.md",
     "get_tool_parser_names": "likewise",
     "log_message": "a line of Python's logging",
 }
@@ -85,6 +85,6 @@ def names() -> list[tuple[str, str]]:
 
 
 def rows() -> Iterable[tuple[str, str, str, str]]:
-    """Yield the rows of the table of docs/compatibility.md."""
+    """Yield the rows of the table of docs/reference/compatibility.md."""
     for name, ages in names():
         yield (f"`{name}`", ages, *state(name))

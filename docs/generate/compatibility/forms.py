@@ -9,7 +9,7 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("in=stdin", "A, B, C", "in=stdin out=echo", "one prompt from a pipe, the answer on standard output"),
     ("in=http", "A, B, C", "in=http out=echo", "the OpenAI API, on loopback; `--http-host 0.0.0.0` opens it"),
     ("in=grpc", "B, C", "in=grpc out=echo",
-     "KServe's protocol over gRPC ([kserve.md](kserve.md)); the OpenAI API beside it on 8788"),
+     "KServe's protocol over gRPC ([grpc.md](../how-to/serve/grpc.md)); the OpenAI API beside it on 8788"),
     ("in=dyn://NAMESPACE.COMPONENT.ENDPOINT", "A, B, C", "in=dyn://a.b.c out=echo",
      "a worker; missing parts are NS, C and E, surplus ones join the endpoint's name; `load_metrics` is beside it"),
     ("in=batch:FILE", "A, B", "in=batch:p.jsonl out=echo",

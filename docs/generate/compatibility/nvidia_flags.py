@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's flags, by program and age: names only, as its packages and pages print them.
 
-`page.py` looks each of them up in the code and writes its state into docs/compatibility.md; a test fails where one has
-none. Ages: A is 0.1 to 0.3 (2025), B 0.4 to 0.9, C 1.0 to 1.6 (2026).
+`page.py` looks each of them up in the code and writes its state into docs/reference/compatibility.md; a test fails
+where one has none. Ages: A is 0.1 to 0.3 (2025), B 0.4 to 0.9, C 1.0 to 1.6 (2026).
 """
 
 from __future__ import annotations

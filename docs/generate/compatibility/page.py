@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md: `make generate`, checked by tests/test_docs.py.
+"""Writes docs/reference/compatibility.md: `make generate`, checked by tests/test_docs.py.
 
 The state of a flag, a form, a line or a variable is asked of the code; a name without a state is a `LookupError`, and
 so fails the test.
@@ -57,12 +57,12 @@ and 1.6.1 print.
 | passed to the engine | an argument of vLLM, SGLang or TensorRT-LLM, which judges it |
 | not read | a variable that changes nothing, and what does |
 | not there | an endpoint that answers 404 |
-| up to the engine | a line for vLLM, SGLang or TensorRT-LLM: the engine is told it; the rest is in docs/engines |
+| up to the engine | a line for vLLM, SGLang or TensorRT-LLM: the engine is told it; its page has the rest |
 | another way | what does it here |
 | nothing to do | a step that isn't needed |
 
 For Python names, refused means an `ImportError` or an `InvalidArgument` with that sentence; programs are in
-[python.md](python.md).
+[endpoints.md](../how-to/program/endpoints.md).
 
 Where NVIDIA Dynamo errs, this is right instead: `/health` is 503 while no worker is there; `finish_reason` is never
 null at the end of a stream; `tokens_out` of a batch counts the tokens that were produced, not those of the text again;
@@ -138,7 +138,7 @@ def reader_of(name: str) -> str:
     if flags := {f"`--{field}`" for field in _fields_of(name)}:
         return f"as {', '.join(sorted(flags))}"
     entry = {**CONNECTIONS, **OTHERS}.get(name)
-    return "" if entry is None else entry[1] or "see docs/configuration.md"
+    return "" if entry is None else entry[1] or "see docs/reference/configuration.md"
 
 
 def variable_state(name: str) -> tuple[str, str]:
@@ -187,7 +187,7 @@ def line_state(words: Sequence[str]) -> tuple[str, str]:
         except DynamoException as error:
             return REFUSED, "; ".join(filter(None, (error.message, said)))
     if engine in _WANT_GPUS:
-        return TO_THE_ENGINE, "; ".join(filter(None, (said, f"docs/engines/{engine}.md")))
+        return TO_THE_ENGINE, "; ".join(filter(None, (said, f"docs/how-to/serve/engines/{engine}.md")))
     return WORKS, said or f"in={run.roles.input}, out={engine}"
 
 

@@ -18,7 +18,7 @@ MODULE: Final = "dynamo.llm"
 REFUSED: Final = "refused"
 ABOUT: Final = """\
 What is refused can be imported; who uses it gets an `InvalidArgument` with that sentence. Programs that run are in
-[python-llm.md](python-llm.md)."""
+[models.md](../how-to/program/models.md)."""
 NAMES: Final[dict[str, str]] = {
     "A": "DisaggregatedRouter KvMetricsAggregator",
     "A, B": (
@@ -64,8 +64,8 @@ FORMS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("KserveGrpcService(port, host).add_completions_model(name, checksum, engine)", "B, C", "works", "on loopback, or "
      "where DYN_HTTP_HOST says; `add_tensor_model` is refused"),
     ("EntrypointArgs(chat_engine_factory=…)", "C", "refused", "register a model with `ModelInput.Text`"),
-    ("ModelRuntimeConfig.tool_call_parser, .reasoning_parser", "B, C", "works", "the names of docs/tools.md; any "
-     "other is refused"),
+    ("ModelRuntimeConfig.tool_call_parser, .reasoning_parser", "B, C", "works",
+     "the names of docs/how-to/serve/tools.md; any other is refused"),
 )  # fmt: skip
 """Calls whose arguments changed between ages."""
 ABSENT: Final[dict[str, str]] = {}

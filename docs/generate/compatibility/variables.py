@@ -1,7 +1,7 @@
 """Environment variables of NVIDIA Dynamo that no setting here reads, with what to use instead.
 
 Those that belong to a flag come from the tables of flags; those that are read here, from the settings and from
-docs/configuration.md.
+docs/reference/configuration.md.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _wait_for_workers(namespace: Namespace, count: int) -> None:
 
     wait_for(f"{count} workers are Ready", reached, STEP_SECONDS)
     namespace.wait_ready(NAME, STEP_SECONDS)
-    # The status may lag behind by as much as it ever may (docs/promises.md).
+    # The status may lag behind by as much as it ever may (docs/contributing/promises.md).
     wait_for(f"the status counts {count}", lambda: _counted(namespace) == (count, count, count), COUNT_SECONDS)
 
 

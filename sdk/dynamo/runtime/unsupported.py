@@ -1,7 +1,7 @@
 """Names of NVIDIA Dynamo's runtime that have no meaning here, each with what to do instead.
 
-Importing one (`from dynamo.runtime import …`) or calling one says the sentence. docs/compatibility.md is made from this
-table too.
+Importing one (`from dynamo.runtime import …`) or calling one says the sentence. docs/reference/compatibility.md is
+made from this table too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every program of docs/python-llm.md runs as it stands there."""
+"""Every program of docs/how-to/program/models.md runs as it stands there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.ages.llm.conftest import Deployment
 
 pytestmark = [pytest.mark.processes, pytest.mark.servers, pytest.mark.timeout(480)]
-PAGE = (Path(__file__).parents[3] / "docs" / "python-llm.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/program/models.md").read_text()
 SNIPPET = re.compile(r"(?:<!-- (serves|prints): ([^\n]*) -->\n)?```python\n(.*?)```", re.DOTALL)
 SNIPPETS = SNIPPET.findall(PAGE)
 

@@ -69,7 +69,8 @@ class WorkerSettings:
         flags=["--custom-jinja-template"],
     )  # fmt: skip
     dyn_tool_call_parser: str = setting(
-        "", "Parser that extracts `tool_calls` from the output; docs/tools.md has the names. Default: none.",
+        "",
+        "Parser that extracts `tool_calls` from the output; docs/how-to/serve/tools.md has the names. Default: none.",
         env="DYN_TOOL_CALL_PARSER",
     )  # fmt: skip
     dyn_reasoning_parser: str = setting(

@@ -42,6 +42,7 @@ in=, who asks:
 \b
 out=, who answers:
 {_ENGINE_LINES}
+  openai:URL   an OpenAI-compatible server that runs already: openai:http://localhost:11434/v1
   pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
   dyn          workers found in etcd (also: auto, dyn://N.C.E)
 
@@ -73,7 +74,7 @@ Variables: a flag goes before its variable, that before the default.
 
 \b
 Exit codes: 0, 1 failed (in=batch: also where a line failed), 2 usage, 130 interrupted.
-Flags of 2025 and 2026 are understood: docs/compatibility.md.
+Flags of 2025 and 2026 are understood: docs/reference/compatibility.md.
 """
 
 

@@ -63,11 +63,11 @@ class RunSettings:
     )  # fmt: skip
     dyn_tool_call_parser: str = like(
         WorkerSettings, "dyn_tool_call_parser",
-        help="Parser that extracts `tool_calls` from the output (worker side; docs/tools.md).",
+        help="Parser that extracts `tool_calls` from the output (worker side; docs/how-to/serve/tools.md).",
     )  # fmt: skip
     dyn_reasoning_parser: str = like(
         WorkerSettings, "dyn_reasoning_parser",
-        help="Parser that extracts `reasoning_content` from the output (worker side; docs/tools.md).",
+        help="Parser that extracts `reasoning_content` from the output (worker side; docs/how-to/serve/tools.md).",
     )  # fmt: skip
     extra_engine_args: str = setting("", "JSON file with arguments for the engine, by its own names.")
     request_template: str = setting(
@@ -223,6 +223,9 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
 
 def _engine_args(roles: Roles, settings: RunSettings) -> str:
     given = f"@{settings.extra_engine_args}" if settings.extra_engine_args else ""
+    if roles.server_url:
+        arguments = WorkerSettings(engine=roles.output, engine_args=given).arguments()
+        return json.dumps({**arguments, "url": roles.server_url})
     if not settings.base_gpu_id or roles.output != SGLANG:
         return given
     arguments = WorkerSettings(engine=SGLANG, engine_args=given).arguments()

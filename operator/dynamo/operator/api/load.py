@@ -84,7 +84,7 @@ def _without_pipelines(documents: Iterable[Document]) -> str:
     kinds = sorted({str(document.data["kind"]) for document in documents})
     names = ", ".join([shown_text(kind) for kind in kinds[:_KINDS]] + ["..."] * (len(kinds) > _KINDS))
     if _NVIDIA_KIND in kinds:
-        return f"contains {names}, not {KIND}: to migrate it, see docs/guides/from-dynamo.md"
+        return f"contains {names}, not {KIND}: to migrate it, see docs/migrate/from-dynamo.md"
     contents = f"contains {names}, not" if kinds else "contains no"
     return f"{contents} {KIND}: start with `kind: {KIND}`"
 

@@ -86,7 +86,7 @@ class ModelSpec(Fields):
         min_length=1,
         max_length=64,
         description="Parser that extracts tool_calls from the output, for example llama3_json; default: none. "
-        "docs/tools.md has the names.",
+        "docs/how-to/serve/tools.md has the names.",
     )
     reasoning_parser: str | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""docs/conditions.md out of `api/conditions.py`: `python -m dynamo.operator.codegen.conditions_page FILE` writes it."""
+"""docs/reference/status.md from `api/conditions.py`: `python -m dynamo.operator.codegen.conditions_page FILE` writes it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ async def made_room(call: Call, prefix: Callable[[str], Mapping[str, Any]]) -> s
     await call("maintenance/defragment", {})
     for alarm in alarms:
         await call("maintenance/alarm", _alarm("DEACTIVATE", alarm))
-    return f"etcd was full, so no instance could register: {done}. Find whose keys fill it: docs/troubleshooting.md"
+    page = "docs/how-to/operate/troubleshooting.md"
+    return f"etcd was full, so no instance could register: {done}. Find whose keys fill it: {page}"
 
 
 async def _drop_history(call: Call) -> None:

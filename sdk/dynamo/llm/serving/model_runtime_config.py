@@ -29,7 +29,8 @@ class ModelRuntimeConfig:
     """NVIDIA Dynamo's fields, all of them settable; None is "not said".
 
     `context_length`, `total_kv_blocks`, `max_num_seqs` and `max_num_batched_tokens` are of one data-parallel rank.
-    `tool_call_parser` and `reasoning_parser` are names of docs/tools.md: frontends parse the model's chats with them.
+    `tool_call_parser` and `reasoning_parser` are names of docs/how-to/serve/tools.md: frontends parse the
+    model's chats with them.
     """
 
     def __init__(self) -> None:

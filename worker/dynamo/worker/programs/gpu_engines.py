@@ -60,11 +60,11 @@ class EngineProgramSettings:
     )
     dyn_tool_call_parser: str = like(
         WorkerSettings, "dyn_tool_call_parser",
-        help="Parser that extracts `tool_calls` from the output (docs/tools.md). Default: none.",
+        help="Parser that extracts `tool_calls` from the output (docs/how-to/serve/tools.md). Default: none.",
     )  # fmt: skip
     dyn_reasoning_parser: str = like(
         WorkerSettings, "dyn_reasoning_parser",
-        help="Parser that extracts `reasoning_content` from the output (docs/tools.md). Default: none.",
+        help="Parser that extracts `reasoning_content` from the output (docs/how-to/serve/tools.md). Default: none.",
     )  # fmt: skip
     migration_limit: int | None = like(
         WorkerSettings, "migration_limit",

@@ -58,11 +58,11 @@ class MockerSettings:
     reasoning: str = setting("", "JSON object with start_thinking_token_id, end_thinking_token_id and thinking_ratio.")
     dyn_tool_call_parser: str = like(
         WorkerSettings, "dyn_tool_call_parser",
-        help="Parser that extracts `tool_calls` from the output (docs/tools.md).",
+        help="Parser that extracts `tool_calls` from the output (docs/how-to/serve/tools.md).",
     )  # fmt: skip
     dyn_reasoning_parser: str = like(
         WorkerSettings, "dyn_reasoning_parser",
-        help="Parser that extracts `reasoning_content` from the output (docs/tools.md).",
+        help="Parser that extracts `reasoning_content` from the output (docs/how-to/serve/tools.md).",
     )  # fmt: skip
     migration_limit: int | None = like(
         WorkerSettings, "migration_limit",

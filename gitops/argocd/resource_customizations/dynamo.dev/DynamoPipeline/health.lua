@@ -1,4 +1,4 @@
--- The health of a DynamoPipeline out of its own conditions, as kstatus reads them (docs/gitops.md).
+-- The health of a DynamoPipeline out of its own conditions, as kstatus reads them (docs/how-to/operate/argo-cd.md).
 -- Healthy: this generation serves. Degraded: only a change of the spec, or of what is in its way, helps.
 
 local function health(status, message)

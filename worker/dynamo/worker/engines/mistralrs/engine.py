@@ -1,7 +1,7 @@
 """mistral.rs in process (`mistralrs`): GGUF files and folders of safetensors, quantised while they load if wanted.
 
 Its Python interface blocks a thread per stream (`engines/support/request_threads.py`) and has traps, each marked
-below with the reason for what is done about it; `docs/engines/mistralrs.md` tells them to users.
+below with the reason for what is done about it; `docs/how-to/serve/engines/mistralrs.md` tells them to users.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 llama.cpp's server core and mistral.rs are such engines. Each slot is a thread that answers
 one request at a time. A thread that has told the end of its request is back in a moment (the
 engine tidies up), so that the next job waits for it instead of waking another one: two in the
-engine at once hold each other up, and its caches are warm (`docs/benchmarks.md`).
+engine at once hold each other up, and its caches are warm (`bench/RESULTS.md`).
 """
 
 from __future__ import annotations

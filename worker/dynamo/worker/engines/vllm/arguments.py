@@ -21,7 +21,9 @@ from dynamo.worker.settings import WorkerSettings, unknown_name
 if TYPE_CHECKING:
     from dynamo.llm import LocalModel
 
-INSTALL: Final = "pip install 'dynamo-pipelines[vllm]' (docs/engines/vllm.md has what a machine without a GPU needs)"
+INSTALL: Final = (
+    "pip install 'dynamo-pipelines[vllm]' (docs/how-to/serve/engines/vllm.md has what a machine without a GPU needs)"
+)
 _SAID_ELSEWHERE: Final = {
     "model": "--model-path names the model",
     "tokenizer": "frontends tokenise, by the model's own tokenizer.json",

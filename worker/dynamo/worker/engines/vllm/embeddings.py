@@ -1,6 +1,6 @@
 """vLLM as a maker of vectors (`runner: pooling`): each input is a request of its own to its engine, which batches them.
 
-Used by `engine.py`. What pools, normalises and cuts is vLLM's; docs/engines/vllm.md has the arguments.
+Used by `engine.py`. What pools, normalises and cuts is vLLM's; docs/how-to/serve/engines/vllm.md has the arguments.
 """
 
 from __future__ import annotations
