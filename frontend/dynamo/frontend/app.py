@@ -28,6 +28,7 @@ from dynamo.frontend.routes.generate import GenerateRoute
 from dynamo.frontend.routes.messages import MessagesRoute
 from dynamo.frontend.routes.models import models_router
 from dynamo.frontend.routes.responses import ResponsesRoute
+from dynamo.frontend.routes.scores import scores_router
 from dynamo.frontend.routes.stored_responses import stored_responses_router
 from dynamo.frontend.routes.system import own_version, system_router
 from dynamo.frontend.routes.token_counts import token_counts_router
@@ -144,6 +145,7 @@ def cold_app(services: Services) -> FastAPI:
     app.include_router(system_router(services))
     app.include_router(models_router(services))
     app.include_router(token_counts_router(services))
+    app.include_router(scores_router(services))
     app.include_router(stored_responses_router(services))
     app.include_router(busy_router(services))
     app.add_exception_handler(ApiError, _answer)

@@ -16,6 +16,8 @@ from dynamo.frontend.openai.request_structs import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingsRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
 
@@ -37,6 +39,8 @@ _BODIES: Final[dict[str, tuple[type[msgspec.Struct], str, str]]] = {
     "/v1/chat/completions": (ChatRequest, "Answer a conversation, whole or as server-sent events", "chat"),
     "/v1/completions": (CompletionRequest, "Continue prompts, whole or as server-sent events", "completions"),
     "/v1/embeddings": (EmbeddingsRequest, "Turn texts, or their tokens, into vectors", "embeddings"),
+    "/v1/rerank": (RerankRequest, "", "embeddings"),
+    "/v1/score": (ScoreRequest, "", "embeddings"),
     "/tokenize": (TokenizeRequest, "", "tokens"),
     "/detokenize": (DetokenizeRequest, "", "tokens"),
 }

@@ -158,6 +158,29 @@ class EmbeddingsRequest(Struct, kw_only=True):
     nvext: Annotated[Nvext, size(512 * KB)] | None = None
 
 
+Texts: TypeAlias = Annotated[list[Annotated[str, Meta(max_length=MAX_VALUES)]], Meta(min_length=1, max_length=512)]
+
+
+class RerankRequest(Struct, kw_only=True):
+    """POST /v1/rerank: documents are texts, or objects with a `text`."""
+
+    model: Name
+    query: Text
+    documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=512, extra={SIZE: WHOLE_BODY})]
+    top_n: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    return_documents: bool | None = None
+    user: Name | None = None
+
+
+class ScoreRequest(Struct, kw_only=True):
+    """POST /v1/score: each text of `text_2` with the one of `text_1`, or with the one at its place there."""
+
+    model: Name
+    text_1: Annotated[str | Texts, size(WHOLE_BODY)]
+    text_2: Annotated[str | Texts, size(WHOLE_BODY)]
+    user: Name | None = None
+
+
 class TokenizeRequest(Struct, kw_only=True):
     """POST /tokenize: a prompt, or messages."""
 

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from dynamo.frontend.anthropic.errors import MessagesError
 from dynamo.frontend.anthropic.models import VERSION, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
+from dynamo.frontend.health import readiness
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.body import decode
@@ -37,6 +38,17 @@ def models_router(services: Services) -> APIRouter:
         if VERSION in request.headers:
             return json_reply(listed([(models.name, models.created) for models in pool.served()]))
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
+
+    @router.get("/v1/models/{model_id:path}/ready", tags=["models"])
+    async def get_model_ready(model_id: str) -> Response:
+        """Say whether a model can be asked now, and by which namespaces; 503 where it can't."""
+        status, body = readiness(pool, model_id)
+        return json_reply(body, status)
+
+    @router.get("/tokenizer_info", tags=["tokens"])
+    async def tokenizer_info(model: str = "") -> Response:
+        """Describe the tokenizer of a model; of the only one where none is named."""
+        return json_reply(_tokenizer_info(pool, model))
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])
     async def get_model(request: Request, model_id: str) -> Response:
@@ -66,6 +78,23 @@ def _describe(models: ModelSet, pool: ModelPool) -> dict[str, Any]:
     return {
         "id": models.name, "object": "model", "created": models.created, "owned_by": "dynamo",
         "context_window": length, "max_model_len": length, "types": pool.types(models.name),
+    }  # fmt: skip
+
+
+def _tokenizer_info(pool: ModelPool, name: str) -> dict[str, Any]:
+    served = pool.served()
+    if not name and len(served) != 1:
+        raise bad_request("model: several models are served, or none; name one as ?model=NAME.", "model")
+    models = pool.find(name or served[0].name)
+    if models.model is None or models.model.preprocessor is None:
+        text = f"The model '{models.name}' takes text; it has no tokenizer here."
+        raise ApiError(400, text, code="unsupported_value", param="model")
+    preprocessor, card = models.model.preprocessor, models.card
+    special = {name: value for name, value in card.special_tokens.items() if isinstance(value, str)}
+    return {
+        "tokenizer_class": type(preprocessor.tokenizer).__name__, "model_max_length": card.context_length,
+        "vocab_size": card.vocab_size or preprocessor.tokenizer.vocab_size, "eos_token_ids": card.eos_token_ids,
+        "chat_template": preprocessor.template_text, **special,
     }  # fmt: skip
 
 
