@@ -37,6 +37,8 @@ from dynamo.runtime.errors import DynamoException
 
 log = logging.getLogger(__name__)
 _PARAMETER: Final = re.compile(r"\{[^{}]*\}")
+_UNLISTED: Final = ("/docs", "/openapi.json")
+"""Pages about the description, which aren't in it."""
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -191,6 +193,8 @@ def _allowed(request: Request, error: HTTPException) -> str:
 
 def _methods_at(app: FastAPI, asked: str) -> set[str]:
     """Return the methods of a path; empty where there is nothing."""
+    if asked in _UNLISTED:
+        return {"GET", "HEAD"}
     paths = app.openapi()["paths"]
     if asked in paths:
         return _with_head(paths[asked])
