@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from dynamo.frontend.openai.answer_structs import ANSWERS
 from dynamo.frontend.openai.request_structs import (
     ChatRequest,
     CompletionRequest,
@@ -170,7 +171,7 @@ _ERRORS: Final = {
     "408": "The request did not arrive in time",
     "409": "One of several processes can't do this for all",
     "413": "The body is too large",
-    "415": "The body is no JSON by its content type",
+    "415": "The body is no JSON by its content type, or compressed otherwise than by gzip",
     "429": "This caller has as many requests here as one may have; see Retry-After",
     "431": "The headers are too large",
     "500": "The server or the engine failed",
@@ -189,7 +190,8 @@ def describe(openapi: Json, *others: Described) -> Json:
     """Add the bodies and the hot routes to what FastAPI made, and every answer that a route may give."""
     parts = [_OPENAI, *others]
     bodies = {path: body for part in parts for path, body in part.bodies.items()}
-    _, components = msgspec.json.schema_components([kind for kind, _, _ in bodies.values()], ref_template=_REF)
+    asked, answered = [kind for kind, _, _ in bodies.values()], dict.fromkeys(ANSWERS.values())
+    _, components = msgspec.json.schema_components([*asked, *answered], ref_template=_REF)
     schemas = openapi.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()  # FastAPI's own are of errors that are never given
     schemas.update(components)
@@ -242,13 +244,15 @@ def _responses(path: str, method: str, has_body: bool, streams: bool) -> Json:
     answers = {status: {"description": text, "content": error} for status, text in texts.items()}
     if path == "/health":
         answers["503"] = {"description": "It is not ready", "content": {"application/json": {"schema": _OBJECT}}}
-    return {"200": {"description": "The answer", "content": _whole(path, streams)}, **answers}
+    return {"200": {"description": "The answer", "content": _whole(path, method, streams)}, **answers}
 
 
-def _whole(path: str, streams: bool) -> Json:
+def _whole(path: str, method: str, streams: bool) -> Json:
     if (kind := _KINDS.get(path)) is not None:
         return {kind: {"schema": {"type": "string"}}}
-    whole: Json = {"application/json": {"schema": _OBJECT}}
+    form = ANSWERS.get((method, path))
+    schema = _OBJECT if form is None else {"$ref": _REF.format(name=form.__name__)}
+    whole: Json = {"application/json": {"schema": schema}}
     if streams:
         whole["text/event-stream"] = {"schema": {"type": "string"}}
     return whole
