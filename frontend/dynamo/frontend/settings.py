@@ -106,8 +106,9 @@ class FrontendSettings:
     """The only one whose workers are asked, `NAMESPACE.COMPONENT.ENDPOINT` (`dynamo-run out=dyn://…`); empty: all."""
     has_siblings: bool = False
     """It is one of several processes that share the port; its supervisor says so."""
-    clips_totals: bool = False
-    """Answers are as long as there is room, where more is asked for (`dynamo-run in=text`); else that is refused."""
+    clipped_tokens: int = 0
+    """Up to so many tokens may be asked for where there is room for fewer, and the answer is shorter (`dynamo-run`);
+    else that is refused."""
     request_defaults: RequestDefaults | None = None
     """For requests that leave them out (`dynamo-run --request-template`)."""
 

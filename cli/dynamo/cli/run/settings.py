@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dynamo.cli.conversation import MAX_COMPLETION_TOKENS
 from dynamo.cli.run.grammar import BATCH, DYN, WORKER, CommandError, Roles, Words
 from dynamo.frontend.openai.request_defaults import RequestDefaults, read_defaults
 from dynamo.frontend.settings import FrontendSettings, problem
@@ -183,7 +184,7 @@ def frontend_settings(
         endpoint=str(roles.path) if roles.output == DYN and roles.path else "",
         shutdown_delay_secs=0.0,
         graceful_shutdown_timeout_secs=5.0,
-        clips_totals=roles.input not in ("http", "grpc"),
+        clipped_tokens=MAX_COMPLETION_TOKENS,
         request_defaults=RequestDefaults(**template) if template else None,
     )
 

@@ -104,6 +104,7 @@ _CONSTRAINTS: Final[dict[str, Json]] = {
 _STOP: Final[Json] = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "maxItems": 16}, _NULL]}
 _SAMPLING: Final[dict[str, Json]] = {
     **_CONSTRAINTS,
+    "response_format": {"anyOf": [_FORMAT, _NULL]},
     "stop": _STOP,
     "prompt_logprobs": _NULL,
     "best_of": _NULL | {"description": "The value of n is taken, too, and changes nothing."},
@@ -119,7 +120,6 @@ _NARROWER: Final[dict[str, dict[str, Json]]] = {
         "modalities": {"anyOf": [{"type": "array", "items": {"const": "text"}, "maxItems": 1}, _NULL]},
         "functions": {"anyOf": [{"type": "array", "items": _OBJECT, "maxItems": 0}, _NULL]},
         "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, _CHOSEN, _NULL]},
-        "response_format": {"anyOf": [_FORMAT, _NULL]},
     },
     "CompletionRequest": {
         **_SAMPLING,
@@ -153,8 +153,8 @@ _TOP_LOGPROBS: Final[Json] = {
     "anyOf": [{"properties": {"top_logprobs": _NULL}}, {"required": ["logprobs"], "properties": {"logprobs": _TRUE}}]
 }
 _RULES: Final[dict[str, list[Json]]] = {
-    "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format")],
-    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS)],
+    "ChatRequest": [_STREAM_OPTIONS, _TOP_LOGPROBS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
+    "CompletionRequest": [_STREAM_OPTIONS, _alone(*_CONSTRAINTS, "response_format", "structured_outputs")],
     "Nvext": [_alone("backend_instance_id", "decode_worker_id")],
     "TokenizeRequest": [
         {"oneOf": [{"required": [name], "properties": {name: {"type": kind}, other: _NULL}}

@@ -142,6 +142,8 @@ class CompletionRequest(Sampling, kw_only=True):
     """POST /v1/completions."""
 
     prompt: Prompt
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    """0: nothing is answered; with `echo` and `logprobs` the prompt is scored."""
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     suffix: Annotated[str, Meta(max_length=MAX_GRAMMAR)] | None = None

@@ -70,6 +70,8 @@ def read_completion(body: dict[str, Any]) -> CompletionRequest:
     check_guided(body)
     if request.suffix:
         raise bad_request("suffix: inserting text is not supported.", "suffix", "unsupported_parameter")
+    if request.max_tokens == 0 and request.stream:
+        raise bad_request("max_tokens: 0 is for answers that aren't streamed.", "max_tokens", "unsupported_value")
     wanted = len(prompts(request.prompt)) * (request.n or 1)
     if wanted > MAX_PROMPTS:
         raise bad_request(f"n: at most {MAX_PROMPTS} answers per request, got {wanted}.", "n")

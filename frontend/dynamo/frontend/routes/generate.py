@@ -188,14 +188,16 @@ class GenerateJob(Job):
             if reading is not None or forced is not None:
                 options.parsing = parsing_of(reading, body, forced, made[0].token_ids)
         else:
+            if request.max_tokens == 0:  # engines make at least one
+                body, options.unanswered = {**body, "max_tokens": 1}, True
             made = await preprocessor.completion(body, blocking=blocking)
             options.logprobs = request.logprobs
             if request.echo:
                 options.echo = [text for text in preprocessor.echo_texts(body) for _ in range(request.n or 1)]
                 options.prompt_ids = [prompt.token_ids for prompt in made]
-        settings = self._services.settings
-        if self._refuses_totals and not settings.clips_totals:
-            check_total(request, made, models.card.context_length, settings.request_defaults)
+        if self._refuses_totals:
+            own = self._services.settings
+            check_total(request, made, models.card.context_length, own.clipped_tokens, own.request_defaults)
         options.prompts, options.choices = len(made) // (request.n or 1), len(made)
         options.tokenizer = preprocessor.tokenizer
         return list(made), options
@@ -213,6 +215,9 @@ class GenerateJob(Job):
                 raise ApiError(400, text, code="unsupported_value", param="tool_choice")
             bodies = [body]
         else:
+            if request.max_tokens == 0:
+                text = "max_tokens: this model's engine takes text and can't score a prompt; ask for 1."
+                raise ApiError(400, text, code="unsupported_value", param="max_tokens")
             prompts = openai.prompts(request.prompt)
             if not all(isinstance(prompt, str) for prompt in prompts):
                 text = "prompt: this model's engine takes text, not token ids."

@@ -14,15 +14,17 @@ CODE = "context_length_exceeded"
 
 def check_total(
     request: ChatRequest | CompletionRequest, made: Iterable[PreprocessedRequest], context: int | None,
-    defaults: RequestDefaults | None,
+    clipped: int, defaults: RequestDefaults | None,
 ) -> None:  # fmt: skip
     """Raise the 400 of a request that asks for longer answers than its prompts, `made` already, leave room for.
 
-    What the frontend filled in by its own `defaults`, the client hasn't asked for.
+    What the frontend filled in by its own `defaults`, the client hasn't asked for; up to `clipped` tokens are cut.
     """
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     wanted = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    if wanted is None or context is None or (defaults is not None and wanted == defaults.max_completion_tokens):
+    if wanted is None or context is None or wanted <= clipped:
+        return
+    if defaults is not None and wanted == defaults.max_completion_tokens:
         return
     for prompt in made:
         count = len(prompt.token_ids)
