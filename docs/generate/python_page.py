@@ -75,14 +75,19 @@ def _older(rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def _start() -> Iterator[str]:
     """Yield the names that a new user needs, each with its arguments, result, errors and an example."""
     yield "## Start here\n"
-    yield "".join(f"- [`{name.path}`](#start-{anchor(name.path)})\n" for name in NAMES)
+    yield "".join(f"- [`{_short(name.path)}`](#{anchor(_short(name.path))})\n" for name in NAMES)
     for name in NAMES:
-        yield f"### start: {name.path}\n"
+        yield f"### {_short(name.path)}\n"
+        yield f"Of `{'.'.join(name.path.split('.')[:2])}`.\n"
         yield from (f"```python\n{text}\n```\n" for text in _signatures(name.path))
         yield _listed("Args", name.args)
         yield prose(f"*Returns:* {name.returns}") + "\n"
         yield _listed("Raises", name.raises)
         yield f"Example:\n\n```python\n{name.example}\n```\n"
+
+
+def _short(path: str) -> str:
+    return path.split(".", 2)[2]
 
 
 def _listed(title: str, texts: Mapping[str, str]) -> str:

@@ -78,10 +78,8 @@ def flags() -> str:
 def variables() -> str:
     """Write the page of variables."""
     formers = {name for former in states.former_flags() for name in former.env.split(", ") if name and "*" not in name}
-    rows = (
-        (code(name), states.variable_state(name)[0], _variable_default(name), states.variable_state(name)[1])
-        for name in sorted({*NAMES.split(), *formers})
-    )
+    known = ((name, *states.variable_state(name)) for name in sorted({*NAMES.split(), *formers}))
+    rows = ((code(name), state, _variable_default(name), remark) for name, state, remark in known)
     return _page(
         "Variables of NVIDIA Dynamo", {"All": _table(("variable", "state", "different default", "here"), rows)}
     )
