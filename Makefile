@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 VLLM_VENV ?= .venv-vllm
 SGLANG_VENV ?= .venv-sglang
+DOCS_VENV ?= .venv-docs
+# The theme draws diagrams with mermaid 11; the site carries it, so that a page asks no foreign host.
+MERMAID := 11.16.0
 # vLLM warns of variables that begin with its name and that it does not know.
 unexport VLLM_VENV
 # More than the cores of a small machine: a test mostly waits for other processes.
@@ -61,6 +64,13 @@ generate: $(VENV)/.dev ## write again what is made from the code: docs/reference
 	@$(BIN)/python -m dynamo.operator.codegen.chart_schema
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
 
+.PHONY: docs test-docs
+docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve shows it and follows edits); needs npm once, for mermaid
+	@MERMAID=$(DOCS_VENV)/mermaid.min.js NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(DOCS_VENV)/bin/mkdocs --quiet $(if $(filter --serve,$(ARGS)),serve,build --strict)
+
+test-docs: docs ## open every page of the site in Chromium: console, pictures, diagrams, width, foreign hosts
+	@PYTHONPATH=. $(DOCS_VENV)/bin/python -m docs.site.check_pages build/site --pictures build/pictures
+
 lock: $(VENV)/.dev ## resolve constraints.txt again within pyproject.toml's bounds (ARGS=--upgrade: newest versions)
 	@$(PIP) --quiet uv && $(BIN)/uv pip compile pyproject.toml -o constraints.txt $(LOCK) $(ARGS)
 
@@ -100,7 +110,7 @@ images: $(VENV)/.dev ## container images by docker, else by buildah; their archi
 	@PYTHONPATH=. $(BIN)/python -m e2e.images $(ARGS)
 
 clean: ## remove the environments and caches
-	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) $(VLLM_VENV) $(SGLANG_VENV) $(DOCS_VENV) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # The stamps: an environment is made once and brought up to date when the bounds or the lock change.
 $(VENV)/.pip:
@@ -114,6 +124,13 @@ $(VENV)/.quickstart: $(VENV)/.pip pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "Installing dynamo-pipelines and its development tools ..."
 	@$(PIP) --quiet -c constraints.txt --group dev -e '.[frontend,worker,operator,cli,cluster,fastokens,quickstart,mistralrs,zmq]' && touch $@ $(VENV)/.quickstart
+
+$(DOCS_VENV)/.ready: docs/site/requirements.txt docs/site/mermaid.sha256
+	@echo "Making a Python environment with MkDocs in $(DOCS_VENV) ..."
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r docs/site/requirements.txt
+	@cd $(DOCS_VENV) && npm pack --silent mermaid@$(MERMAID) >/dev/null && tar -xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js \
+	&& mv package/dist/mermaid.min.js . && sha256sum --quiet --check ../docs/site/mermaid.sha256 && touch .ready
 
 $(VLLM_VENV)/.ready: tests_vllm/requirements.txt pyproject.toml
 	@echo "Making a Python environment with vLLM for CPUs in $(VLLM_VENV) (about 5 GB, once) ..."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 0 if mark is None else mark.kwargs.get("seconds", 5)
 
     items.sort(key=seconds, reverse=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,6 +65,7 @@ def become(order: Any) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
+    os.chdir(order["folder"])
     for number, (path, flags) in enumerate(order["files"]):
         file = os.open(path, flags, 0o666)
         os.dup2(file, number)
@@ -73,7 +74,10 @@ def become(order: Any) -> None:
     os.environ.update(order["env"])
     sys.path[:0] = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
     sys.argv = order["argv"]
-    runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+    if order["program"].endswith(".py"):
+        runpy.run_path(order["program"], run_name="__main__")
+    else:
+        runpy.run_module(order["program"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def answered(argv: Sequence[str], typed: str, env: Mapping[str, str]) -> subproc
         given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
         given.write_text(typed)
         files = [(str(given), os.O_RDONLY), (str(out), APPENDS), (str(err), APPENDS)]
-        process = nursery().start(argv[2:], env, files)
+        process = nursery().start(argv, env, files)
         try:
             code = process.wait(110)
         finally:
@@ -71,7 +71,7 @@ class Process:
         self.popen: subprocess.Popen[bytes] | Forked
         if may_be_forked(self.argv, self.env):
             said = (str(self.log), APPENDS)
-            self.popen = nursery().start(self.argv[2:], self.env, [(os.devnull, os.O_RDONLY), said, said])
+            self.popen = nursery().start(self.argv, self.env, [(os.devnull, os.O_RDONLY), said, said])
             return
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(

@@ -61,9 +61,9 @@ def test_named_files_exist(path: Path) -> None:
 
 
 def test_the_request_path_names_its_files() -> None:
-    """The README follows a request through real modules."""
-    section = (ROOT / "README.md").read_text().split("## A request")[1].split("\n## ")[0]
-    assert len({name for name in FILE.findall(section) if name.endswith(".py")}) >= 8
+    """A newcomer finds the module of each step of a request."""
+    text = (ROOT / "docs/contributing/request-path.md").read_text()
+    assert len({name for name in FILE.findall(text) if name.endswith(".py")}) >= 8
 
 
 def test_compatibility_follows_the_code() -> None:

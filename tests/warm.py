@@ -22,11 +22,16 @@ from typing import Any, Final
 from tests import forks
 from tests.environments import without
 
-PROGRAMS: Final = ("dynamo.frontend", "dynamo.worker", "dynamo.cli.run", "dynamo.mocker")
+PROGRAMS: Final = (
+    "dynamo.frontend", "dynamo.worker", "dynamo.worker.fetch", "dynamo.cli.run", "dynamo.mocker", "dynamo.router",
+)  # fmt: skip
+SCRIPTS: Final = tuple(str(Path(__file__).parent / name) for name in ("ages/", "worker/said_of_sources.py"))
+"""How paths begin of programs that are forked, too."""
 _MODULES: Final = (
     "dynamo.frontend.process", "dynamo.worker.main", "dynamo.cli.run.main", "dynamo.cli.run.session",
     "dynamo.runtime.transport.nats", "dynamo.runtime.discovery.etcd", "dynamo.runtime.http.server",
-    "dynamo.worker.engines.mocker.engine", "uvloop",
+    "dynamo.worker.engines.mocker.engine", "dynamo.worker.engines", "dynamo.llm.hub.fetch", "dynamo.router.main",
+    "dynamo._core", "uvloop", "pydantic",
 )  # fmt: skip
 _INTERPRETER: Final = "PYTHON"
 """How variables begin that the interpreter reads when it starts."""
@@ -78,9 +83,12 @@ class Nursery:
         self._reader.start()
         atexit.register(self.close)
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], files: Sequence[tuple[str, int]]) -> Forked:
-        """Start a program; `argv` begins with its module, `files` are its first three."""
-        order = {"module": argv[0], "argv": argv, "env": dict(env), "files": files}
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], files: Sequence[tuple[str, int]], folder: str = ""
+    ) -> Forked:
+        """Start what `may_be_forked`, in a folder; `files` are its first three."""
+        argv = argv[2:] if argv[1] == "-m" else argv[1:]
+        order = {"program": argv[0], "argv": argv, "env": dict(env), "files": files, "folder": folder or os.getcwd()}
         assert self._process.stdin is not None
         with self._turn, self._changed:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -124,7 +132,9 @@ def close() -> None:
 
 
 def may_be_forked(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether a program is one of `PROGRAMS`, and its interpreter would be told nothing that this one wasn't."""
-    told = {name: value for name, value in env.items() if name.startswith(_INTERPRETER) and name != "PYTHONPATH"}
-    named = argv[0] == sys.executable and argv[1:2] == ["-m"] and argv[2] in PROGRAMS
-    return named and all(os.environ.get(name) == value for name, value in told.items())
+    """Tell whether this is one of `PROGRAMS` or `SCRIPTS`, and its interpreter would be told nothing that this one
+    wasn't."""
+    if argv[0] != sys.executable or not (argv[2] in PROGRAMS if argv[1] == "-m" else argv[1].startswith(SCRIPTS)):
+        return False
+    variables = {name: value for name, value in env.items() if name.startswith(_INTERPRETER) and name != "PYTHONPATH"}
+    return all(os.environ.get(name) == value for name, value in variables.items())

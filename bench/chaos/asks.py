@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-from dynamo.worker.engines.mocker.engine import TEXT
+from dynamo.worker.engines.mocker.answers import TEXT
 
 MODEL: Final = "m"
 CHAT, TEXTS = "/v1/chat/completions", "/v1/completions"

@@ -29,6 +29,7 @@ OWN, VICTIM = os.environ.get("OWN", ""), os.environ.get("VICTIM", "")
 LISTEN_SECONDS = 10.0
 CALL_SECONDS = 10.0
 MOST_WRITES = 10_000
+UNDER_WAY = "the flood is under way"
 STALE = (400, 401)
 """What etcd answers to a token from before anyone's rights changed: on a cluster, whenever a pipeline comes or goes."""
 HOARDED, HOARDED_BYTES = 100, 1 << 20
@@ -122,12 +123,13 @@ async def spied() -> dict[str, Any]:
 async def flooded(seconds: float) -> dict[str, int]:
     """Keeps NATS and etcd as busy as it can, in its own subjects and keys."""
     until, sent, calls, token = time.monotonic() + seconds, 0, 0, signed_in()
+    publishers, heard_of = 4, 0
 
     async def read(_message: Any) -> None:
         pass
 
     async def publish() -> None:
-        nonlocal sent
+        nonlocal sent, heard_of
         bus = await connected(True)
         for _ in range(4):
             await bus.subscribe(f"dyn.{OWN}.flood", cb=read)
@@ -136,6 +138,10 @@ async def flooded(seconds: float) -> dict[str, int]:
                 await bus.publish(f"dyn.{OWN}.flood", b"x" * size)
                 sent += 1
             await bus.flush()
+            heard_of += 1
+            if heard_of == publishers:  # as many rounds have passed the server: whoever measures may begin
+                sys.stdout.write(f"{UNDER_WAY}\n")
+                sys.stdout.flush()
         await bus.close()
 
     async def write() -> None:
@@ -146,7 +152,7 @@ async def flooded(seconds: float) -> dict[str, int]:
             await asyncio.to_thread(etcd, "lease/grant", {"TTL": "30"}, token)
             calls += 2
 
-    await asyncio.gather(*(publish() for _ in range(4)), write())
+    await asyncio.gather(*(publish() for _ in range(publishers)), write())
     return {"messages": sent, "calls": calls}
 
 

@@ -15,6 +15,7 @@ from e2e.cluster.cluster import RefusedError, wait_for
 from e2e.cluster.installation import Platform
 from e2e.cluster.outage import home
 from e2e.namespace import namespace_nats
+from e2e.namespace.intruder import UNDER_WAY
 from e2e.namespace.namespace import Namespace
 from e2e.namespace.pipelines import Object, pipeline
 from e2e.traffic.busy import mocker, serve
@@ -117,6 +118,10 @@ class Tenant:
         """Whether its pod is at it."""
         found: Object = self.namespace.get("v1/Pod", name) or {}
         return bool(found.get("status", {}).get("phase") == "Running")
+
+    def floods(self, name: str) -> bool:
+        """Whether its flood is under way, as it says itself."""
+        return self.runs(name) and UNDER_WAY in self.kubectl("-n", self.namespace.name, "logs", name)
 
     def _image(self, own: str) -> str:
         """The worker's, which is on every node."""

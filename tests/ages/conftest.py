@@ -13,7 +13,9 @@ import pytest
 from tests.environments import without
 from tests.fixtures_etcd import EtcdServer
 from tests.fixtures_nats import NatsServer
+from tests.processes import APPENDS
 from tests.waiting import eventually
+from tests.warm import Forked, may_be_forked, nursery
 
 from dynamo.runtime.names import new_id
 
@@ -27,12 +29,20 @@ BAD = ("Traceback", "never awaited", "was destroyed", "never retrieved")
 class Program:
     """One process. What it prints is read from a file."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], folder: Path) -> None:
+    def __init__(self, argv: list[str], env: dict[str, str], folder: Path, fresh: bool = False) -> None:
         self.name = Path(argv[0]).name
         self._out, self._err = folder / "out", folder / "err"
+        argv = [sys.executable, *argv]
+        self._process: Forked | subprocess.Popen[bytes]
+        if not fresh and may_be_forked(argv, env):
+            self._out.touch()
+            self._err.touch()
+            files = [(os.devnull, os.O_RDONLY), (str(self._out), APPENDS), (str(self._err), APPENDS)]
+            self._process = nursery().start(argv, env, files, str(folder))
+            return
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=folder
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, cwd=folder
             )
 
     @property
@@ -78,7 +88,10 @@ class Program:
 
 
 Start = Callable[..., Program]
-"""`start("dynamo_0_1/server.py", *arguments, **environment)`; before the arguments comes a namespace of its own."""
+"""`start("dynamo_0_1/server.py", *arguments, **environment)`; before the arguments comes a namespace of its own.
+
+`fresh`: in an interpreter that has imported nothing.
+"""
 
 
 @pytest.fixture
@@ -93,11 +106,11 @@ def start(namespace: str, etcd_server: EtcdServer, nats_server: NatsServer, tmp_
     servers = {"ETCD_ENDPOINTS": etcd_server.url, "NATS_SERVER": nats_server.url, "ETCD_LEASE_TTL": "2"}
     path = without(tmp_path / "absent", "aiohttp")
 
-    def begin(file: str, *arguments: str, **env: str) -> Program:
+    def begin(file: str, *arguments: str, fresh: bool = False, **env: str) -> Program:
         folder = tmp_path / str(len(programs))
         folder.mkdir()
         argv = [str(PROGRAMS / file), namespace, *arguments]
-        programs.append(Program(argv, {**os.environ, "PYTHONPATH": path, **servers, **env}, folder))
+        programs.append(Program(argv, {**os.environ, "PYTHONPATH": path, **servers, **env}, folder, fresh))
         return programs[-1]
 
     yield begin

@@ -190,7 +190,7 @@ def test_the_typed_program_runs(start: Start) -> None:
 
 def test_the_native_module_of_2025(start: Start) -> None:
     """`from dynamo._core import …` gives the runtime, clients, streams and registration."""
-    assert start("dynamo_0_1/core.py").end() == [
+    assert start("dynamo_0_1/core.py", fresh=True).end() == [
         "items ['hello', 'world'] ItemStream",
         "names backend OverlapScores dynamo.llm.serving.registration",
     ]
@@ -198,7 +198,7 @@ def test_the_native_module_of_2025(start: Start) -> None:
 
 def test_the_native_module_of_2026(start: Start) -> None:
     """By name and by attribute, loading nothing heavy; names that aren't there say what to use."""
-    assert start("dynamo_1/core.py").end() == [
+    assert start("dynamo_1/core.py", fresh=True).end() == [
         "loaded []",
         "same True True",
         "names 7 Tokens Decode 944132403",

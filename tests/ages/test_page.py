@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs/how-to/program/endpoints.md").read_tex
 SNIPPETS = {
     name: (code, output or "")
     for code, name, output in re.findall(
-        r"```python\n(# (\w+)\.py\n.*?)```\n(?:\n```\n(.*?)```\n)?", PAGE, flags=re.DOTALL
+        r"```python\n(# (\w+)\.py\n.*?)```\n(?:\n```text\n(.*?)```\n)?", PAGE, flags=re.DOTALL
     )
 }
 SERVERS = ("worker", "several")

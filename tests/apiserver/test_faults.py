@@ -129,28 +129,24 @@ def test_a_list_of_some_time_ago() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_proxy_does() -> None:
+async def test_what_the_proxy_does() -> None:
     """Answers pass unchanged; a lost one was carried out, a cut one was not, a refusal has the server's form."""
-
-    async def main() -> None:
-        async with ApiServer() as server, aiohttp.ClientSession() as session:
-            with serving(server.url) as proxy:
-                api = Api(session, proxy.url)
-                script = proxy.faults.script("serving")
-                made = server.put(body(SMALLEST))
-                assert await api.get(PIPELINES, "serving", "llama") == made
-                assert await api.get(PIPELINES, "serving", "other") is None
-                script.refuse, script.lose, script.cut_after = (1, REFUSALS[3]), 2, 3
-                for number, (code, carried_out) in enumerate(((429, 0), (0, 2), (0, 3), (0, 3)), 1):
-                    with pytest.raises(ApiError) as error:
-                        await labelled(api, number)
-                    assert (error.value.code, label(server)) == (code, carried_out)
-                    assert error.value.retry_after == (1 if code == 429 else None)
-                script.mend()
-                await labelled(api, 5)
-                assert label(server) == 5
-
-    asyncio.run(main())
+    async with ApiServer() as server, aiohttp.ClientSession() as session:
+        with serving(server.url) as proxy:
+            api = Api(session, proxy.url)
+            script = proxy.faults.script("serving")
+            made = server.put(body(SMALLEST))
+            assert await api.get(PIPELINES, "serving", "llama") == made
+            assert await api.get(PIPELINES, "serving", "other") is None
+            script.refuse, script.lose, script.cut_after = (1, REFUSALS[3]), 2, 3
+            for number, (code, carried_out) in enumerate(((429, 0), (0, 2), (0, 3), (0, 3)), 1):
+                with pytest.raises(ApiError) as error:
+                    await labelled(api, number)
+                assert (error.value.code, label(server)) == (code, carried_out)
+                assert error.value.retry_after == (1 if code == 429 else None)
+            script.mend()
+            await labelled(api, 5)
+            assert label(server) == 5
 
 
 async def labelled(api: Api, number: int) -> None:
@@ -163,32 +159,28 @@ def label(server: ApiServer) -> int:
     return int(server.one(PIPELINES.kind, "llama")["metadata"].get("labels", {}).get("n", 0))
 
 
-def test_watches_through_the_proxy() -> None:
+async def test_watches_through_the_proxy() -> None:
     """An event is left out, the next one comes; and a broken stream ends with the server's word."""
+    async with ApiServer() as server, aiohttp.ClientSession() as session:
+        with serving(server.url) as proxy:
+            api, heard = Api(session, proxy.url), asyncio.Queue[str]()
+            proxy.faults.script("serving").drop = Told("services", "ADDED", 2)
 
-    async def main() -> None:
-        async with ApiServer() as server, aiohttp.ClientSession() as session:
-            with serving(server.url) as proxy:
-                api, heard = Api(session, proxy.url), asyncio.Queue[str]()
-                proxy.faults.script("serving").drop = Told("services", "ADDED", 2)
+            async def follow() -> int:
+                try:
+                    async for change in api.watch(SERVICES, None, "", "0"):
+                        heard.put_nowait(change["object"]["metadata"]["name"])
+                except ApiError as error:
+                    return error.code
+                return 0
 
-                async def follow() -> int:
-                    try:
-                        async for change in api.watch(SERVICES, None, "", "0"):
-                            heard.put_nowait(change["object"]["metadata"]["name"])
-                    except ApiError as error:
-                        return error.code
-                    return 0
-
-                task = asyncio.create_task(follow())
-                for name in ("a", "b", "c"):
-                    server.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}})
-                assert [await heard.get(), await heard.get()] == ["a", "c"]
-                assert await asyncio.to_thread(proxy.break_watches, "pods", REFUSALS[1]) == 0
-                assert await asyncio.to_thread(proxy.break_watches, "services", REFUSALS[1]) == 1
-                assert await task == 410
-
-    asyncio.run(main())
+            task = asyncio.create_task(follow())
+            for name in ("a", "b", "c"):
+                server.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}})
+            assert [await heard.get(), await heard.get()] == ["a", "c"]
+            assert await asyncio.to_thread(proxy.break_watches, "pods", REFUSALS[1]) == 0
+            assert await asyncio.to_thread(proxy.break_watches, "services", REFUSALS[1]) == 1
+            assert await task == 410
 
 
 def live(namespace: str, uid: str) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from tests.charts.conftest import helm
 from tests.charts.helm import Helm
 from tests.docs.pages import READ, steps
 from tests.docs.session import ROOT
-from tests.docs.test_pages import PAGES, title
+from tests.docs.style import title
+from tests.docs.test_pages import PAGES
 from tests.docs.understood import commands
 
 __all__ = ["helm"]  # the fixture

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final
 
+from tests.docs.captures import Typed
 from tests.docs.pages import FILE, READ, RUN, SERVE, SHOWN, STOP, Step, pattern
 from tests.environments import without
 from tests.processes import living
@@ -95,6 +96,8 @@ class Session:
         self._path = without(folder / "absent", "aiohttp", "fastokens")
         self._ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self._serving: dict[str, Serving] = {}
+        self.typed: list[Typed] = []
+        """What was typed and printed so far, with the ports that the page names."""
 
     def run(self, step: Step) -> None:
         """Do what the page says, and hold what is seen against it."""
@@ -129,6 +132,7 @@ class Session:
             stderr=subprocess.STDOUT, text=True, timeout=STEP_SECONDS, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{step.place}: exit code {done.returncode}\n{done.stdout}"
+        self.typed.append(Typed(step.text, self._there(done.stdout)))
         if step.prints is not None:
             seen = done.stdout.rstrip("\n") + "\n"
             assert pattern(self._here(step.prints)).fullmatch(seen), f"{step.place} prints\n{seen}"
@@ -144,10 +148,17 @@ class Session:
             eventually(f"{step.place} prints that", lambda: serving.shows(expected), STEP_SECONDS)
         except AssertionError as error:
             raise AssertionError(f"{error}; it printed\n{serving.text()}") from error
+        self.typed.append(Typed(step.text, self._there(serving.text())))
 
     def _here(self, text: str) -> str:
         """With this session's ports."""
         return re.sub(rf"\b({'|'.join(map(str, PORTS))})\b", lambda port: str(self._ports[int(port[1])]), text)
+
+    def _there(self, text: str) -> str:
+        """What was printed, with the page's ports."""
+        for named, port in self._ports.items():
+            text = re.sub(rf"\b{port}\b", str(named), text)
+        return text
 
     def _environment(self, text: str) -> dict[str, str]:
         plain = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,20 +13,21 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.started import Started, started
 
 pytestmark = pytest.mark.processes
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., "Started"]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start `python -m dynamo.frontend` on a free port of loopback."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Started] = []
 
-    def run(*flags: str, **env: str) -> subprocess.Popen[bytes]:
+    def run(*flags: str, **env: str) -> Started:
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "0", *flags]
         full = {**os.environ, "DYN_DISCOVERY_BACKEND": "mem", **env}
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full)
+        process = started(argv, full)
         running.append(process)
         return process
 
@@ -38,7 +38,7 @@ def start() -> Iterator[Start]:
         process.communicate(timeout=10)
 
 
-def ready(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def ready(process: Started) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith(b"ready "), (line, process.stderr and process.stderr.read())

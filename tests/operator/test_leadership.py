@@ -144,35 +144,31 @@ def test_one_of_two_leads_and_the_other_follows() -> None:
     run(case)
 
 
-def test_probes_tell_dead_watches() -> None:
+async def test_probes_tell_dead_watches() -> None:
     """Nothing read for three minutes, or a pipeline that waits for five: sick."""
+    now = [0.0]
+    health = Health(lambda: now[0])
+    probes = Probes(health, Metrics().render, "127.0.0.1", 0)
+    port = await probes.start()
+    async with aiohttp.ClientSession() as session:
 
-    async def main() -> None:
-        now = [0.0]
-        health = Health(lambda: now[0])
-        probes = Probes(health, Metrics().render, "127.0.0.1", 0)
-        port = await probes.start()
-        async with aiohttp.ClientSession() as session:
+        async def healthz() -> tuple[int, str]:
+            async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                return answer.status, await answer.text()
 
-            async def healthz() -> tuple[int, str]:
-                async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
-                    return answer.status, await answer.text()
-
-            assert await healthz() == (200, "ok")
-            now[0] = 200.0
-            assert (await healthz())[0] == 503
-            health.read()
-            health.oldest = lambda: 301.0
-            assert await healthz() == (503, "a pipeline has been waiting to be reconciled for 301 s")
-            health.oldest, health.silent = lambda: 0.0, lambda: 181.0
-            assert await healthz() == (503, "a watch of children is dead: silent for 181 s")
-            health.silent, health.late = lambda: 0.0, lambda: 151.0
-            assert (await healthz())[0] == 503
-            health.late = lambda: 149.0
-            assert await healthz() == (200, "ok")
-        await probes.stop()
-
-    asyncio.run(main())
+        assert await healthz() == (200, "ok")
+        now[0] = 200.0
+        assert (await healthz())[0] == 503
+        health.read()
+        health.oldest = lambda: 301.0
+        assert await healthz() == (503, "a pipeline has been waiting to be reconciled for 301 s")
+        health.oldest, health.silent = lambda: 0.0, lambda: 181.0
+        assert await healthz() == (503, "a watch of children is dead: silent for 181 s")
+        health.silent, health.late = lambda: 0.0, lambda: 151.0
+        assert (await healthz())[0] == 503
+        health.late = lambda: 149.0
+        assert await healthz() == (200, "ok")
+    await probes.stop()
 
 
 def test_what_is_listed_must_be_heard_of() -> None:
@@ -191,30 +187,26 @@ def test_what_is_listed_must_be_heard_of() -> None:
     assert lag.late({}, 300.0) == {}
 
 
-def test_a_defect_in_one_look_ends_nothing() -> None:
+async def test_a_defect_in_one_look_ends_nothing() -> None:
     """Other pipelines go on, and the one is tried again."""
+    reconciled: list[Key] = []
 
-    async def main() -> None:
-        reconciled: list[Key] = []
+    class RecordingReconciler:
+        async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
+            reconciled.append(key)
+            if key.name == "bad":
+                raise ZeroDivisionError
+            return Outcome()
 
-        class RecordingReconciler:
-            async def reconcile(self, key: Key, attempt: Attempt = FIRST) -> Outcome:
-                reconciled.append(key)
-                if key.name == "bad":
-                    raise ZeroDivisionError
-                return Outcome()
-
-        controller = Controller(Metrics(), limit=1, draw=lambda: 0.0)
-        task = asyncio.create_task(controller.run(RecordingReconciler()))
-        controller.mark(Key("a", "bad"))
-        controller.mark(Key("a", "good"))
-        await until(lambda: len(reconciled) >= 3)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert reconciled[:2] == [Key("a", "bad"), Key("a", "good")]
-        assert reconciled[2].name == "bad"
-
-    asyncio.run(main())
+    controller = Controller(Metrics(), limit=1, draw=lambda: 0.0)
+    task = asyncio.create_task(controller.run(RecordingReconciler()))
+    controller.mark(Key("a", "bad"))
+    controller.mark(Key("a", "good"))
+    await until(lambda: len(reconciled) >= 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert reconciled[:2] == [Key("a", "bad"), Key("a", "good")]
+    assert reconciled[2].name == "bad"
 
 
 @asynccontextmanager

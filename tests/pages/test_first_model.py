@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pty
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,7 @@ from tests.environments import quick_environment
 from tests.llm.stand_in_hub import Hub
 from tests.pages.printed import Rows, chat, command, run_all, serving
 from tests.processes import RUN, answered
-from tests.waiting import eventually
+from tests.terminal import on_terminal
 from tests.worker import fetching
 
 from dynamo.cli.run.grammar import DEFAULTS
@@ -45,34 +41,15 @@ def test_help_names_what_the_usage_lines_name(rows: Rows, tmp_path: Path) -> Non
 
 def test_a_gguf_file_in_a_terminal(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:
     """A chat with a file: a prompt, the model's answer, Ctrl-D; no library path is set."""
-    ours, theirs = pty.openpty()
-    env = quick_environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
+    env = quick_environment(tmp_path)
     rows.shows("library path")
     env.pop("LD_LIBRARY_PATH", None)
-    argv = command(rows["gguf"], own, "--request-template", own["GREEDY"])
-    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    seen = bytearray()
-
-    def shows(text: bytes) -> Callable[[], bool]:
-        def look() -> bool:
-            with contextlib.suppress(BlockingIOError, OSError):
-                seen.extend(os.read(ours, 65536))
-            return text in seen
-
-        return look
-
-    try:
-        os.set_blocking(ours, False)
-        eventually("a prompt", shows(b"User:"))
-        os.write(ours, b"1 2 3\r")
-        eventually("the answer", shows(b"\x1b[?2004l45\r\n"))
-        os.write(ours, b"\x04")
-        assert process.wait(15) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
+    with on_terminal(command(rows["gguf"], own, "--request-template", own["GREEDY"]), env) as terminal:
+        terminal.wait_for("a prompt", b"User:")
+        terminal.type(b"1 2 3\r")
+        terminal.wait_for("the answer", b"\x1b[?2004l45\r\n")
+        terminal.type(b"\x04")
+        assert terminal.process.wait(15) == 0
 
 
 def test_a_pipe(rows: Rows, own: dict[str, str], tmp_path: Path) -> None:

@@ -111,18 +111,14 @@ def test_a_request_that_can_not_be_sent_leaves_no_load() -> None:
     play(case)
 
 
-def test_a_stream_without_an_answer() -> None:
+async def test_a_stream_without_an_answer() -> None:
     """A unary call that ends without an item says so."""
-
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
-            await runtime.endpoint(PATH).start(lambda incoming: incoming.finish())
-            client = await runtime.endpoint(PATH).client()
-            await client.wait_for_instances()
-            with pytest.raises(StreamIncomplete, match="without an answer"):
-                await UnaryClient(client).complete(0)
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory() as runtime:
+        await runtime.endpoint(PATH).start(lambda incoming: incoming.finish())
+        client = await runtime.endpoint(PATH).client()
+        await client.wait_for_instances()
+        with pytest.raises(StreamIncomplete, match="without an answer"):
+            await UnaryClient(client).complete(0)
 
 
 def test_a_worker_that_leaves_is_not_picked() -> None:

@@ -62,17 +62,13 @@ def test_children_follow() -> None:
     assert not detached.is_stopped()
 
 
-def test_waiting() -> None:
+async def test_waiting() -> None:
     """`async_killed_or_stopped` returns True when it happens, or at once where it did."""
-
-    async def main() -> None:
-        context = Context()
-        waiting = context.async_killed_or_stopped()
-        given_up = context.async_killed_or_stopped()
-        await asyncio.sleep(0)
-        given_up.cancel()
-        context.stop_generating()
-        assert await waiting is True
-        assert await context.async_killed_or_stopped() is True
-
-    asyncio.run(main())
+    context = Context()
+    waiting = context.async_killed_or_stopped()
+    given_up = context.async_killed_or_stopped()
+    await asyncio.sleep(0)
+    given_up.cancel()
+    context.stop_generating()
+    assert await waiting is True
+    assert await context.async_killed_or_stopped() is True

@@ -324,16 +324,12 @@ def test_static_runtimes(nats_server: NatsServer) -> None:
     asyncio.run(main())
 
 
-def test_static_belongs_to_static_runtimes() -> None:
+async def test_static_belongs_to_static_runtimes() -> None:
     """`Client.static` says what to call instead."""
-
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory(MemoryWorld()) as runtime:
-            client = await runtime.endpoint(PATH).client()
-            with pytest.raises(InvalidArgument, match=r"use round_robin\(\)"):
-                client.static(0)
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory(MemoryWorld()) as runtime:
+        client = await runtime.endpoint(PATH).client()
+        with pytest.raises(InvalidArgument, match=r"use round_robin\(\)"):
+            client.static(0)
 
 
 # -- the system server

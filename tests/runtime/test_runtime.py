@@ -241,7 +241,7 @@ def test_a_reader_that_leaves_stops_the_worker(play: Play, how: str) -> None:
     play(case)
 
 
-def test_a_reader_that_does_not_read() -> None:
+async def test_a_reader_that_does_not_read() -> None:
     """Items that nobody takes are bounded: the request is cancelled and the reader told."""
 
     async def handler(request: Any) -> AsyncIterator[int]:
@@ -250,19 +250,16 @@ def test_a_reader_that_does_not_read() -> None:
             if number % 100 == 0:
                 await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
-            serving = asyncio.create_task(runtime.endpoint("a.b.c").serve_endpoint(handler))
-            client = await runtime.endpoint("a.b.c").client()
-            await client.wait_for_instances()
-            stream = client.random(0, annotated=False)
-            await until("given up", lambda: not client._loads)
-            assert [await anext(stream) for _ in range(BUFFER)] == list(range(BUFFER))
-            with pytest.raises(StreamIncomplete, match="behind"):
-                await anext(stream)
-        await serving
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory() as runtime:
+        serving = asyncio.create_task(runtime.endpoint("a.b.c").serve_endpoint(handler))
+        client = await runtime.endpoint("a.b.c").client()
+        await client.wait_for_instances()
+        stream = client.random(0, annotated=False)
+        await until("given up", lambda: not client._loads)
+        assert [await anext(stream) for _ in range(BUFFER)] == list(range(BUFFER))
+        with pytest.raises(StreamIncomplete, match="behind"):
+            await anext(stream)
+    await serving
 
 
 def test_shutdown_waits_for_running_streams(play: Play) -> None:
@@ -353,20 +350,16 @@ def test_leave_and_rejoin(play: Play) -> None:
     play(case)
 
 
-def test_a_cancelled_serve_endpoint_leaves() -> None:
+async def test_a_cancelled_serve_endpoint_leaves() -> None:
     """Cancelling `serve_endpoint` takes the instance away."""
-
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
-            serving = asyncio.create_task(runtime.endpoint("a.b.c").serve_endpoint(count))
-            client = await runtime.endpoint("a.b.c").client()
-            await client.wait_for_instances()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            await until("gone", lambda: client.instance_ids() == [])
-            assert runtime.served == []
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory() as runtime:
+        serving = asyncio.create_task(runtime.endpoint("a.b.c").serve_endpoint(count))
+        client = await runtime.endpoint("a.b.c").client()
+        await client.wait_for_instances()
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await until("gone", lambda: client.instance_ids() == [])
+        assert runtime.served == []
 
 
 def test_two_clients_and_readiness(play: Play) -> None:
@@ -409,26 +402,18 @@ def _mark_pending(view: Any) -> None:
     view.listen(Loading())
 
 
-def test_the_memory_backend_by_configuration() -> None:
+async def test_the_memory_backend_by_configuration() -> None:
     """`DYN_DISCOVERY_BACKEND=mem` makes a runtime that needs no servers."""
-
-    async def main() -> None:
-        config = RuntimeConfig.from_env({"DYN_DISCOVERY_BACKEND": "mem"})
-        async with await DistributedRuntime.create(config) as runtime:
-            assert runtime.endpoint("a.b.c").path == ("a", "b", "c")
-
-    asyncio.run(main())
+    config = RuntimeConfig.from_env({"DYN_DISCOVERY_BACKEND": "mem"})
+    async with await DistributedRuntime.create(config) as runtime:
+        assert runtime.endpoint("a.b.c").path == ("a", "b", "c")
 
 
-def test_nothing_is_left_behind() -> None:
+async def test_nothing_is_left_behind() -> None:
     """After a shutdown no task runs, and a second shutdown is no error."""
-
-    async def main() -> None:
-        runtime = await DistributedRuntime.in_memory()
-        await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
-        await runtime.endpoint("a.b.c").client()
-        await runtime.shutdown(1)
-        await runtime.shutdown(1)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
+    runtime = await DistributedRuntime.in_memory()
+    await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
+    await runtime.endpoint("a.b.c").client()
+    await runtime.shutdown(1)
+    await runtime.shutdown(1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

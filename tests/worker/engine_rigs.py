@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.worker.chain_model import write_checkout, write_gguf
+from tests.worker.engines.openai.llama_server import llama_server
 
 from dynamo.engine_catalog import traits_of
 from dynamo.llm import LocalModel, Tokenizer, load_tokenizer, open_model
@@ -41,6 +42,8 @@ class Kind(NamedTuple):
     file: str = ""
     """A user's own, for engine python."""
     mode: str = ""
+    server: str = ""
+    """It asks a real llama-server, by this API."""
     apart: bool = False
     """It lives in an environment of its own: only where it is named."""
 
@@ -82,6 +85,8 @@ RIGS: Final = {
     "mistralrs-safetensors": Kind("mistralrs", write_checkout, real=True),
     "sglang": Kind("sglang", write_checkout, SGLANG, real=True, apart=True),
     "vllm": Kind("vllm", write_checkout, VLLM, real=True, apart=True),
+    "openai": Kind("openai", write_gguf, server="llamacpp"),
+    "openai-text": Kind("openai", write_gguf, server="openai", mode="text"),
     "pystr": Kind("python", file=_TEXT_FILE, mode="text"),
     "pytok": Kind("python", file=_TOKENS_FILE, mode="tokens"),
 }
@@ -91,7 +96,9 @@ TOKENS: Final = [name for name in NAMES if not traits_of(RIGS[name].engine).take
 LIMITED: Final = [name for name in TOKENS if not name.startswith(("echo", "py"))]
 """Engines with a context that ends."""
 REAL: Final = [name for name in NAMES if RIGS[name].real]
-GUIDING: Final = [name for name in REAL if RIGS[name].engine != "sglang"]
+SCORING: Final = [name for name in NAMES if RIGS[name].real or name == "mocker"]
+"""Engines with log probabilities."""
+GUIDING: Final = [name for name in SCORING if RIGS[name].engine != "sglang"]
 """Engines that constrain their output; SGLang's grammars need its tokenizer."""
 
 
@@ -142,6 +149,22 @@ def opened(name: str) -> tuple[LocalModel, Tokenizer]:
 
 
 @functools.cache
+def arguments_of(name: str) -> str:
+    """The engine arguments of a rig; a server that they name is started."""
+    kind = RIGS[name]
+    if not kind.server:
+        return kind.arguments
+    path = opened(name)[0].path
+    assert path is not None
+    return json.dumps({"url": llama_server(path).listening_address, "api": kind.server})
+
+
+def model_path_of(name: str) -> str:
+    """The model path that settings name, where the engine decides by it what it takes."""
+    return str(opened(name)[0].path) if RIGS[name].server and RIGS[name].mode != "text" else ""
+
+
+@functools.cache
 def _written(name: str) -> str:
     """The path of a user's file; empty for engines without."""
     path = Path(_folder().name) / f"{name}_engine.py"
@@ -160,8 +183,9 @@ class Rig:
         kind = RIGS[name]
         self.model, self.tokenizer = opened(name)
         self.settings = WorkerSettings(
-            engine=kind.engine, engine_args=kind.arguments, python_file=_written(name), python_mode=kind.mode
-        )
+            engine=kind.engine, engine_args=arguments_of(name), python_file=_written(name),
+            python_mode=kind.mode or WorkerSettings.python_mode, model_path=model_path_of(name),
+        )  # fmt: skip
         self.name = name
         self.engine: Any = create_engine(self.settings, self.model)
         self.text = takes_text(self.settings)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Final
 
 from tests.llm.stand_in_hub import Hub
+from tests.processes import answered
+from tests.started import Started, started
+
+SAID: Final = str(Path(__file__).with_name("said_of_sources.py"))
 
 
 @contextmanager
@@ -31,17 +35,16 @@ def variables(url: str, home: Path, **more: str) -> dict[str, str]:
     return kept | {"HF_ENDPOINT": url, "HF_HOME": str(home), "NO_PROXY": "*"} | more
 
 
-def start(url: str, home: Path, *words: str, **more: str) -> subprocess.Popen[str]:
+def start(url: str, home: Path, *words: str, **more: str) -> Started:
     """`python -m dynamo.worker.fetch` with those words."""
-    command = [sys.executable, "-m", "dynamo.worker.fetch", *words]
-    environment = variables(url, home, **more)
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return started([sys.executable, "-m", "dynamo.worker.fetch", *words], variables(url, home, **more))
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: Started) -> tuple[int, str, str]:
     """Its exit code, stdout and stderr."""
     out, err = process.communicate(timeout=100)
-    return process.returncode, out, err
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
 
 
 def fetched(url: str, home: Path, source: str, *words: str, **more: str) -> Path:
@@ -53,23 +56,8 @@ def fetched(url: str, home: Path, source: str, *words: str, **more: str) -> Path
 
 def said(url: str, home: Path, *sources: str, engine: str = "", **more: str) -> list[str]:
     """What is said of each source, by one process that must load none of them."""
-    command = [sys.executable, "-c", _SAY, engine, *sources]
-    answer = subprocess.run(command, env=variables(url, home, **more), capture_output=True, text=True, timeout=100)
+    argv = [sys.executable, SAID, engine, *sources]
+    answer = answered(argv, "", variables(url, home, **more))
     assert answer.returncode == 0, answer.stderr
     lines: list[str] = json.loads(answer.stdout)
     return lines
-
-
-_SAY = """
-import json, sys
-from dynamo.llm.hub.fetch import fetch
-from dynamo.runtime.errors import DynamoException
-from dynamo.worker.engines import weights_of
-found = []
-for source in sys.argv[2:]:
-    try:
-        found.append(f"loaded {fetch(source, weights=weights_of(sys.argv[1]))}")
-    except DynamoException as error:
-        found.append(error.message)
-json.dump(found, sys.stdout)
-"""

@@ -16,6 +16,7 @@ from tests.worker.engine_rigs import (
     PROMPT,
     REAL,
     RIGS,
+    SCORING,
     TOKENS,
     Recorder,
     Rig,
@@ -144,38 +145,34 @@ def test_stop_ends_open_requests(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_draining_lets_streams_end(name: str) -> None:
+async def test_draining_lets_streams_end(name: str) -> None:
     """A worker that leaves ends what is open, whole, and refuses what comes after, as a thing to try elsewhere."""
+    rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
+    settings = replace(rig.settings, endpoint=str(path))
+    async with await DistributedRuntime.in_memory() as runtime:
+        serving = await serve_engine(runtime, rig.engine, rig.model, settings)
+        await runtime.caller.listen(path.namespace)
+        begun = asyncio.Event()
+        ends: list[asyncio.Future[DynamoException | None]] = []
 
-    async def main() -> None:
-        rig, path = Rig(name), EndpointPath("tests", "backend", "generate")
-        settings = replace(rig.settings, endpoint=str(path))
-        async with await DistributedRuntime.in_memory() as runtime:
-            serving = await serve_engine(runtime, rig.engine, rig.model, settings)
-            await runtime.caller.listen(path.namespace)
-            begun = asyncio.Event()
-            ends: list[asyncio.Future[DynamoException | None]] = []
+        def ask() -> asyncio.Future[DynamoException | None]:
+            ends.append(asyncio.get_running_loop().create_future())
+            runtime.caller.open(
+                InstanceKey(path, runtime.id), rig.request(max_tokens=60), context=Context(),
+                on_item=lambda data, last: begun.set(), on_end=ends[-1].set_result,
+            )  # fmt: skip
+            return ends[-1]
 
-            def ask() -> asyncio.Future[DynamoException | None]:
-                ends.append(asyncio.get_running_loop().create_future())
-                runtime.caller.open(
-                    InstanceKey(path, runtime.id), rig.request(max_tokens=60), context=Context(),
-                    on_item=lambda data, last: begun.set(), on_end=ends[-1].set_result,
-                )  # fmt: skip
-                return ends[-1]
-
-            for _ in range(4):
-                ask()
-            async with asyncio.timeout(60):
-                await begun.wait()
-                leaving = asyncio.create_task(serving.stop(60.0))
-                while (late := await ask()) is None:
-                    pass
-                await leaving
-                assert [await end for end in ends[:4]] == [None] * 4
-            assert late.retryable
-
-    asyncio.run(main())
+        for _ in range(4):
+            ask()
+        async with asyncio.timeout(60):
+            await begun.wait()
+            leaving = asyncio.create_task(serving.stop(60.0))
+            while (late := await ask()) is None:
+                pass
+            await leaving
+            assert [await end for end in ends[:4]] == [None] * 4
+        assert late.retryable
 
 
 @only_tokens
@@ -346,7 +343,7 @@ def test_constrained_answers_keep_to_it(run: Any) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("run", GUIDING, indirect=True)
 @pytest.mark.parametrize("wrong", [{"json": {"type": "nonsense"}}, {"regex": "[0-9"}, {"grammar": "root :"}])
 def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, Any]) -> None:
     """Before any output, as the caller's mistake; the engine lives on."""
@@ -360,7 +357,7 @@ def test_constraints_that_can_t_be_read_are_refused(run: Any, wrong: dict[str, A
     run(body)
 
 
-@pytest.mark.parametrize("run", REAL, indirect=True)
+@pytest.mark.parametrize("run", SCORING, indirect=True)
 def test_log_probabilities_come_with_their_tokens(run: Any) -> None:
     """Asked for, there is one for each token, with as many alternatives, best first; else there are none."""
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures_etcd import EtcdServer
+from tests.started import started
 from tests.worker.engine_rigs import RIGS, TOKENS
 
 from dynamo.llm import open_model
@@ -44,11 +44,8 @@ class Worker:
 
     def __init__(self, folder: Path, env: dict[str, str], *flags: str, program: list[str] | None = None) -> None:
         self._errors = folder / f"{new_id():x}.log"
-        with self._errors.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *(program or MODULE), *flags],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **env},
-            )  # fmt: skip
+        argv = [sys.executable, *(program or MODULE), *flags]
+        self.process = started(argv, {**os.environ, **env}, self._errors)
 
     async def ready(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -133,101 +130,81 @@ async def open_stream(rig: Rig, runtime: DistributedRuntime, client: Client, wor
     return stream
 
 
-def test_sigterm_drains(rig: Rig) -> None:
+async def test_sigterm_drains(rig: Rig) -> None:
     """Told to leave, it finishes its streams, takes its record away and exits with 0."""
-
-    async def main() -> None:
-        async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker")
-            stream = await open_stream(rig, runtime, client, worker, 100)
-            worker.process.send_signal(signal.SIGTERM)
-            assert await stream.end() is None
-            assert len(stream.tokens) == 100
-            assert await worker.exit_code() == 0
-            assert client.instance_ids() == []
-            assert "Traceback" not in worker.said()
-
-    asyncio.run(main())
+    async with rig.client() as (runtime, client):
+        worker = rig.start("--engine", "mocker")
+        stream = await open_stream(rig, runtime, client, worker, 100)
+        worker.process.send_signal(signal.SIGTERM)
+        assert await stream.end() is None
+        assert len(stream.tokens) == 100
+        assert await worker.exit_code() == 0
+        assert client.instance_ids() == []
+        assert "Traceback" not in worker.said()
 
 
-def test_the_grace_is_the_end(rig: Rig) -> None:
+async def test_the_grace_is_the_end(rig: Rig) -> None:
     """Streams that are longer than the grace fail retryably when it is over."""
-
-    async def main() -> None:
-        async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "0.3")
-            stream = await open_stream(rig, runtime, client, worker, 100_000)
-            worker.process.send_signal(signal.SIGTERM)
-            assert isinstance(await stream.end(), EngineShutdown)
-            assert await worker.exit_code() == 0
-
-    asyncio.run(main())
+    async with rig.client() as (runtime, client):
+        worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "0.3")
+        stream = await open_stream(rig, runtime, client, worker, 100_000)
+        worker.process.send_signal(signal.SIGTERM)
+        assert isinstance(await stream.end(), EngineShutdown)
+        assert await worker.exit_code() == 0
 
 
-def test_a_second_signal_leaves_at_once(rig: Rig) -> None:
+async def test_a_second_signal_leaves_at_once(rig: Rig) -> None:
     """Told twice, it leaves without waiting for its streams, which fail retryably."""
-
-    async def main() -> None:
-        async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "600")
-            stream = await open_stream(rig, runtime, client, worker, 100_000)
-            worker.process.send_signal(signal.SIGTERM)
-            seen = len(stream.tokens)
-            while len(stream.tokens) < seen + 5:
-                assert not stream.ended.done()
-                await asyncio.sleep(0.005)
-            began = time.monotonic()
-            worker.process.send_signal(signal.SIGTERM)
-            error = await stream.end()
-            assert error is not None
-            assert error.retryable
-            await worker.exit_code(10)
-            assert time.monotonic() - began < 8
-
-    asyncio.run(main())
+    async with rig.client() as (runtime, client):
+        worker = rig.start("--engine", "mocker", "--graceful-shutdown-timeout-secs", "600")
+        stream = await open_stream(rig, runtime, client, worker, 100_000)
+        worker.process.send_signal(signal.SIGTERM)
+        seen = len(stream.tokens)
+        while len(stream.tokens) < seen + 5:
+            assert not stream.ended.done()
+            await asyncio.sleep(0.005)
+        began = time.monotonic()
+        worker.process.send_signal(signal.SIGTERM)
+        error = await stream.end()
+        assert error is not None
+        assert error.retryable
+        await worker.exit_code(10)
+        assert time.monotonic() - began < 8
 
 
-def test_an_engine_that_dies_ends_the_worker(rig: Rig) -> None:
+async def test_an_engine_that_dies_ends_the_worker(rig: Rig) -> None:
     """Its streams fail, its record goes, the exit code is 1 and the reason is said."""
-
-    async def main() -> None:
-        async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", program=DIES)
-            ready = await worker.ready()
-            assert await client.wait_for_instances(10.0) == [ready["instance"]]
-            stream = Stream(runtime, InstanceKey(rig.path, ready["instance"]), 10)
-            error = await stream.end()
-            assert error is not None
-            assert error.retryable
-            assert await worker.exit_code() == 1
-            assert client.instance_ids() == []
-            assert "the card fell off the bus" in worker.said().splitlines()[-1]
-            assert "Traceback" not in worker.said()
-
-    asyncio.run(main())
+    async with rig.client() as (runtime, client):
+        worker = rig.start("--engine", "mocker", program=DIES)
+        ready = await worker.ready()
+        assert await client.wait_for_instances(10.0) == [ready["instance"]]
+        stream = Stream(runtime, InstanceKey(rig.path, ready["instance"]), 10)
+        error = await stream.end()
+        assert error is not None
+        assert error.retryable
+        assert await worker.exit_code() == 1
+        assert client.instance_ids() == []
+        assert "the card fell off the bus" in worker.said().splitlines()[-1]
+        assert "Traceback" not in worker.said()
 
 
-def test_several_instances_in_one_process(rig: Rig) -> None:
+async def test_several_instances_in_one_process(rig: Rig) -> None:
     """Each is an instance of its own with a cache of its own; one SIGTERM makes all of them finish and leave."""
-
-    async def main() -> None:
-        async with rig.client() as (runtime, client):
-            worker = rig.start("--engine", "mocker", "--num-workers", "3")
-            ids = sorted([(await worker.ready())["instance"] for _ in range(3)])
-            while sorted(client.instance_ids()) != ids:
-                assert set(client.instance_ids()) < set(ids)
-                await asyncio.sleep(0.05)
-            streams = [Stream(runtime, InstanceKey(rig.path, one), 100) for one in ids]
-            for stream in streams:
-                await stream.begun()
-            worker.process.send_signal(signal.SIGTERM)
-            assert [await stream.end() for stream in streams] == [None] * 3
-            assert [len(stream.tokens) for stream in streams] == [100] * 3
-            assert await worker.exit_code() == 0
-            assert client.instance_ids() == []
-            assert "Traceback" not in worker.said()
-
-    asyncio.run(main())
+    async with rig.client() as (runtime, client):
+        worker = rig.start("--engine", "mocker", "--num-workers", "3")
+        ids = sorted([(await worker.ready())["instance"] for _ in range(3)])
+        while sorted(client.instance_ids()) != ids:
+            assert set(client.instance_ids()) < set(ids)
+            await asyncio.sleep(0.05)
+        streams = [Stream(runtime, InstanceKey(rig.path, one), 100) for one in ids]
+        for stream in streams:
+            await stream.begun()
+        worker.process.send_signal(signal.SIGTERM)
+        assert [await stream.end() for stream in streams] == [None] * 3
+        assert [len(stream.tokens) for stream in streams] == [100] * 3
+        assert await worker.exit_code() == 0
+        assert client.instance_ids() == []
+        assert "Traceback" not in worker.said()
 
 
 def test_one_model_in_memory_is_one_worker(rig: Rig) -> None:
@@ -275,6 +252,8 @@ def test_a_killed_engine_fails_its_streams_as_a_thing_to_try_elsewhere(rig: Rig,
     flags = ["--engine", kind.engine, *(["--model-path", str(source)] if source else [])]
     if name == "mocker":
         flags += ["--engine-args", '{"speedup_ratio": 1}']
+    if kind.server:
+        flags += ["--engine-args", arguments_of(name)]
     if kind.file:
         file = tmp_path / "engine.py"
         file.write_text(kind.file)

@@ -84,8 +84,7 @@ def test_a_flood_delays_nobody(
         measure(victim, quiet)
         flood = f"flood-{number}"
         tenant.run(flood, OWN, space, "flood", str(PHASE_SECONDS + 30))
-        wait_for("it floods", lambda name=flood: tenant.runs(name), 120)  # type: ignore[misc]
-        time.sleep(5.0)  # until its program is up: nothing shows it
+        wait_for("it floods", lambda name=flood: tenant.floods(name), 120)  # type: ignore[misc]
         measure(victim, flooded)
         assert tenant.runs(flood), "the flood ended before the victim was measured"
         record_property(f"flood {number}", tenant.result(flood))

@@ -34,7 +34,7 @@ from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.memory import keep_large_blocks_apart
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.openai.stored_responses import StoredResponses
+from dynamo.frontend.responses.pings import Pings
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.busy_thresholds import BusyThresholds
 from dynamo.frontend.routing.model_loader import Loader
@@ -42,6 +42,10 @@ from dynamo.frontend.routing.model_watcher import ModelWatcher
 from dynamo.frontend.routing.session_affinity import Sessions
 from dynamo.frontend.services import Lifecycle, RunningServer, Services
 from dynamo.frontend.settings import FrontendSettings, disagg_rules, problem, watched
+from dynamo.frontend.stored.background import Background
+from dynamo.frontend.stored.directory import ResponseDirectory
+from dynamo.frontend.stored.peers import Peers
+from dynamo.frontend.stored.store import StoredResponses
 from dynamo.llm.kv_events.replica_sync import ReplicaSync
 from dynamo.llm.kv_events.subscriber import KvEventSubscriber
 from dynamo.llm.models.file_cache import FileCache
@@ -117,19 +121,25 @@ async def frontend(runtime: DistributedRuntime, settings: FrontendSettings) -> A
         lifecycle=Lifecycle(), keys=ApiKeys(settings.access.api_keys_file) if settings.access.api_keys_file else None,
         limiter=_limiter(settings, metrics), watch=watch, tracing=runtime.tracing,
         connected=lambda: runtime.bus.connected, bodies=BodyBudget(settings.body_budget, metrics.rejected),
-        threads=RequestThreads(refused=metrics.rejected), stored=_stored(settings),
+        threads=RequestThreads(refused=metrics.rejected), stored=_stored(runtime, settings),
     )  # fmt: skip
-    stop_listening = view.listen(watcher)
+    stop_listening, pings = view.listen(watcher), Pings(services.answers)
     try:
         if namespace := watched(settings):
             await runtime.caller.listen(namespace)
+        if services.stored is not None:
+            await services.stored.open()
+            servers.append(services.stored.background)
         await view.wait_synced()
         yield services
     finally:
         stop_listening()
+        pings.stop()
         if watch is not None:
             watch.stop()
         services.threads.close()
+        if services.stored is not None:
+            await services.stored.background.close()
         await watcher.stop()
 
 
@@ -151,10 +161,12 @@ def _watcher(
     )  # fmt: skip
 
 
-def _stored(settings: FrontendSettings) -> StoredResponses | None:
-    """Return what keeps responses; None where that is off, or where a sibling might be asked for them."""
-    alone = settings.workers == 1 and not settings.has_siblings
-    return StoredResponses(settings.stored) if alone and settings.stored.ttl else None
+def _stored(runtime: DistributedRuntime, settings: FrontendSettings) -> ResponseDirectory | None:
+    """Return what keeps responses; None where that is off."""
+    if not settings.stored.ttl:
+        return None
+    store = StoredResponses(settings.stored)
+    return ResponseDirectory(store, Background(store), Peers(runtime, watched(settings) or ""))
 
 
 def _limiter(settings: FrontendSettings, metrics: Metrics) -> ConcurrencyLimiter | None:

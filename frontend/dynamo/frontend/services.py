@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,11 +16,14 @@ from dynamo.frontend.http.cors import Cors
 from dynamo.frontend.limits.concurrency_limits import ConcurrencyLimiter
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.metrics import Metrics
-from dynamo.frontend.openai.stored_responses import StoredResponses
 from dynamo.frontend.responses.stream import BatchWriter
 from dynamo.frontend.routing.model_pool import ModelPool
 from dynamo.frontend.settings import FrontendSettings
+from dynamo.frontend.stored.directory import ResponseDirectory
 from dynamo.runtime.process.tracing import Tracing
+
+MOST_ECHOED: Final = 64 << 20
+"""Bytes of instructions and tools that answers keep in order to repeat them; small ones don't count."""
 
 
 class OpenRequests(Protocol):
@@ -71,7 +74,9 @@ class Services(msgspec.Struct):
     """There where requests side by side are bounded."""
     watch: TokenWatch | None = None
     """There where workers have time limits for their tokens."""
-    stored: StoredResponses | None = None
+    echoes: BodyBudget = msgspec.field(default_factory=lambda: BodyBudget(MOST_ECHOED))
+    """What answers under way repeat of their requests."""
+    stored: ResponseDirectory | None = None
     """There where responses are kept."""
     tracing: Tracing | None = None
     """There where traces are asked for."""

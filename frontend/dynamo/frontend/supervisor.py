@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -238,6 +239,13 @@ class SystemApp:
         return 404, b'{"error":{"message":"Unknown route","type":"invalid_request_error"}}', b"application/json"
 
 
+def _of_each(settings: FrontendSettings) -> FrontendSettings:
+    """Return the settings of one of the processes: its share of what all of them may store together."""
+    stored, share = settings.stored, settings.workers
+    each = replace(stored, max_count=max(1, stored.max_count // share), max_mb=stored.max_mb / share)
+    return replace(settings, workers=1, stored=each)
+
+
 async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | None], None]) -> None:
     """Run the children until a signal; `on_ready(url, system_url)` once all of them serve."""
     with contextlib.ExitStack() as stack:
@@ -246,7 +254,7 @@ async def supervise(settings: FrontendSettings, on_ready: Callable[[str, str | N
         reserved = stack.enter_context(contextlib.closing(open_port(settings, shared=True)))
         port = int(reserved.getsockname()[1])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dyn-frontend-")))
-        argv = [sys.executable, "-m", "dynamo.frontend", *to_argv(settings, workers=1, http_port=port)]
+        argv = [sys.executable, "-m", "dynamo.frontend", *to_argv(_of_each(settings), http_port=port)]
         children = [Child(index, argv, port, folder) for index in range(settings.workers)]
         leaving = ShutdownSignal()
         with leaving.handling():

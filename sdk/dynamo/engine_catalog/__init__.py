@@ -25,6 +25,7 @@ class EngineName(StrEnum):
     MOCKER = "mocker"
     ECHO_CORE = "echo_core"
     ECHO_FULL = "echo_full"
+    OPENAI = "openai"
     PYTHON = "python"
 
 
@@ -101,6 +102,11 @@ CATALOG: Final[dict[EngineName, EngineTraits]] = {
         title="the prompt's own text (also: echo; default without a model)",
         engine_class="dynamo.worker.engines.echo:EchoFull",
         reads="tokenizer", needs_model=False, takes_text=True, cpu_only=True,
+    ),
+    EngineName.OPENAI: EngineTraits(
+        title="an OpenAI-compatible server that runs already (openai:http://HOST:PORT/v1)",
+        engine_class="dynamo.worker.engines.openai.engine:OpenAiServer",
+        extra="openai", package="aiohttp", reads="tokenizer", needs_model=False, cpu_only=True,
     ),
     EngineName.PYTHON: EngineTraits(
         title="a Python file of yours",

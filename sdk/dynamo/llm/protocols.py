@@ -31,6 +31,8 @@ TOP_LOGPROBS: Final = "top_logprobs"
 """extras: per produced token a list of `[token_id, logprob]`, best first."""
 PROMPT_LOGPROBS: Final = "prompt_logprobs"
 """extras of the first delta: per prompt token a float, or None for the first."""
+PROMPT_TOP_LOGPROBS: Final = "prompt_top_logprobs"
+"""extras of the first delta: per prompt token a list of `[token_id, logprob]`, best first, or None for the first."""
 CACHED_TOKENS: Final = "cached_tokens"
 """extras: prompt tokens that came from the engine's prefix cache."""
 PROMPT_TOKENS: Final = "prompt_tokens"
@@ -167,8 +169,8 @@ def delta(produced: list[int] | str, finish: str | None = None, extras: dict[str
 
 
 _DICT_EXTRAS: Final = (
-    LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS, CACHED_TOKENS, PROMPT_TOKENS, COMPLETION_TOKENS, STOP_REASON,
-    DISAGGREGATED_PARAMS,
+    LOG_PROBS, TOP_LOGPROBS, PROMPT_LOGPROBS, PROMPT_TOP_LOGPROBS, CACHED_TOKENS, PROMPT_TOKENS, COMPLETION_TOKENS,
+    STOP_REASON, DISAGGREGATED_PARAMS,
 )  # fmt: skip
 
 

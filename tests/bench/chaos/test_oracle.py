@@ -10,7 +10,7 @@ import pytest
 from bench.chaos.asks import CHAT, TEXTS, Ask, draw, make
 from bench.chaos.oracle import Facts, Record, Window, beside, ending, judge
 
-from dynamo.worker.engines.mocker.engine import TEXT
+from dynamo.worker.engines.mocker.answers import TEXT
 
 OVERHEAD = 20
 ASK = make(7, TEXTS, "hello", 30, seed=3)

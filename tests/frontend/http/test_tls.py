@@ -201,39 +201,35 @@ def test_a_frontend_leaves_though_clients_shake_hands(make_site: Any, files: dic
         assert silent.recv(1) == b""
 
 
-def test_short_of_files_is_a_pause(files: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+async def test_short_of_files_is_a_pause(files: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """A process that may open no more files tries again a second later, and serves then."""
-
-    async def main() -> None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(files["cert"], files["key"])
-        trusted = ssl.create_default_context(cafile=files["ca"])
-        sock = bind("127.0.0.1", 0)
-        sock.setblocking(False)
-        port = sock.getsockname()[1]
-        listener = TlsListener(
-            sock,
-            context,
-            asyncio.Protocol,
-            full=lambda _: False,
-            seconds=10,
-            shutdown_seconds=1,
-            hit=print,
-            refused=print,
-        )
-        listener.start(10)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.ExitStack() as stack:
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
-            try:
-                await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
-                await until("it says so", lambda: "no connection can be accepted" in caplog.text)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            _, writer = await asyncio.open_connection(sock=client.dup(), ssl=trusted, server_hostname="127.0.0.1")
-            writer.close()
-        listener.close()
-
-    asyncio.run(main())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files["cert"], files["key"])
+    trusted = ssl.create_default_context(cafile=files["ca"])
+    sock = bind("127.0.0.1", 0)
+    sock.setblocking(False)
+    port = sock.getsockname()[1]
+    listener = TlsListener(
+        sock,
+        context,
+        asyncio.Protocol,
+        full=lambda _: False,
+        seconds=10,
+        shutdown_seconds=1,
+        hit=print,
+        refused=print,
+    )
+    listener.start(10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(socket.socket())
+        client.setblocking(False)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+        try:
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+            await until("it says so", lambda: "no connection can be accepted" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        _, writer = await asyncio.open_connection(sock=client.dup(), ssl=trusted, server_hostname="127.0.0.1")
+        writer.close()
+    listener.close()

@@ -28,95 +28,79 @@ async def threads(count: int = 1, most_waiting: int = 200, seconds: float = 20.0
         made.close()
 
 
-def test_callers_take_turns() -> None:
+async def test_callers_take_turns() -> None:
     """One that has asked a hundred times delays another caller by one piece of work."""
+    order: list[str] = []
+    async with threads() as pool:
 
-    async def main() -> None:
-        order: list[str] = []
-        async with threads() as pool:
+        async def ask(caller: str) -> None:
+            async with pool.turn(caller.encode(), None) as turn:
+                await turn.run(lambda: order.append(caller))
 
-            async def ask(caller: str) -> None:
-                async with pool.turn(caller.encode(), None) as turn:
-                    await turn.run(lambda: order.append(caller))
-
-            async with pool.turn(b"first", None):
-                tasks = [asyncio.create_task(ask("a")) for _ in range(100)]
-                await asyncio.sleep(0)
-                tasks += [asyncio.create_task(ask("b")) for _ in range(2)]
-                await asyncio.sleep(0)
-            await asyncio.gather(*tasks)
-            assert order[:4] == ["a", "b", "a", "b"]
-            assert len(order) == 102
-            assert pool.waiting == 0
-
-    asyncio.run(main())
+        async with pool.turn(b"first", None):
+            tasks = [asyncio.create_task(ask("a")) for _ in range(100)]
+            await asyncio.sleep(0)
+            tasks += [asyncio.create_task(ask("b")) for _ in range(2)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        assert order[:4] == ["a", "b", "a", "b"]
+        assert len(order) == 102
+        assert pool.waiting == 0
 
 
-def test_too_many_that_wait_are_refused() -> None:
+async def test_too_many_that_wait_are_refused() -> None:
     """The queue has an end, and says so by 503."""
-
-    async def main() -> None:
-        async with threads(most_waiting=1) as pool, pool.turn(b"a", None):
-            waits = asyncio.create_task(pool.turn(b"b", None).enter())
-            await asyncio.sleep(0)
-            with pytest.raises(ApiError) as caught:
-                await pool.turn(b"c", None).enter()
-            assert caught.value.status == 503
-            waits.cancel()
-            await asyncio.gather(waits, return_exceptions=True)
-            assert pool.waiting == 0
-
-    asyncio.run(main())
+    async with threads(most_waiting=1) as pool, pool.turn(b"a", None):
+        waits = asyncio.create_task(pool.turn(b"b", None).enter())
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError) as caught:
+            await pool.turn(b"c", None).enter()
+        assert caught.value.status == 503
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        assert pool.waiting == 0
 
 
-def test_a_thread_is_taken_until_its_work_is_over() -> None:
+async def test_a_thread_is_taken_until_its_work_is_over() -> None:
     """Who stops waiting for its work doesn't free the thread: nobody else starts before it is really done."""
+    gate, order = threading.Event(), list[str]()
+    async with threads() as pool:
 
-    async def main() -> None:
-        gate, order = threading.Event(), list[str]()
-        async with threads() as pool:
+        def slow() -> None:
+            gate.wait(10)
+            order.append("slow")
 
-            def slow() -> None:
-                gate.wait(10)
-                order.append("slow")
+        async def ask(work: Callable[[], None]) -> None:
+            async with pool.turn(b"a", None) as turn:
+                await turn.run(work)
 
-            async def ask(work: Callable[[], None]) -> None:
-                async with pool.turn(b"a", None) as turn:
-                    await turn.run(work)
-
-            left = asyncio.create_task(ask(slow))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
-            following = asyncio.create_task(ask(lambda: order.append("next")))
-            await until("one piece of work waits", lambda: pool.waiting == 1)
-            gate.set()
-            await following
-            assert order == ["slow", "next"]
-
-    asyncio.run(main())
+        left = asyncio.create_task(ask(slow))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        following = asyncio.create_task(ask(lambda: order.append("next")))
+        await until("one piece of work waits", lambda: pool.waiting == 1)
+        gate.set()
+        await following
+        assert order == ["slow", "next"]
 
 
-def test_time_limits_hold_for_waiting_and_for_work() -> None:
+async def test_time_limits_hold_for_waiting_and_for_work() -> None:
     """A request's own limit is a deadline, the threads' own a 503; both give the place back."""
-
-    async def main() -> None:
-        gate = threading.Event()
-        async with threads(seconds=0.05) as pool:
-            with pytest.raises(DeadlineExceeded):
-                async with pool.turn(b"a", time.monotonic() + 0.01) as turn:
-                    await turn.run(lambda: gate.wait(10))
-            with pytest.raises(ApiError) as caught:
-                await pool.turn(b"a", None).enter()
-            assert caught.value.status == 503
-            with pytest.raises(DeadlineExceeded):
-                await pool.turn(b"a", time.monotonic() + 0.01).enter()
-            gate.set()
-        async with threads(seconds=20) as pool, pool.turn(b"a", None) as turn:
-            assert await turn.run(lambda: 7) == 7
-
-    asyncio.run(main())
+    gate = threading.Event()
+    async with threads(seconds=0.05) as pool:
+        with pytest.raises(DeadlineExceeded):
+            async with pool.turn(b"a", time.monotonic() + 0.01) as turn:
+                await turn.run(lambda: gate.wait(10))
+        with pytest.raises(ApiError) as caught:
+            await pool.turn(b"a", None).enter()
+        assert caught.value.status == 503
+        with pytest.raises(DeadlineExceeded):
+            await pool.turn(b"a", time.monotonic() + 0.01).enter()
+        gate.set()
+    async with threads(seconds=20) as pool, pool.turn(b"a", None) as turn:
+        assert await turn.run(lambda: 7) == 7
 
 
 def test_an_error_lets_go_of_what_caused_it() -> None:

@@ -120,19 +120,16 @@ def test_parts_of_a_flowing_answer_skip_send() -> None:
     asyncio.run(main())
 
 
-def test_the_end_goes_through_send_where_the_writer_has_no_room() -> None:
-    async def main() -> None:
-        client = Client()
-        output = client.output()
-        output.append(b"1")
-        output.flush()
-        output.append(b"2")
-        output.end()
-        output.flush()
-        assert client.body == b"12"
-        assert client.got[-1]["more_body"] is False
-
-    asyncio.run(main())
+async def test_the_end_goes_through_send_where_the_writer_has_no_room() -> None:
+    client = Client()
+    output = client.output()
+    output.append(b"1")
+    output.flush()
+    output.append(b"2")
+    output.end()
+    output.flush()
+    assert client.body == b"12"
+    assert client.got[-1]["more_body"] is False
 
 
 def test_a_large_end_is_no_client_that_lags() -> None:

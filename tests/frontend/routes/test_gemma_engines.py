@@ -159,10 +159,7 @@ NAMED: Any = {"type": "function", "function": {"name": "get_time"}}
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
 def test_a_base_model_is_made_to_call_tools(real: Real, choice: Any) -> None:
-    """It knows nothing of tools; the schema that it is held to is all that it takes, streamed and whole.
-
-    Without a pattern to go on with it fills the schema's white space without end, as base models do.
-    """
+    """It knows nothing of tools; the schema that it is held to is all that it takes, streamed and whole."""
     said = '{"city": "Rome"}' if choice is NAMED else '[{"name": "get_time", "parameters": {"city": "Rome"}}]'
     turns = [{"role": role, "content": text} for role, text in (("user", "Time?"), ("assistant", said)) * 2]
     asked: Any = {

@@ -178,7 +178,7 @@ MISTAKES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"system": [IMAGE]}, "system[0]"),
     ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]: tools of type"),
+    ({"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}, "tools[0]: tools of type"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"thinking": {"type": "deep"}}, "thinking.type"),

@@ -227,7 +227,13 @@ MISTAKES: Final[list[tuple[dict[str, Any], str, str]]] = [
      "invalid_value"),
     ({"input": [{"type": "function_call", "call_id": "c", "name": "", "arguments": ""}]}, "input[0].name",
      "invalid_type"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0]", "unsupported_value"),
+    ({"tools": [{"type": "file_search"}]}, "tools[0]", "unsupported_value"),
+    ({"tools": [{"type": "custom"}]}, "tools[0].name", "missing_required_parameter"),
+    ({"tools": [{"type": ["a"]}]}, "tools[0]", "unsupported_value"),
+    ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "a", "input": {}}]}, "input[0].input",
+     "invalid_type"),
+    ({"input": [{"type": "local_shell_call", "call_id": "c", "action": "ls"}]}, "input[0].action", "invalid_type"),
+    ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "tool_choice", "unsupported_value"),
     ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
     ({"tools": [{"type": "function", "name": "a", "parameters": 1}]}, "tools[0].parameters", "invalid_type"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice", "unsupported_value"),
@@ -236,7 +242,7 @@ MISTAKES: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),
     ({"reasoning": {"effort": "very"}}, "reasoning.effort", "unsupported_value"),
     ({"include": ["secrets"]}, "include[0]", "unsupported_value"),
-    ({"background": True}, "background", "unsupported_parameter"),
+    ({"background": True, "store": False}, "background", "invalid_value"),
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
     ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
@@ -258,6 +264,7 @@ def test_mistakes(talking: Any, speaker: Any) -> None:
         error = answer.json()["error"]
         assert (error["param"], error["code"]) == (param, code), (body, error)
         assert not error["message"].startswith(("messages", "response_format", "max_completion_tokens")), error
+        assert "max_tokens" not in error["message"], error
 
 
 def test_errors_are_the_sdks(talking: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.limits.request_threads import RequestThreads
 from dynamo.frontend.limits.settings import StoredResponsesSettings
-from dynamo.frontend.openai.stored_responses import StoredResponse, StoredResponses, owner_of
+from dynamo.frontend.stored.store import StoredResponse, StoredResponses, owner_of
 
 ASK: Any = {"model": "m", "max_output_tokens": 3}
 
@@ -131,17 +131,17 @@ def test_others_see_nothing(served: Any) -> None:
                 other.responses.delete(mine.id)
 
 
-@pytest.mark.parametrize("settings", [{"stored_responses_ttl_secs": 0.0}, {"has_siblings": True}])
-def test_where_nothing_is_stored(make_site: Any, echo: Any, settings: Any) -> None:
-    """Switched off, or one of several processes: an answer says so, and what needs the store is refused."""
-    site = make_site(**settings)
+def test_where_nothing_is_stored(make_site: Any, echo: Any) -> None:
+    """Switched off: an answer says so, and what needs the store is refused."""
+    site = make_site(stored_responses_ttl_secs=0.0)
     site.worker(echo)
     with site.client() as client:
         answer = client.responses.create(**ASK, input="one")
         assert answer.store is False
-        with pytest.raises(openai.BadRequestError, match="several processes") as refused:
-            client.responses.create(**ASK, input="two", previous_response_id=answer.id)
-        assert refused.value.param == "previous_response_id"
+        for needs in ({"previous_response_id": answer.id}, {"background": True}):
+            with pytest.raises(openai.BadRequestError, match="switched off") as refused:
+                client.responses.create(**ASK, input="two", **needs)
+            assert refused.value.param == next(iter(needs))
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(answer.id)
 
@@ -194,9 +194,8 @@ def test_age() -> None:
     store.keep(kept(1, previous="r0"))
     store.keep(kept(2))
     now[0] = 9.0
-    assert len(store.conversation(b"a", "r1", 10_000)) == 4
-    with pytest.raises(ApiError, match="more than 10 bytes"):
-        store.conversation(b"a", "r1", 10)
+    assert [stored.id for stored in store.chain(b"a", "r1", 10_000)] == ["r1", "r0"]
+    assert [stored.id for stored in store.chain(b"a", "r1", 10)] == ["r1"], "with it they are too much already"
     now[0] = 15.0
     assert ids(store, 3) == [1, 0]
     now[0] = 26.0

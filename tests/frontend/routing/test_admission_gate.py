@@ -248,24 +248,20 @@ def test_the_admin_api_can_be_left_out(make_site: Any) -> None:
         ("127.0.0.1", {"origin": "http://evil.example"}, False, 403), ("203.0.113.5", {}, True, 404),
     ],
 )  # fmt: skip
-def test_only_this_machine_changes_thresholds(
+async def test_only_this_machine_changes_thresholds(
     client: str, headers: dict[str, str], open_admin_api: bool, status: int
 ) -> None:
     """Who may ask for tokens must not refuse them to all others, and no web page may that somebody looks at on this
     machine; asking is for everybody. (404: no such model.)"""
-
-    async def main() -> None:
-        settings = build(FrontendSettings, open_admin_api=open_admin_api)
-        async with await DistributedRuntime.in_memory() as runtime, frontend(runtime, settings) as services:
-            app: Any = Application(services)
-            through = httpx.ASGITransport(app, client=(client, 5))
-            async with httpx.AsyncClient(transport=through, base_url="http://x", headers=headers) as asking:
-                change = {"model": "m", "active_prefill_tokens_threshold": 0}
-                assert (await asking.post("/busy_threshold", json=change)).status_code == status
-                assert (await asking.delete("/busy_threshold/m")).status_code == status
-                assert (await asking.post("/busy_threshold", json={"model": "m"})).status_code == 200
-
-    asyncio.run(main())
+    settings = build(FrontendSettings, open_admin_api=open_admin_api)
+    async with await DistributedRuntime.in_memory() as runtime, frontend(runtime, settings) as services:
+        app: Any = Application(services)
+        through = httpx.ASGITransport(app, client=(client, 5))
+        async with httpx.AsyncClient(transport=through, base_url="http://x", headers=headers) as asking:
+            change = {"model": "m", "active_prefill_tokens_threshold": 0}
+            assert (await asking.post("/busy_threshold", json=change)).status_code == status
+            assert (await asking.delete("/busy_threshold/m")).status_code == status
+            assert (await asking.post("/busy_threshold", json={"model": "m"})).status_code == 200
 
 
 def test_thresholds_say_what_they_cannot_do(make_site: Any, engines: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,8 @@ NAME: Final = "bodies"
 MODELS: Final = (MODEL, GEMMA, TOOLS, VECTORS)
 MILLISECONDS: Final = 5_000
 """The time limit that most requests name: a model would answer until its context is full."""
+NOBODY: Final = "nobody"
+"""A model that isn't served."""
 _HOLE: Final = "@@hole-{}@@"
 _FITTING: Final[dict[str, Any]] = {
     "messages": [{"role": "user", "content": "Say something."}], "prompt": "Say something.", "max_tokens": 8,
@@ -134,6 +136,8 @@ def _around(random: Random, path: str, kind: type[msgspec.Struct]) -> dict[str, 
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     here: dict[str, Any] = {name: 8 for name in ("max_tokens", "max_output_tokens") if name in names}
     here["model"] = VECTORS if path == "/v1/embeddings" else random.choice((MODEL, MODEL, GEMMA, TOOLS))
+    if path == "/busy_threshold":  # from this machine it may be changed, and a low one refuses all others
+        here["model"] = NOBODY
     if "stream" in names:
         here["stream"] = random.random() < 0.5
     known = sorted(names & _FITTING.keys() - here.keys() - {"stream_options"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
+from dynamo.llm.parsers.events import Call, CallStart, CallText, Content, Event, Parser, Thought
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
-    """The events with neighbours of one kind put together."""
+    """The events with neighbours of one kind put together, and streamed calls made whole."""
     results: list[Event] = []
     for event in events:
         last = results[-1] if results else None
@@ -16,6 +16,11 @@ def joined(events: Iterable[Event]) -> list[Event]:
             results[-1] = Content(last.text + event.text)
         elif isinstance(event, Thought) and isinstance(last, Thought):
             results[-1] = Thought(last.text + event.text)
+        elif isinstance(event, CallStart):
+            results.append(Call(event.name, "", event.id))
+        elif isinstance(event, CallText):
+            assert isinstance(last, Call), "arguments of no call"
+            results[-1] = Call(last.name, last.arguments + event.text, last.id)
         else:
             results.append(event)
     return results

@@ -79,7 +79,9 @@ def test_refusals_are_sentences(tools: list[Any], name: str | None, sentence: st
     ("name", "text", "events"),
     [
         ("f", ' {"a": 1}', [call("f", '{"a": 1}')]),
-        ("f", '{"a": ', [Content('{"a": ')]),
+        ("f", '{"a": ', [call("f", '{"a": ')]),
+        ("f", '{a', [Content('{a')]),
+        (None, '[{"name": "f", "parameters": {"a": [1', [call("f", '{"a": [1')]),
         ("f", "", []),
         (None, '[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]',
          [call("f", '{"a": 1}'), call("g")]),

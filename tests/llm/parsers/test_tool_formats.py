@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.llm.parsers.cuts import call, in_every_way, read
+from tests.llm.parsers.cuts import call, in_every_way, joined, read
 
-from dynamo.llm.parsers.events import Call, Content, tools_of
+from dynamo.llm.parsers.events import Call, CallStart, CallText, Content, tools_of
 from dynamo.llm.parsers.harmony import HarmonyParser
 from dynamo.llm.parsers.parser import AnswerParser
 from dynamo.llm.parsers.tool_formats import TOOLS
@@ -107,7 +108,13 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("hermes", '<tool_call>{"name": "f", "arguments": {"x": "a </tool_call> \\" \\\\"}}</tool_call>.',
      [call("f", '{"x": "a </tool_call> \\" \\\\"}'), Content(".")]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"x": "é\\u00e9\\ud83d\\ude00"}}</tool_call>',
-     [call("f", '{"x": "éé😀"}')]),
+     [call("f", '{"x": "é\\u00e9\\ud83d\\ude00"}')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"x": "a\n\tb'
+     '\n </tool_cal\nc"}}</tool_call>', [call("f", '{"x": "a\\n\\tb\\n </tool_cal\\nc"}')]),
+    ("hermes", '<tool_call>[{"name": "f", "arguments": {"x": [{}]}}, {"name": "g", "arguments": "{}"}]</tool_call>',
+     [call("f", '{"x": [{}]}'), call("g")]),
+    ("hermes", '<tool_call>{"id": "x1", "type": "function", "name": "f", "arguments": {"y": 1}}</tool_call>',
+     [call("f", '{"y": 1}')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"x": "\\ud83d"}}</tool_call>', [call("f", '{"x": "\\ud83d"}')]),
     ("hermes", '<tool_call>{"name": "f"}</tool_call>', [call("f")]),
     ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', [call("f")]),
@@ -127,14 +134,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("hermes", "  Hello \n\n", [Content("  Hello \n\n")]),
     ("hermes", "", []),
     ("hermes", "a <tool_call>{'name': 'f'}</tool_call> b", [Content("a <tool_call>{'name': 'f'}</tool_call> b")]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>',
-     [Content('<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>')]),
     ("hermes", '<tool_call>\n{"name": "f, "arguments": {}}\n</tool_call> Oh.',
      [Content('<tool_call>\n{"name": "f, "arguments": {}}\n</tool_call> Oh.')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>',
-     [Content('<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>',
-     [Content('<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
      [Content('<tool_call>{"name": "f", "arguments": [1]}</tool_call>')]),
     ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>',
@@ -144,8 +145,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("hermes", "Look:\n<tool_call>broken", [Content("Look:\n<tool_call>broken")]),
     ("hermes", f"<tool_call>broken</tool_call>\n<tool_call>{JSON}</tool_call>",
      [Content("<tool_call>broken</tool_call>"), PARIS]),
-    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Par',
-     [Content('<tool_call>{"name": "get_weather", "arguments": {"city": "Par')]),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": ', [
+        Content('<tool_call>{"name": "get_weather", "arguments": ')]),
     ("llama3_json", '{"answer": [1, 2]}', [Content('{"answer": [1, 2]}')]),
     ("llama3_json", '{"name": "Bob", "parameters": {}} is Bob', [Content('{"name": "Bob", "parameters": {}} is Bob')]),
     ("llama3_json", "So: {\"a\": 1}", [Content("So: {\"a\": 1}")]),
@@ -164,6 +165,78 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("deepseek_v3_1", f"{BEGIN}nothing{END}", [Content(f"{BEGIN}nothing{END}")]),
     ("kimi_k2", f"{SECTION}{SECTION_END}", [Content(f"{SECTION}{SECTION_END}")]),
 ]  # fmt: skip
+
+
+BROKEN = [
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>.', [call("f", '{"a": 1}'), Content(".")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', [call("f", '{"a": NaN}')]),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": {"city": "Par', [call("get_weather", '{"city": "Par')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"city": "Par\n  </tool_call>.',
+     [call("f", '{"city": "Par'), Content(".")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1}} and more</tool_call>',
+     [call("f", '{"a": 1}'), Content(" and more</tool_call>")]),
+    ("kimi_k2", f'{SECTION}<|tool_call_begin|>f:0<|tool_call_argument_begin|>{{"a": [1',
+     [call("f", '{"a": [1', "f:0")]),
+    ("deepseek_v3_1", f'{BEGIN}{ONE}f{SEP}{{"a": 1}}{ONE_END}{ONE}g',
+     [call("f", '{"a": 1}'), Content(f"{ONE_END}{ONE}g")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "events"), BROKEN)
+def test_what_breaks_off_behind_the_name(name: str, text: str, events: list[Any]) -> None:
+    """What has been said stays said: such calls have the arguments that the model wrote."""
+    assert in_every_way(lambda: parser(name), text) == events
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+WRITTEN = {
+    "hermes": "<tool_call>{json}</tool_call>",
+    "llama3_json": '{{"name": "get_weather", "parameters": {arguments}}}',
+    "mistral": "[TOOL_CALLS]get_weather[ARGS]{arguments}",
+    "jamba": "<tool_calls>[{json}, {json}]</tool_calls>",
+    "deepseek_v3": f"{BEGIN}{ONE}function{SEP}get_weather\n```json\n{{arguments}}\n```{ONE_END}{END}",
+    "kimi_k2": f"{SECTION}<|tool_call_begin|>get_weather:0<|tool_call_argument_begin|>{{arguments}}<|tool_call_end|>"
+    f"{SECTION_END}",
+    "harmony": "<|channel|>commentary to=functions.get_weather<|message|>{arguments}<|call|>",
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(sorted(WRITTEN)), st.dictionaries(st.text(max_size=4), VALUES, max_size=3), st.booleans(),
+    st.lists(st.integers(1, 7), min_size=1),
+)  # fmt: skip
+def test_streamed_arguments_are_the_arguments(name: str, value: dict[str, Any], ascii: bool, sizes: list[int]) -> None:  # noqa: A002
+    """Whatever they hold, and however the answer is cut: put together they are what the model wrote, and JSON."""
+    arguments = json.dumps(value, ensure_ascii=ascii)
+    whole = json.dumps({"name": "get_weather", "arguments": value}, ensure_ascii=ascii)
+    text = WRITTEN[name].format(json=whole, arguments=arguments)
+    made = HarmonyParser(thoughts=True, tools=True) if name == "harmony" else parser(name)
+    events, at = [], 0
+    for size in itertools.cycle(sizes):
+        events += made.feed(text[at : at + size])
+        at += size
+        if at >= len(text):
+            break
+    calls = joined(events + made.finish())
+    assert calls == [call("get_weather", arguments, "get_weather:0" if name == "kimi_k2" else None)] * len(calls)
+    assert len(calls) == (2 if name == "jamba" else 1)
+
+
+def test_arguments_leave_while_they_are_written() -> None:
+    """A client sees the name at once, and each part of the arguments with the part of the answer that has it."""
+    single = parser("hermes")
+    assert single.feed('Oh. <tool_call>{"name": "get_weather", "arguments": {"') == [
+        Content("Oh."), CallStart("get_weather"), CallText('{"'),
+    ]  # fmt: skip
+    assert single.feed('city": "Par') == [CallText('city": "Par')]
+    assert single.feed("is\\") == [CallText("is")]
+    assert single.feed('n"}}') == [CallText('\\n"}')]
+    assert single.feed("</tool_call>") == []
 
 
 def parser(name: str) -> AnswerParser:

@@ -32,6 +32,11 @@ def cpu(source: str) -> float:
     return time.process_time() - begin
 
 
+def quick(source: str, bound: float) -> bool:
+    """Tell whether it takes less; once more where it seems not to, since a busy machine slows computing down too."""
+    return cpu(source) < bound or cpu(source) < bound
+
+
 @pytest.fixture(scope="module")
 def yardstick() -> float:
     """What a template may cost: some thousand calls of a macro, which nobody calls an attack."""
@@ -50,14 +55,13 @@ def test_what_a_template_does_is_bounded(name: str, yardstick: float) -> None:
     finally:
         tracemalloc.stop()
     assert shown is None or len(shown) <= LONGEST + 100
-    assert min(cpu(source) for _ in range(2)) < 30 * yardstick
+    assert quick(source, 30 * yardstick)
 
 
 @pytest.mark.parametrize("name", hostile.AT_COMPILING)
 def test_what_compiling_does_is_bounded(name: str, yardstick: float) -> None:
     """Jinja computes constants when it compiles, and both it and Python descend into what is nested."""
-    rendered(hostile.AT_COMPILING[name])
-    assert min(cpu(hostile.AT_COMPILING[name]) for _ in range(2)) < 100 * yardstick
+    assert quick(hostile.AT_COMPILING[name], 100 * yardstick)
 
 
 @pytest.mark.parametrize("name", hostile.OF_MUCH)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tests.llm.on_loop import on_loop
 
 from dynamo.llm.exceptions import HttpError, http_status
 from dynamo.llm.protocols import read_delta
@@ -31,7 +30,6 @@ def yielding(*items: Any) -> Callable[..., AsyncIterator[Any]]:
     return generate
 
 
-@on_loop
 async def test_a_tokens_program_finds_every_name() -> None:
     """Those at their defaults, too, and those of older ages."""
     seen: list[Any] = []
@@ -50,7 +48,6 @@ async def test_a_tokens_program_finds_every_name() -> None:
     assert (request["prefill_result"], request["annotations"], request["mdc_sum"]) == (None, [], "")
 
 
-@on_loop
 async def test_a_text_program_gets_the_body() -> None:
     """The client's own, which it may change."""
     seen: list[Any] = []
@@ -73,7 +70,6 @@ async def test_a_text_program_gets_the_body() -> None:
      ("text", {"body": 1}), ("text", {"model": "m", "messages": []}),
      ("text", {"model": 1, "kind": "chat", "body": {}})],
 )  # fmt: skip
-@on_loop
 async def test_other_callers_get_what_is_yielded(kind: Any, payload: Any) -> None:
     """A program that calls the endpoint by itself: its payload and the items are nobody else's affair."""
     seen: list[Any] = []
@@ -87,7 +83,6 @@ async def test_other_callers_get_what_is_yielded(kind: Any, payload: Any) -> Non
     assert seen == [payload]
 
 
-@on_loop
 async def test_outputs_keep_their_names() -> None:
     """A frontend reads them, and a program that calls finds its own keys."""
     full = {
@@ -101,7 +96,6 @@ async def test_outputs_keep_their_names() -> None:
     assert read_delta(handed)[2] == {"disaggregated_params": {"a": 1}}
 
 
-@on_loop
 async def test_a_coroutine_answers_at_once() -> None:
     """`async def` that returns its one piece."""
 
@@ -131,7 +125,6 @@ def raising(error: Exception) -> Callable[..., AsyncIterator[Any]]:
         (RuntimeError("odd"), RuntimeError, None, "odd"),
     ],
 )
-@on_loop
 async def test_what_errors_become(raised: Exception, kind: type[Exception], status: int | None, says: str) -> None:
     """A status of a client's mistake is kept, `ValueError` is one; what the runtime knows passes."""
     with pytest.raises(kind, match=says) as caught:
@@ -148,21 +141,18 @@ async def test_what_errors_become(raised: Exception, kind: type[Exception], stat
         ("text", [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, "x"], "more text after finish_reason 'stop'"),
     ],
 )  # fmt: skip
-@on_loop
 async def test_what_a_program_must_not_yield(kind: Any, items: list[Any], says: str) -> None:
     """It is told what is meant."""
     with pytest.raises(EngineError, match=says):
         await answer(kind, yielding(*items), TOKENS if kind == "tokens" else TEXT)
 
 
-@on_loop
 async def test_what_is_no_generator() -> None:
     """A function that returns a list."""
     with pytest.raises(EngineError, match="generate returned list, no async generator"):
         await answer("tokens", lambda request: [{"token_ids": [1]}], TOKENS)
 
 
-@on_loop
 async def test_the_generator_is_closed_with_its_reader() -> None:
     """Also behind both layers."""
     closed: list[bool] = []
@@ -201,7 +191,6 @@ OPENAI = {"object": "list", "data": [{"index": 0, "embedding": [1.0]}], "usage":
 
 
 @pytest.mark.parametrize(("kind", "payload", "given"), [("tokens", INPUTS, INPUTS), ("text", TEXTS, TEXTS["body"])])
-@on_loop
 async def test_a_program_for_vectors(kind: Any, payload: dict[str, Any], given: dict[str, Any]) -> None:
     """It gets the tokens of all inputs, or the client's body, and answers in either form, as it likes."""
     seen: list[Any] = []
@@ -224,7 +213,6 @@ async def test_a_program_for_vectors(kind: Any, payload: dict[str, Any], given: 
         ({"error": "out of memory"}, "out of memory"),
     ],
 )
-@on_loop
 async def test_what_is_no_vector(item: Any, says: str) -> None:
     """Said where it is yielded, not by a frontend that can't read it."""
     with pytest.raises(EngineError, match=re.escape(says)):

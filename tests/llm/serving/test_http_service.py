@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.llm.on_loop import on_loop, with_one
+from tests.llm.opened_first import with_one
 from tests.waiting import until
 
 from dynamo.llm import HttpAsyncEngine, HttpError, HttpService, PythonAsyncEngine
@@ -87,7 +87,6 @@ async def test_models_come_and_go(service: HttpService) -> None:
     await has(service)
 
 
-@on_loop
 async def test_mistakes_are_told() -> None:
     """Each with a sentence."""
     service, engine = HttpService(0), PythonAsyncEngine(generate)
@@ -104,7 +103,6 @@ async def test_mistakes_are_told() -> None:
         service.enable_endpoint("embedding")
 
 
-@on_loop
 async def test_it_ends_with_its_runtime() -> None:
     """1.x gives the runtime, 0.x a token of it."""
     runtime = await DistributedRuntime.in_memory()
@@ -131,7 +129,6 @@ async def test_it_ends_with_its_runtime() -> None:
     assert service.url == ""
 
 
-@on_loop
 async def test_a_port_that_is_taken() -> None:
     """Is told by the task."""
     with (

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
-from tests.llm.on_loop import with_one
+from tests.llm.opened_first import with_one
 from tests.waiting import until
 from tritonclient.utils import InferenceServerException
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.llm.on_loop import with_one
+from tests.llm.opened_first import with_one
 from tests.waiting import until
 
 from dynamo.llm import (

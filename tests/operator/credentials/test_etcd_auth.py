@@ -217,14 +217,10 @@ def test_what_nobody_needs_any_more() -> None:
     assert left.replaced(PLATFORM, results, {LLAMA: old}, 10.0 + REPLACED_SECONDS) == []
 
 
-def test_an_address_is_shown_without_its_password() -> None:
+async def test_an_address_is_shown_without_its_password() -> None:
     """Endpoints may hold one; where nobody listens, the sentence names the host."""
-
-    async def main() -> None:
-        async with aiohttp.ClientSession() as session:
-            auth = EtcdAuth(session, ["http://me:hunter2@127.0.0.1:1"], ROOT)
-            with pytest.raises(EtcdError, match=r"etcd at 127\.0\.0\.1:1 does not answer") as caught:
-                await auth.names()
-            assert "hunter2" not in str(caught.value)
-
-    asyncio.run(main())
+    async with aiohttp.ClientSession() as session:
+        auth = EtcdAuth(session, ["http://me:hunter2@127.0.0.1:1"], ROOT)
+        with pytest.raises(EtcdError, match=r"etcd at 127\.0\.0\.1:1 does not answer") as caught:
+            await auth.names()
+        assert "hunter2" not in str(caught.value)

@@ -78,49 +78,41 @@ def listening(bus: NatsBus, subject: str, messages: list[bytes]) -> Any:
 
 
 @pytest.mark.servers
-def test_a_user_has_its_namespace_and_nothing_else(start: Start, tmp_path: Path) -> None:
+async def test_a_user_has_its_namespace_and_nothing_else(start: Start, tmp_path: Path) -> None:
     """Neither listening nor speaking reaches another namespace, with wildcards or without."""
-
-    async def main() -> None:
-        data = platform()
-        server = start(data)
-        mine = await connected(server, tmp_path / "a", user(data, OURS))
-        twin = await connected(server, tmp_path / "b", user(data, OURS))
-        other = await connected(server, tmp_path / "c", user(data, THEIRS))
-        heard: list[bytes] = []
-        await listening(mine, f"dyn.{OURS}.ep.backend.generate.*.req", heard)
-        for subject in (f"dyn.{OURS}.>", f"dyn.{OURS}.ep.a", "dyn.>", "dyn.*.ep.>", ">", "_INBOX.>", "$SYS.>"):
-            with pytest.raises(CannotConnect, match=r"(?i)permissions violation"):
-                await listening(other, subject, heard)
-        other.publish(f"dyn.{OURS}.ep.backend.generate.1.req", b"theirs")
-        await other.flush()
-        twin.publish(f"dyn.{OURS}.ep.backend.generate.1.req", b"ours")
-        await twin.flush()
-        await mine.flush()
-        assert heard == [b"ours"]
-        assert other.errors == 8
-        for bus in (mine, twin, other):
-            await bus.close()
-
-    asyncio.run(main())
+    data = platform()
+    server = start(data)
+    mine = await connected(server, tmp_path / "a", user(data, OURS))
+    twin = await connected(server, tmp_path / "b", user(data, OURS))
+    other = await connected(server, tmp_path / "c", user(data, THEIRS))
+    heard: list[bytes] = []
+    await listening(mine, f"dyn.{OURS}.ep.backend.generate.*.req", heard)
+    for subject in (f"dyn.{OURS}.>", f"dyn.{OURS}.ep.a", "dyn.>", "dyn.*.ep.>", ">", "_INBOX.>", "$SYS.>"):
+        with pytest.raises(CannotConnect, match=r"(?i)permissions violation"):
+            await listening(other, subject, heard)
+    other.publish(f"dyn.{OURS}.ep.backend.generate.1.req", b"theirs")
+    await other.flush()
+    twin.publish(f"dyn.{OURS}.ep.backend.generate.1.req", b"ours")
+    await twin.flush()
+    await mine.flush()
+    assert heard == [b"ours"]
+    assert other.errors == 8
+    for bus in (mine, twin, other):
+        await bus.close()
 
 
 @pytest.mark.servers
-def test_strangers_are_refused(start: Start, tmp_path: Path) -> None:
+async def test_strangers_are_refused(start: Start, tmp_path: Path) -> None:
     """Nobody without credentials, and nobody whom another platform vouches for."""
-
-    async def main() -> None:
-        data, stranger = platform(), platform()
-        server = start(data)
-        bare = NatsBus(NatsConfig(servers=(server.url,), start_limit=10))
+    data, stranger = platform(), platform()
+    server = start(data)
+    bare = NatsBus(NatsConfig(servers=(server.url,), start_limit=10))
+    with pytest.raises(CannotConnect, match="refuses the credentials"):
+        await bare.connect()
+    forged = NatsIssuer(NatsIssuer.of(data).account, NatsIssuer.of(stranger).public, stranger[nats_keys.SIGNING])
+    for text in (user(stranger, OURS), nats_keys.new_user(forged, OURS, "dyn.>", draw, 1)):
         with pytest.raises(CannotConnect, match="refuses the credentials"):
-            await bare.connect()
-        forged = NatsIssuer(NatsIssuer.of(data).account, NatsIssuer.of(stranger).public, stranger[nats_keys.SIGNING])
-        for text in (user(stranger, OURS), nats_keys.new_user(forged, OURS, "dyn.>", draw, 1)):
-            with pytest.raises(CannotConnect, match="refuses the credentials"):
-                await connected(server, tmp_path / "x", text)
-
-    asyncio.run(main())
+            await connected(server, tmp_path / "x", text)
 
 
 @pytest.mark.servers

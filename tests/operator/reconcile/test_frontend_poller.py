@@ -74,63 +74,52 @@ async def asked(store: ObjectStore, marks: list[Key]) -> AsyncIterator[tuple[Fro
 PODS_OF = (pod("f", naming.FRONTEND), pod("w-0", "worker"), pod("w-1", "worker"))
 
 
-def test_a_worker_that_frontends_lose_marks_its_pipeline_and_so_does_its_return() -> None:
-    async def run() -> None:
-        marks: list[Key] = []
-        async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
-            await until("it was asked", lambda: frontend.asked > 2)
-            assert (poller.lost(KEY), marks) == (frozenset(), [])
-            frontend.reached = ["w-0"]
-            await until("it is known", lambda: poller.lost(KEY) == {"w-1"})
-            assert marks == [KEY]
-            frontend.reached = ["w-0", "w-1"]
-            await until("it is back", lambda: not poller.lost(KEY))
-            assert marks == [KEY, KEY]
-
-    asyncio.run(run())
+async def test_a_worker_that_frontends_lose_marks_its_pipeline_and_so_does_its_return() -> None:
+    marks: list[Key] = []
+    async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
+        await until("it was asked", lambda: frontend.asked > 2)
+        assert (poller.lost(KEY), marks) == (frozenset(), [])
+        frontend.reached = ["w-0"]
+        await until("it is known", lambda: poller.lost(KEY) == {"w-1"})
+        assert marks == [KEY]
+        frontend.reached = ["w-0", "w-1"]
+        await until("it is back", lambda: not poller.lost(KEY))
+        assert marks == [KEY, KEY]
 
 
-def test_answers_that_cant_be_used_say_nothing() -> None:
+async def test_answers_that_cant_be_used_say_nothing() -> None:
     """One that leaves (503), one of somebody else's making, one without end."""
-
-    async def run() -> None:
-        marks: list[Key] = []
-        async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
-            await until("it was asked", lambda: frontend.asked > 1)
-            endless = " " * (module.ANSWER_BYTES + 1)
-            for status, text in ((503, ""), (200, "<html>"), (200, '{"instances": 7}'), (200, endless)):
-                frontend.status, frontend.text, frontend.reached = status, text, []
-                often = frontend.asked + 2
-                await until("it was asked again", lambda: frontend.asked > often)  # noqa: B023 - waited for at once
-            assert (poller.lost(KEY), marks) == (frozenset(), [])
-
-    asyncio.run(run())
+    marks: list[Key] = []
+    async with asked(mirrored(*PODS_OF), marks) as (frontend, poller):
+        await until("it was asked", lambda: frontend.asked > 1)
+        endless = " " * (module.ANSWER_BYTES + 1)
+        for status, text in ((503, ""), (200, "<html>"), (200, '{"instances": 7}'), (200, endless)):
+            frontend.status, frontend.text, frontend.reached = status, text, []
+            often = frontend.asked + 2
+            await until("it was asked again", lambda: frontend.asked > often)  # noqa: B023 - waited for at once
+        assert (poller.lost(KEY), marks) == (frozenset(), [])
 
 
-def test_silent_frontends_are_asked_less_and_less() -> None:
+async def test_silent_frontends_are_asked_less_and_less() -> None:
     """Nobody listens: each silence doubles the pause, and a pipeline that is gone isn't asked at all."""
-
-    async def run() -> None:
-        now = 100.0
-        poller = FrontendPoller(mirrored(*PODS_OF), lambda key: None, clock=lambda: now, every=0.001)
-        poller.expect(KEY, 1)
-        task = asyncio.create_task(poller.run())
-        try:
-            known = poller._polls[KEY]
-            await until("it failed", lambda: known.failures == 1)
-            assert known.not_before == now + 2
-            now += 2
-            await until("it failed again", lambda: known.failures == 2)
-            assert known.not_before == now + 4
-            known.failures = 5_000  # two days of it
-            now += 4
-            await until("it failed once more", lambda: known.failures == 5_001)
-            assert known.not_before == now + 30
-            poller.gone(KEY)
-            assert poller.lost(KEY) == frozenset()
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    asyncio.run(run())
+    now = 100.0
+    poller = FrontendPoller(mirrored(*PODS_OF), lambda key: None, clock=lambda: now, every=0.001)
+    poller.expect(KEY, 1)
+    task = asyncio.create_task(poller.run())
+    try:
+        known = poller._polls[KEY]
+        await until("it failed", lambda: known.failures == 1)
+        assert known.not_before == now + 2
+        now += 2
+        await until("it failed again", lambda: known.failures == 2)
+        assert known.not_before == now + 4
+        known.failures = 5_000  # two days of it
+        now += 4
+        await until("it failed once more", lambda: known.failures == 5_001)
+        assert known.not_before == now + 30
+        poller.gone(KEY)
+        assert poller.lost(KEY) == frozenset()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -295,26 +295,22 @@ def test_a_definition_that_drops_the_name() -> None:
     two(case)
 
 
-def test_a_leader_that_slept_writes_nothing_but_its_lease() -> None:
+async def test_a_leader_that_slept_writes_nothing_but_its_lease() -> None:
     """What it was about to write is refused before it is sent; reads and the next lease aren't."""
-
-    async def main() -> None:
-        leads = True
-        async with ApiServer() as server, aiohttp.ClientSession(connector=Fence(lambda: leads)) as session:
-            api = Api(session, server.url)
-            service: Object = {"kind": "Service", "metadata": {"namespace": "n", "name": "s"}}
-            await api.apply(resource_of("Service"), service, None)
-            leads = False
-            for write in (
-                api.apply(resource_of("Service"), service, None),
-                api.delete(resource_of("Service"), "n", "s", ("uid", "")),
-                api.resize(resource_of("StatefulSet"), "n", "s", ("uid", ""), 1),
-            ):
-                with pytest.raises(ApiError, match="another replica may be the leader"):
-                    await write
-            assert await api.get(resource_of("Service"), "n", "s")
-            lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": "l"}, "spec": {}}
-            await api.create(LEASES, "n", lease)
-            assert [path.rpartition("/")[2] for _, path in server.writes] == ["s", "leases"]
-
-    asyncio.run(main())
+    leads = True
+    async with ApiServer() as server, aiohttp.ClientSession(connector=Fence(lambda: leads)) as session:
+        api = Api(session, server.url)
+        service: Object = {"kind": "Service", "metadata": {"namespace": "n", "name": "s"}}
+        await api.apply(resource_of("Service"), service, None)
+        leads = False
+        for write in (
+            api.apply(resource_of("Service"), service, None),
+            api.delete(resource_of("Service"), "n", "s", ("uid", "")),
+            api.resize(resource_of("StatefulSet"), "n", "s", ("uid", ""), 1),
+        ):
+            with pytest.raises(ApiError, match="another replica may be the leader"):
+                await write
+        assert await api.get(resource_of("Service"), "n", "s")
+        lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": "l"}, "spec": {}}
+        await api.create(LEASES, "n", lease)
+        assert [path.rpartition("/")[2] for _, path in server.writes] == ["s", "leases"]

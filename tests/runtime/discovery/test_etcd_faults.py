@@ -194,16 +194,12 @@ def test_not_there_at_the_start(own_etcd: EtcdServer, nats_server: Any, caplog: 
         play(Site(own_etcd, nats_server.url), case)
 
 
-def test_never_there(nats_server: Any) -> None:
+async def test_never_there(nats_server: Any) -> None:
     """The wait has a limit, and ends in one sentence that says what to do."""
-
-    async def main() -> None:
-        (port,) = free_ports(1)
-        etcd = EtcdConfig(endpoints=(f"http://127.0.0.1:{port}",), start_limit=0.5)
-        with pytest.raises(CannotConnect, match=r"etcd at http://127.0.0.1:\d+ did not answer .* set ETCD_ENDPOINTS"):
-            await DistributedRuntime.create(RuntimeConfig(etcd, NatsConfig(servers=(nats_server.url,))))
-
-    asyncio.run(main())
+    (port,) = free_ports(1)
+    etcd = EtcdConfig(endpoints=(f"http://127.0.0.1:{port}",), start_limit=0.5)
+    with pytest.raises(CannotConnect, match=r"etcd at http://127.0.0.1:\d+ did not answer .* set ETCD_ENDPOINTS"):
+        await DistributedRuntime.create(RuntimeConfig(etcd, NatsConfig(servers=(nats_server.url,))))
 
 
 WORKER = """

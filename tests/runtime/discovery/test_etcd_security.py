@@ -84,22 +84,18 @@ def test_refused(guarded: EtcdServer, who: dict[str, str], sentence: str) -> Non
     assert "wrong" not in caught.value.message
 
 
-def test_a_token_that_ended_is_renewed(guarded: EtcdServer) -> None:
+async def test_a_token_that_ended_is_renewed(guarded: EtcdServer) -> None:
     """etcd forgets its tokens when it restarts: the store signs in again by itself."""
-
-    async def main() -> None:
-        store = EtcdStore(guarded.config(username="tenant", password="pass"))
-        try:
-            await store.connect()
-            guarded.kill()
-            guarded.start()
-            await asyncio.to_thread(guarded.wait)
-            await store.connect()
-            await store.put("dynamo/k", b"again")
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+    store = EtcdStore(guarded.config(username="tenant", password="pass"))
+    try:
+        await store.connect()
+        guarded.kill()
+        guarded.start()
+        await asyncio.to_thread(guarded.wait)
+        await store.connect()
+        await store.put("dynamo/k", b"again")
+    finally:
+        await store.close()
 
 
 def keep(folder: Path, **files: str) -> str:
@@ -131,7 +127,7 @@ def test_a_new_password_in_the_files_needs_no_restart(guarded: EtcdServer, tmp_p
     asyncio.run(main())
 
 
-def test_an_etcd_that_lost_its_data_is_signed_in_to_again(guarded: EtcdServer) -> None:
+async def test_an_etcd_that_lost_its_data_is_signed_in_to_again(guarded: EtcdServer) -> None:
     """It has the same user, and a shorter history than the token that it gave before."""
 
     def emptied() -> None:
@@ -142,44 +138,37 @@ def test_an_etcd_that_lost_its_data_is_signed_in_to_again(guarded: EtcdServer) -
         _control(guarded, "user", "grant-role", "root", "root")
         _control(guarded, "auth", "enable")
 
-    async def main() -> None:
-        store = EtcdStore(guarded.config(username="root", password="secret"))
-        try:
-            await store.connect()
-            for number in range(50):
-                await store.put("dynamo/k", str(number).encode())
-            signed_in = await store._cluster.use()
-            signed_in.metadata = None  # a token of now
-            await store.put("dynamo/k", b"v")
-            await asyncio.to_thread(emptied)
-            await store.connect()
-            await store.put("dynamo/k", b"w")
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+    store = EtcdStore(guarded.config(username="root", password="secret"))
+    try:
+        await store.connect()
+        for number in range(50):
+            await store.put("dynamo/k", str(number).encode())
+        signed_in = await store._cluster.use()
+        signed_in.metadata = None  # a token of now
+        await store.put("dynamo/k", b"v")
+        await asyncio.to_thread(emptied)
+        await store.connect()
+        await store.put("dynamo/k", b"w")
+    finally:
+        await store.close()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["files before", "files after"])
-def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:
+async def test_sign_in_that_is_asked_for_later(own_etcd: EtcdServer, tmp_path: Path, known: bool) -> None:
     """etcd asked for no password when the store connected, and does now."""
-
-    async def main() -> None:
-        files = {"username": "root", "password": "secret"}
-        store = EtcdStore(own_etcd.config(folder=keep(tmp_path, **(files if known else {}))))
-        try:
-            await store.connect()
-            await asyncio.to_thread(_control, own_etcd, "user", "add", "root:secret")
-            await asyncio.to_thread(_control, own_etcd, "auth", "enable")
-            if not known:
-                with pytest.raises(InvalidArgument, match="asks who we are"):
-                    await store.put("dynamo/k", b"v")
-                keep(tmp_path, **files)
-            await store.put("dynamo/k", b"v")
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+    files = {"username": "root", "password": "secret"}
+    store = EtcdStore(own_etcd.config(folder=keep(tmp_path, **(files if known else {}))))
+    try:
+        await store.connect()
+        await asyncio.to_thread(_control, own_etcd, "user", "add", "root:secret")
+        await asyncio.to_thread(_control, own_etcd, "auth", "enable")
+        if not known:
+            with pytest.raises(InvalidArgument, match="asks who we are"):
+                await store.put("dynamo/k", b"v")
+            keep(tmp_path, **files)
+        await store.put("dynamo/k", b"v")
+    finally:
+        await store.close()
 
 
 def test_a_password_that_nobody_asks_for(own_etcd: EtcdServer) -> None:

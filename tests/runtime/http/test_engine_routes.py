@@ -137,18 +137,14 @@ def test_calls_are_bounded() -> None:
     run(routes, case)
 
 
-def test_names() -> None:
+async def test_names() -> None:
     """A runtime takes NVIDIA Dynamo's call; names that can't stand in a path are refused."""
-
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
-            runtime.register_engine_route("sleep", sleep)
-            assert runtime.engine_routes.names == ["sleep"]
-            for name in ("", "a b", "?", "/"):
-                with pytest.raises(InvalidArgument):
-                    runtime.register_engine_route(name, sleep)
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory() as runtime:
+        runtime.register_engine_route("sleep", sleep)
+        assert runtime.engine_routes.names == ["sleep"]
+        for name in ("", "a b", "?", "/"):
+            with pytest.raises(InvalidArgument):
+                runtime.register_engine_route(name, sleep)
 
 
 @pytest.mark.parametrize(

@@ -126,27 +126,23 @@ def test_stopping_a_server_that_never_started() -> None:
     asyncio.run(SystemServer(health()).stop())
 
 
-def test_the_health_of_a_runtime() -> None:
+async def test_the_health_of_a_runtime() -> None:
     """Not ready before anything is served, ready with its endpoints, not ready when the program says so or drains."""
-
-    async def main() -> None:
-        async with await DistributedRuntime.in_memory() as runtime:
-            assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"])
-            served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
-            await until("the runtime is ready", lambda: runtime_health(runtime).ready, 5)
-            assert runtime_health(runtime) == (True, {"c": True}, [])
-            bus = runtime.bus
-            assert isinstance(bus, MemoryBus)
-            bus.disconnect()
-            assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"])
-            bus.reconnect()
-            assert runtime_health(runtime).ready
-            runtime.set_health_status(False)
-            assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"])
-            runtime.set_health_status(True)
-            assert runtime_health(runtime).ready
-            runtime.health = None
-            await served.drain(0)
-            assert runtime_health(runtime) == (False, {"c": False}, ["a.b.c: this instance is leaving"])
-
-    asyncio.run(main())
+    async with await DistributedRuntime.in_memory() as runtime:
+        assert runtime_health(runtime) == (False, {}, ["no endpoint is served yet"])
+        served = await runtime.endpoint("a.b.c").start(lambda incoming: incoming.finish())
+        await until("the runtime is ready", lambda: runtime_health(runtime).ready, 5)
+        assert runtime_health(runtime) == (True, {"c": True}, [])
+        bus = runtime.bus
+        assert isinstance(bus, MemoryBus)
+        bus.disconnect()
+        assert runtime_health(runtime) == (False, {"c": True}, ["the bus is away: no request can come"])
+        bus.reconnect()
+        assert runtime_health(runtime).ready
+        runtime.set_health_status(False)
+        assert runtime_health(runtime) == (False, {"c": True}, ["the program has set itself not ready"])
+        runtime.set_health_status(True)
+        assert runtime_health(runtime).ready
+        runtime.health = None
+        await served.drain(0)
+        assert runtime_health(runtime) == (False, {"c": False}, ["a.b.c: this instance is leaving"])

@@ -34,56 +34,48 @@ def row(rows: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(next(task for task in rows["tasks"] if task["name"] == name))
 
 
-def test_a_task_is_found_where_it_waits() -> None:
+async def test_a_task_is_found_where_it_waits() -> None:
     """The innermost coroutine, its line, and the way there; without the machine's folders."""
-
-    async def look() -> None:
-        event = asyncio.Event()
-        task = asyncio.create_task(sleeper(event), name="one")
-        await asyncio.sleep(0)
-        here = spot(task)
-        assert here.stack == ("sleeper", "waiting", "Event.wait")
-        assert here.where.startswith("Event.wait (")
-        assert "asyncio/locks.py:" in here.where
-        assert not here.where.split("(")[1].startswith("/")
-        assert here.what == "a future"
-        follower = asyncio.create_task(following(task), name="two")
-        await asyncio.sleep(0)
-        assert spot(follower).what == "task 'one'"
-        event.set()
-        await follower
-
-    asyncio.run(look())
+    event = asyncio.Event()
+    task = asyncio.create_task(sleeper(event), name="one")
+    await asyncio.sleep(0)
+    here = spot(task)
+    assert here.stack == ("sleeper", "waiting", "Event.wait")
+    assert here.where.startswith("Event.wait (")
+    assert "asyncio/locks.py:" in here.where
+    assert not here.where.split("(")[1].startswith("/")
+    assert here.what == "a future"
+    follower = asyncio.create_task(following(task), name="two")
+    await asyncio.sleep(0)
+    assert spot(follower).what == "task 'one'"
+    event.set()
+    await follower
 
 
-def test_since_when_counts_until_it_moves() -> None:
+async def test_since_when_counts_until_it_moves() -> None:
     """A task that stays where it is grows older; one that moved begins anew; one that ended is gone."""
+    first, second = asyncio.Event(), asyncio.Event()
 
-    async def look() -> None:
-        first, second = asyncio.Event(), asyncio.Event()
+    async def both() -> None:
+        await first.wait()
+        await second.wait()
 
-        async def both() -> None:
-            await first.wait()
-            await second.wait()
-
-        task = asyncio.create_task(both(), name="mover")
-        await asyncio.sleep(0)
-        seen = Console()
-        seen.look(100.0)
-        seen.look(103.0)
-        assert row(seen.snapshot(103.5), "mover")["since"] == 3.5
-        first.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        second_look = seen.snapshot(104.0)
-        seen.look(105.0)
-        assert row(second_look, "mover")["since"] == 4.0
-        second.set()
-        await task
-        seen.look(106.0)
-        assert [task["name"] for task in seen.snapshot(106.0)["tasks"] if task["name"] == "mover"] == []
-
-    asyncio.run(look())
+    task = asyncio.create_task(both(), name="mover")
+    await asyncio.sleep(0)
+    seen = Console()
+    seen.look(100.0)
+    seen.look(103.0)
+    assert row(seen.snapshot(103.5), "mover")["since"] == 3.5
+    first.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second_look = seen.snapshot(104.0)
+    seen.look(105.0)
+    assert row(second_look, "mover")["since"] == 4.0
+    second.set()
+    await task
+    seen.look(106.0)
+    assert [task["name"] for task in seen.snapshot(106.0)["tasks"] if task["name"] == "mover"] == []
 
 
 def test_it_tells_over_a_socket_of_this_user(tmp_path: Path) -> None:
@@ -107,35 +99,31 @@ def test_it_tells_over_a_socket_of_this_user(tmp_path: Path) -> None:
     assert not asyncio.run(look()).exists()
 
 
-def test_only_so_many_may_look(tmp_path: Path) -> None:
+async def test_only_so_many_may_look(tmp_path: Path) -> None:
     """The fifth reader is sent away at once; one that left makes room."""
     env = {"DYN_CONSOLE": "1", "XDG_RUNTIME_DIR": str(tmp_path)}
+    async with console(env) as path:
+        assert path is not None
+        open_ones = [await asyncio.open_unix_connection(path) for _ in range(4)]
+        for reader, _ in open_ones:
+            assert await asyncio.wait_for(reader.readline(), 10)
+        fifth, closing = await asyncio.open_unix_connection(path)
+        assert await asyncio.wait_for(fifth.read(), 10) == b""
+        closing.close()
+        for _, writer in open_ones:
+            writer.close()
+        again: list[bytes] = []
 
-    async def look() -> None:
-        async with console(env) as path:
-            assert path is not None
-            open_ones = [await asyncio.open_unix_connection(path) for _ in range(4)]
-            for reader, _ in open_ones:
-                assert await asyncio.wait_for(reader.readline(), 10)
-            fifth, closing = await asyncio.open_unix_connection(path)
-            assert await asyncio.wait_for(fifth.read(), 10) == b""
-            closing.close()
-            for _, writer in open_ones:
+        async def knock() -> None:
+            while not again or not again[-1]:
+                reader, writer = await asyncio.open_unix_connection(path)
+                again.append(await asyncio.wait_for(reader.readline(), 10))
                 writer.close()
-            again: list[bytes] = []
+                await asyncio.sleep(0.05)
 
-            async def knock() -> None:
-                while not again or not again[-1]:
-                    reader, writer = await asyncio.open_unix_connection(path)
-                    again.append(await asyncio.wait_for(reader.readline(), 10))
-                    writer.close()
-                    await asyncio.sleep(0.05)
-
-            knocking = asyncio.create_task(knock())
-            await until("there is room again", lambda: again and again[-1])
-            await knocking
-
-    asyncio.run(look())
+        knocking = asyncio.create_task(knock())
+        await until("there is room again", lambda: again and again[-1])
+        await knocking
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "no", "Off"])

@@ -17,26 +17,22 @@ async def _fail() -> None:
     raise ValueError("broken")
 
 
-def test_a_task_that_only_its_owner_knows_is_not_collected() -> None:
+async def test_a_task_that_only_its_owner_knows_is_not_collected() -> None:
     """asyncio itself holds tasks weakly."""
+    owner, gate, passed = TaskOwner(log), asyncio.Event(), asyncio.Event()
 
-    async def main() -> None:
-        owner, gate, passed = TaskOwner(log), asyncio.Event(), asyncio.Event()
+    async def wait() -> None:
+        await gate.wait()
+        passed.set()
 
-        async def wait() -> None:
-            await gate.wait()
-            passed.set()
-
-        owner.start(wait(), "waits")
-        await asyncio.sleep(0)
-        gc.collect()
-        assert len(owner) == 1
-        gate.set()
-        await owner.ended()
-        assert passed.is_set()
-        assert len(owner) == 0
-
-    asyncio.run(main())
+    owner.start(wait(), "waits")
+    await asyncio.sleep(0)
+    gc.collect()
+    assert len(owner) == 1
+    gate.set()
+    await owner.ended()
+    assert passed.is_set()
+    assert len(owner) == 0
 
 
 def test_what_a_task_raises_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,15 +77,11 @@ def test_cancelled_tasks_end_silently(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
-def test_waiting_for_the_end_has_a_limit() -> None:
+async def test_waiting_for_the_end_has_a_limit() -> None:
     """A task that doesn't end keeps nobody."""
-
-    async def main() -> None:
-        owner = TaskOwner(log)
-        owner.start(asyncio.sleep(60), "sleep")
-        await owner.ended(0.01)
-        assert len(owner) == 1
-        owner.cancel()
-        await owner.ended()
-
-    asyncio.run(main())
+    owner = TaskOwner(log)
+    owner.start(asyncio.sleep(60), "sleep")
+    await owner.ended(0.01)
+    assert len(owner) == 1
+    owner.cancel()
+    await owner.ended()

@@ -202,20 +202,16 @@ def test_a_worker_that_reads_nothing(memory: Any, reader: Any, monkeypatch: pyte
     assert sum(sent) < request_sender.WINDOW + 1024 * 1024
 
 
-def test_what_can_not_be_encoded_ends_alone(memory: Any, reader: Any) -> None:
+async def test_what_can_not_be_encoded_ends_alone(memory: Any, reader: Any) -> None:
     """Also where that shows only when its turn comes."""
-
-    async def main() -> None:
-        _, instance = await memory.worker(from_generator(ticking))
-        caller = await memory.caller()
-        flood, large = Context("flood"), {"token_ids": [300] * 1_000_000}
-        before = [opened(caller, instance, large, reader, flood) for _ in range(6)]
-        bad = opened(caller, instance, object(), reader, flood)
-        error = await bad.end(20)
-        assert error is not None
-        assert error.code == "bad_request"
-        for one in before:
-            await one.end(20)
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(from_generator(ticking))
+    caller = await memory.caller()
+    flood, large = Context("flood"), {"token_ids": [300] * 1_000_000}
+    before = [opened(caller, instance, large, reader, flood) for _ in range(6)]
+    bad = opened(caller, instance, object(), reader, flood)
+    error = await bad.end(20)
+    assert error is not None
+    assert error.code == "bad_request"
+    for one in before:
+        await one.end(20)
+    await memory.close()

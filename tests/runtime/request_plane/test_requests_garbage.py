@@ -23,22 +23,18 @@ from dynamo.runtime.request_plane.wire import FAILED, Chunk, Request, StepFrame,
 from dynamo.runtime.transport.bus import Message
 
 
-def test_the_same_request_twice_runs_once(memory: Any, reader: Any) -> None:
+async def test_the_same_request_twice_runs_once(memory: Any, reader: Any) -> None:
     """A repeated (client, stream) is dropped."""
-
-    async def main() -> None:
-        holding = Holding()
-        server, instance = await memory.worker(holding)
-        bus = await memory.bus()
-        for _ in range(2):
-            bus.publish(request_subject(instance), request_bytes())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(holding.streams) == 1
-        assert server.active == 1
-        await memory.close()
-
-    asyncio.run(main())
+    holding = Holding()
+    server, instance = await memory.worker(holding)
+    bus = await memory.bus()
+    for _ in range(2):
+        bus.publish(request_subject(instance), request_bytes())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(holding.streams) == 1
+    assert server.active == 1
+    await memory.close()
 
 
 def request_bytes(version: int = 1, payload: bytes = b"\x01", client: int = 5, stream: int = 1) -> bytes:
@@ -59,26 +55,24 @@ def request_bytes(version: int = 1, payload: bytes = b"\x01", client: int = 5, s
     ],
     ids=["empty", "garbage", "wrong types", "wrong chunk", "chunk of garbage", "new shape", "new version", "not utf-8"],
 )
-def test_garbage_requests_are_refused_in_words(memory: Any, reader: Any, until: Any, data: bytes, code: str) -> None:
+async def test_garbage_requests_are_refused_in_words(
+    memory: Any, reader: Any, until: Any, data: bytes, code: str
+) -> None:
     """An unreadable request is answered where it says how, and disturbs nobody."""
-
-    async def main() -> None:
-        _, instance = await memory.worker(from_generator(count))
-        caller = await memory.caller()
-        bus = await memory.bus()
-        answers: list[Message] = []
-        await bus.subscribe("back", answers.append, lambda: None)
-        good, _ = start(caller, instance, 50, reader)
-        for _ in range(3):
-            bus.publish(request_subject(instance), data, "back")
-            bus.publish(request_subject(instance), data)
-        await until("the answer", lambda: answers)
-        assert code.encode() in answers[0].data
-        assert await good.end() is None
-        assert good.items == list(range(50))
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(from_generator(count))
+    caller = await memory.caller()
+    bus = await memory.bus()
+    answers: list[Message] = []
+    await bus.subscribe("back", answers.append, lambda: None)
+    good, _ = start(caller, instance, 50, reader)
+    for _ in range(3):
+        bus.publish(request_subject(instance), data, "back")
+        bus.publish(request_subject(instance), data)
+    await until("the answer", lambda: answers)
+    assert code.encode() in answers[0].data
+    assert await good.end() is None
+    assert good.items == list(range(50))
+    await memory.close()
 
 
 class Wanted(msgspec.Struct):
@@ -87,28 +81,24 @@ class Wanted(msgspec.Struct):
     number: int
 
 
-def test_requests_of_one_type(memory: Any, reader: Any) -> None:
+async def test_requests_of_one_type(memory: Any, reader: Any) -> None:
     """They come as objects of it; what doesn't fit is refused before a handler sees it."""
+    seen: list[Any] = []
 
-    async def main() -> None:
-        seen: list[Any] = []
+    def handle(incoming: Incoming) -> None:
+        seen.append(incoming.payload)
+        incoming.finish()
 
-        def handle(incoming: Incoming) -> None:
-            seen.append(incoming.payload)
-            incoming.finish()
-
-        _, instance = await memory.worker(Typed(Wanted, handle))
-        caller = await memory.caller()
-        good, _ = start(caller, instance, {"number": 7, "more": True}, reader)
-        bad, _ = start(caller, instance, {"number": "seven"}, reader)
-        assert await good.end() is None
-        error = await bad.end()
-        assert isinstance(error, InvalidArgument)
-        assert "does not fit this endpoint" in error.message
-        assert seen == [Wanted(7)]
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(Typed(Wanted, handle))
+    caller = await memory.caller()
+    good, _ = start(caller, instance, {"number": 7, "more": True}, reader)
+    bad, _ = start(caller, instance, {"number": "seven"}, reader)
+    assert await good.end() is None
+    error = await bad.end()
+    assert isinstance(error, InvalidArgument)
+    assert "does not fit this endpoint" in error.message
+    assert seen == [Wanted(7)]
+    await memory.close()
 
 
 def test_garbage_frames_are_counted_and_disturb_nobody(
@@ -145,59 +135,47 @@ def test_garbage_frames_are_counted_and_disturb_nobody(
     assert len([r for r in caplog.records if "unreadable" in r.message]) == 2
 
 
-def test_a_frame_of_another_version_fails_the_streams_there(memory: Any, reader: Any, until: Any) -> None:
+async def test_a_frame_of_another_version_fails_the_streams_there(memory: Any, reader: Any, until: Any) -> None:
     """A worker of another protocol version can't be followed: `version`, not silence."""
-
-    async def main() -> None:
-        server, instance = await memory.worker(Holding())
-        caller = await memory.caller()
-        sink, call = start(caller, instance, None, reader)
-        await until("acceptance", lambda: call.accepted)
-        frame = encoder.encode(StepFrame(9, instance.id, 2, [], []))
-        (await memory.bus()).publish(frame_subject(memory.namespace, caller._client), frame)
-        assert (await sink.end()).code == "version"
-        await until("the worker is free", lambda: server.active == 0)
-        await memory.close()
-
-    asyncio.run(main())
+    server, instance = await memory.worker(Holding())
+    caller = await memory.caller()
+    sink, call = start(caller, instance, None, reader)
+    await until("acceptance", lambda: call.accepted)
+    frame = encoder.encode(StepFrame(9, instance.id, 2, [], []))
+    (await memory.bus()).publish(frame_subject(memory.namespace, caller._client), frame)
+    assert (await sink.end()).code == "version"
+    await until("the worker is free", lambda: server.active == 0)
+    await memory.close()
 
 
-def test_a_failure_without_a_shape(memory: Any, reader: Any, until: Any) -> None:
+async def test_a_failure_without_a_shape(memory: Any, reader: Any, until: Any) -> None:
     """A worker that reports a failure in a wrong form still ends the stream in words."""
-
-    async def main() -> None:
-        holding = Holding()
-        _, instance = await memory.worker(holding)
-        sink, _ = start(await memory.caller(), instance, None, reader)
-        await until("the request", lambda: holding.streams)
-        incoming = holding.streams[0]
-        incoming._end((incoming.stream, {"no": "shape"}, FAILED))
-        assert (await sink.end()).code == "engine_error"
-        await memory.close()
-
-    asyncio.run(main())
+    holding = Holding()
+    _, instance = await memory.worker(holding)
+    sink, _ = start(await memory.caller(), instance, None, reader)
+    await until("the request", lambda: holding.streams)
+    incoming = holding.streams[0]
+    incoming._end((incoming.stream, {"no": "shape"}, FAILED))
+    assert (await sink.end()).code == "engine_error"
+    await memory.close()
 
 
-def test_items_that_cannot_be_sent_end_their_stream_alone(memory: Any, reader: Any, until: Any) -> None:
+async def test_items_that_cannot_be_sent_end_their_stream_alone(memory: Any, reader: Any, until: Any) -> None:
     """An engine yields something that is no data: its own stream fails, the other one of the step does not."""
-
-    async def main() -> None:
-        holding = Holding()
-        server, instance = await memory.worker(holding)
-        caller = await memory.caller()
-        bad, _ = start(caller, instance, 0, reader)
-        good, _ = start(caller, instance, 1, reader)
-        await until("the requests", lambda: len(holding.streams) == 2)
-        holding.streams[0].send(object())
-        holding.streams[1].finish("fine")
-        error = await bad.end()
-        assert error.code == "engine_error"
-        assert "can't be sent" in error.message
-        assert (await good.end(), good.items) == (None, ["fine"])
-        assert server.active == 0
-        await memory.close()
-
-    asyncio.run(main())
+    holding = Holding()
+    server, instance = await memory.worker(holding)
+    caller = await memory.caller()
+    bad, _ = start(caller, instance, 0, reader)
+    good, _ = start(caller, instance, 1, reader)
+    await until("the requests", lambda: len(holding.streams) == 2)
+    holding.streams[0].send(object())
+    holding.streams[1].finish("fine")
+    error = await bad.end()
+    assert error.code == "engine_error"
+    assert "can't be sent" in error.message
+    assert (await good.end(), good.items) == (None, ["fine"])
+    assert server.active == 0
+    await memory.close()
 
 
 def test_clients_that_are_made_up(memory: Any, reader: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,47 +222,39 @@ HOSTILE = [
 ]
 
 
-def test_hostile_bytes(memory: Any, reader: Any, until: Any) -> None:
+async def test_hostile_bytes(memory: Any, reader: Any, until: Any) -> None:
     """Huge counts, deep nesting and wrong types on every subject: streams go on, and later ones are answered."""
-
-    async def main() -> None:
-        _, instance = await memory.worker(from_generator(count))
-        caller = await memory.caller()
-        bus = await memory.bus()
-        good, _ = start(caller, instance, 300, reader)
-        namespace = instance.path.namespace
-        subjects = [
-            request_subject(instance), control_subject(instance), gone_subject(instance, 1),
-            frame_subject(namespace, caller._client), reply_subject(namespace, caller._client, "1"),
-            reply_subject(namespace, caller._client, "c1"), reply_subject(namespace, caller._client, "nonsense"),
-        ]  # fmt: skip
-        for data in HOSTILE:
-            for subject in subjects:
-                if subject != reply_subject(namespace, caller._client, "1"):
-                    bus.publish(subject, data, "back")
-            await asyncio.sleep(0)
-        assert await good.end() is None
-        assert good.items == list(range(300))
-        sink, _ = start(caller, instance, 20, reader)
-        assert await sink.end() is None
-        await memory.close()
-
-    asyncio.run(main())
+    _, instance = await memory.worker(from_generator(count))
+    caller = await memory.caller()
+    bus = await memory.bus()
+    good, _ = start(caller, instance, 300, reader)
+    namespace = instance.path.namespace
+    subjects = [
+        request_subject(instance), control_subject(instance), gone_subject(instance, 1),
+        frame_subject(namespace, caller._client), reply_subject(namespace, caller._client, "1"),
+        reply_subject(namespace, caller._client, "c1"), reply_subject(namespace, caller._client, "nonsense"),
+    ]  # fmt: skip
+    for data in HOSTILE:
+        for subject in subjects:
+            if subject != reply_subject(namespace, caller._client, "1"):
+                bus.publish(subject, data, "back")
+        await asyncio.sleep(0)
+    assert await good.end() is None
+    assert good.items == list(range(300))
+    sink, _ = start(caller, instance, 20, reader)
+    assert await sink.end() is None
+    await memory.close()
 
 
-def test_requests_with_an_id_that_is_no_id(memory: Any, until: Any) -> None:
+async def test_requests_with_an_id_that_is_no_id(memory: Any, until: Any) -> None:
     """It would be in every line of the log: one of bounded length is asked for."""
-
-    async def main() -> None:
-        server, instance = await memory.worker(from_generator(count))
-        bus = await memory.bus()
-        answers: list[Message] = []
-        await bus.subscribe("back", answers.append, lambda: None)
-        request = Request(1, 5, 1, "x" * 100_000, 0, {}, msgspec.Raw(b"\x01"))
-        bus.publish(request_subject(instance), encoder.encode(request), "back")
-        await until("the answer", lambda: answers)
-        assert b"bad_request" in answers[0].data
-        assert server.active == 0
-        await memory.close()
-
-    asyncio.run(main())
+    server, instance = await memory.worker(from_generator(count))
+    bus = await memory.bus()
+    answers: list[Message] = []
+    await bus.subscribe("back", answers.append, lambda: None)
+    request = Request(1, 5, 1, "x" * 100_000, 0, {}, msgspec.Raw(b"\x01"))
+    bus.publish(request_subject(instance), encoder.encode(request), "back")
+    await until("the answer", lambda: answers)
+    assert b"bad_request" in answers[0].data
+    assert server.active == 0
+    await memory.close()

@@ -47,37 +47,33 @@ async def slowly(request: Any) -> AsyncIterator[int]:
         await asyncio.sleep(0.005)
 
 
-def test_a_killed_server_is_survived(start_nats: Any, over: Any, reader: Any, until: Any) -> None:
+async def test_a_killed_server_is_survived(start_nats: Any, over: Any, reader: Any, until: Any) -> None:
     """NATS killed and started again: open streams end cleanly, requests made meanwhile and later succeed."""
-
-    async def main() -> None:
-        server = start_nats()
-        world = over(server)
-        worker, instance = await world.worker(from_generator(slowly))
-        _, quick = await world.worker(from_generator(count))
-        caller = await world.caller()
-        states: list[bool] = []
-        world.buses[-1].on_state(states.append)
-        sinks = [start(caller, instance, None, reader)[0] for _ in range(20)]
-        await asyncio.gather(*(asyncio.wait_for(sink.begun.wait(), 10) for sink in sinks))
-        server.kill()
-        await until("the loss is known", lambda: states == [False])
-        with pytest.raises(CannotConnect):
-            world.buses[-1].publish("a", b"x")
-        held, _ = start(caller, quick, 7, reader)
-        server.start()
-        for sink in sinks:
-            error = await sink.end(20)
-            assert error.retryable
-            assert sink.items == list(range(len(sink.items)))
-        assert (await held.end(20), held.items) == (None, list(range(7)))
-        later, _ = start(caller, quick, 7, reader)
-        assert (await later.end(), later.items) == (None, list(range(7)))
-        await until("the worker is free", lambda: worker.active == 0)
-        assert states == [False, True]
-        await world.close()
-
-    asyncio.run(main())
+    server = start_nats()
+    world = over(server)
+    worker, instance = await world.worker(from_generator(slowly))
+    _, quick = await world.worker(from_generator(count))
+    caller = await world.caller()
+    states: list[bool] = []
+    world.buses[-1].on_state(states.append)
+    sinks = [start(caller, instance, None, reader)[0] for _ in range(20)]
+    await asyncio.gather(*(asyncio.wait_for(sink.begun.wait(), 10) for sink in sinks))
+    server.kill()
+    await until("the loss is known", lambda: states == [False])
+    with pytest.raises(CannotConnect):
+        world.buses[-1].publish("a", b"x")
+    held, _ = start(caller, quick, 7, reader)
+    server.start()
+    for sink in sinks:
+        error = await sink.end(20)
+        assert error.retryable
+        assert sink.items == list(range(len(sink.items)))
+    assert (await held.end(20), held.items) == (None, list(range(7)))
+    later, _ = start(caller, quick, 7, reader)
+    assert (await later.end(), later.items) == (None, list(range(7)))
+    await until("the worker is free", lambda: worker.active == 0)
+    assert states == [False, True]
+    await world.close()
 
 
 WORKER = """
@@ -119,66 +115,60 @@ def worker_process(url: str, path: EndpointPath, identity: int) -> Any:
 
 
 @pytest.mark.processes
-def test_a_killed_worker_is_known_within_two_seconds(nats_server: Any, over: Any, reader: Any, until: Any) -> None:
+async def test_a_killed_worker_is_known_within_two_seconds(
+    nats_server: Any, over: Any, reader: Any, until: Any
+) -> None:
     """kill -9 in mid-stream: one retryable error per stream, others notice nothing."""
-
-    async def main() -> None:
-        world = over(nats_server)
-        _, survivor = await world.worker(from_generator(slowly))
-        caller = await world.caller()
-        verdicts: list[Any] = []
-        caller.on_verdict(lambda key, verdict: verdicts.append((key, verdict)))
-        dying = InstanceKey(EndpointPath(world.namespace, "other", "generate"), 77)
-        with worker_process(nats_server.url, dying.path, dying.id) as process:
-            sinks = [start(caller, dying, None, reader)[0] for _ in range(20)]
-            fine, call = start(caller, survivor, None, reader)
-            for sink in [*sinks, fine]:
-                await asyncio.wait_for(sink.begun.wait(), 10)
-            begin = time.monotonic()
-            process.send_signal(signal.SIGKILL)
-            for sink in sinks:
-                error = await sink.end()
-                assert (error.code, error.retryable) == ("worker_lost", True)
-                assert sink.items == list(range(len(sink.items)))
-                assert sink.ended_at - begin < 2
-        assert verdicts == [(dying, Verdict.DEAD)]
-        seen = len(fine.items)
-        await until("the other stream goes on", lambda: len(fine.items) > seen + 10)
-        assert fine.items == list(range(len(fine.items)))
-        call.cancel()
-        await world.close()
-
-    asyncio.run(main())
+    world = over(nats_server)
+    _, survivor = await world.worker(from_generator(slowly))
+    caller = await world.caller()
+    verdicts: list[Any] = []
+    caller.on_verdict(lambda key, verdict: verdicts.append((key, verdict)))
+    dying = InstanceKey(EndpointPath(world.namespace, "other", "generate"), 77)
+    with worker_process(nats_server.url, dying.path, dying.id) as process:
+        sinks = [start(caller, dying, None, reader)[0] for _ in range(20)]
+        fine, call = start(caller, survivor, None, reader)
+        for sink in [*sinks, fine]:
+            await asyncio.wait_for(sink.begun.wait(), 10)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGKILL)
+        for sink in sinks:
+            error = await sink.end()
+            assert (error.code, error.retryable) == ("worker_lost", True)
+            assert sink.items == list(range(len(sink.items)))
+            assert sink.ended_at - begin < 2
+    assert verdicts == [(dying, Verdict.DEAD)]
+    seen = len(fine.items)
+    await until("the other stream goes on", lambda: len(fine.items) > seen + 10)
+    assert fine.items == list(range(len(fine.items)))
+    call.cancel()
+    await world.close()
 
 
-def test_a_slow_reader_ends_in_one_clean_error(start_nats: Any, over: Any, reader: Any) -> None:
+async def test_a_slow_reader_ends_in_one_clean_error(start_nats: Any, over: Any, reader: Any) -> None:
     """The server drops a client that does not keep up: its stream is incomplete, never wrong; later ones are fine."""
+    server = start_nats("max_pending: 1MB\nwrite_deadline: 200ms")
+    world = over(server)
 
-    async def main() -> None:
-        server = start_nats("max_pending: 1MB\nwrite_deadline: 200ms")
-        world = over(server)
+    async def flood(request: int) -> AsyncIterator[list[Any]]:
+        for number in range(request):
+            yield [number, "x" * 20_000]
+            await asyncio.sleep(0)
 
-        async def flood(request: int) -> AsyncIterator[list[Any]]:
-            for number in range(request):
-                yield [number, "x" * 20_000]
-                await asyncio.sleep(0)
-
-        _, instance = await world.worker(from_generator(flood))
-        caller = await world.caller()
-        sink, _ = start(caller, instance, 10**5, reader)
-        await asyncio.wait_for(sink.begun.wait(), 10)
-        bus = world.buses[-1]
-        bus._protocol._transport.pause_reading()
-        error = await sink.end(30)
-        assert error is not None
-        assert error.retryable
-        assert [item[0] for item in sink.items] == list(range(len(sink.items)))
-        again, _ = start(caller, instance, 20, reader)
-        assert await again.end(20) is None
-        assert [item[0] for item in again.items] == list(range(20))
-        await world.close()
-
-    asyncio.run(main())
+    _, instance = await world.worker(from_generator(flood))
+    caller = await world.caller()
+    sink, _ = start(caller, instance, 10**5, reader)
+    await asyncio.wait_for(sink.begun.wait(), 10)
+    bus = world.buses[-1]
+    bus._protocol._transport.pause_reading()
+    error = await sink.end(30)
+    assert error is not None
+    assert error.retryable
+    assert [item[0] for item in sink.items] == list(range(len(sink.items)))
+    again, _ = start(caller, instance, 20, reader)
+    assert await again.end(20) is None
+    assert [item[0] for item in again.items] == list(range(20))
+    await world.close()
 
 
 def test_connecting_waits_for_the_server(start_nats: Any, until: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -204,70 +194,58 @@ def test_connecting_waits_for_the_server(start_nats: Any, until: Any, caplog: py
     assert "secret" not in caplog.text
 
 
-def test_subscribing_during_an_outage(start_nats: Any, until: Any) -> None:
+async def test_subscribing_during_an_outage(start_nats: Any, until: Any) -> None:
     """It waits for the server's return, and is active then."""
-
-    async def main() -> None:
-        server = start_nats()
-        bus = NatsBus(NatsConfig(servers=(server.url,)))
-        await bus.connect()
-        server.kill()
-        await until("the loss is known", lambda: not bus.connected)
-        got: list[Message] = []
-        subscribing = asyncio.create_task(bus.subscribe("a", got.append, lambda: None))
-        await asyncio.sleep(0)
-        server.start()
-        await subscribing
-        bus.publish("a", b"x")
-        await bus.flush()
-        assert [message.data for message in got] == [b"x"]
-        await bus.close()
-
-    asyncio.run(main())
+    server = start_nats()
+    bus = NatsBus(NatsConfig(servers=(server.url,)))
+    await bus.connect()
+    server.kill()
+    await until("the loss is known", lambda: not bus.connected)
+    got: list[Message] = []
+    subscribing = asyncio.create_task(bus.subscribe("a", got.append, lambda: None))
+    await asyncio.sleep(0)
+    server.start()
+    await subscribing
+    bus.publish("a", b"x")
+    await bus.flush()
+    assert [message.data for message in got] == [b"x"]
+    await bus.close()
 
 
-def test_a_second_server_takes_over(start_nats: Any, until: Any) -> None:
+async def test_a_second_server_takes_over(start_nats: Any, until: Any) -> None:
     """Of several configured servers, one that answers is enough."""
-
-    async def main() -> None:
-        dead, living = start_nats(), start_nats()
-        dead.kill()
-        bus = NatsBus(NatsConfig(servers=(dead.url, living.url)))
-        await bus.connect()
-        await bus.flush()
-        await bus.close()
-
-    asyncio.run(main())
+    dead, living = start_nats(), start_nats()
+    dead.kill()
+    bus = NatsBus(NatsConfig(servers=(dead.url, living.url)))
+    await bus.connect()
+    await bus.flush()
+    await bus.close()
 
 
 AUTH = 'authorization { users = [ { user: a, password: "p w" }, { user: limited, password: x, \
 permissions: { subscribe: "ok.>" } } ] }'
 
 
-def test_credentials(start_nats: Any) -> None:
+async def test_credentials(start_nats: Any) -> None:
     """User and password let in; wrong ones end the start at once, in words and without the password."""
-
-    async def main() -> None:
-        server = start_nats(AUTH)
-        for right in (
-            NatsConfig(servers=(server.url,), username="a", password="p w"),
-            NatsConfig(servers=(server.url.replace("//", "//limited:x@"),)),
-        ):
-            bus = NatsBus(right)
-            await bus.connect()
-            await bus.close()
-        for wrong in (
-            NatsConfig(servers=(server.url,)),
-            NatsConfig(servers=(server.url,), username="a", password="wrongsecret"),
-            NatsConfig(servers=(server.url,), token="wrongsecret"),
-        ):
-            stranger = NatsBus(wrong)
-            with pytest.raises(CannotConnect, match="refuses the credentials") as caught:
-                await stranger.connect()
-            assert "wrongsecret" not in str(caught.value)
-            await stranger.close()
-
-    asyncio.run(main())
+    server = start_nats(AUTH)
+    for right in (
+        NatsConfig(servers=(server.url,), username="a", password="p w"),
+        NatsConfig(servers=(server.url.replace("//", "//limited:x@"),)),
+    ):
+        bus = NatsBus(right)
+        await bus.connect()
+        await bus.close()
+    for wrong in (
+        NatsConfig(servers=(server.url,)),
+        NatsConfig(servers=(server.url,), username="a", password="wrongsecret"),
+        NatsConfig(servers=(server.url,), token="wrongsecret"),
+    ):
+        stranger = NatsBus(wrong)
+        with pytest.raises(CannotConnect, match="refuses the credentials") as caught:
+            await stranger.connect()
+        assert "wrongsecret" not in str(caught.value)
+        await stranger.close()
 
 
 def test_tokens_and_nkeys(start_nats: Any, tmp_path: Path) -> None:
@@ -316,67 +294,55 @@ def test_unusable_files_are_said_at_once(start_nats: Any, tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_refused_subscription_is_said(start_nats: Any) -> None:
+async def test_a_refused_subscription_is_said(start_nats: Any) -> None:
     """Without the right to listen, `subscribe` raises instead of hearing nothing for ever."""
-
-    async def main() -> None:
-        server = start_nats(AUTH)
-        bus = NatsBus(NatsConfig(servers=(server.url,), username="limited", password="x"))
-        await bus.connect()
-        await bus.subscribe("ok.a", lambda _: None, lambda: None)
-        with pytest.raises(CannotConnect, match="Permissions Violation"):
-            await bus.subscribe("dyn.other", lambda _: None, lambda: None)
-        await bus.flush()
-        await bus.close()
-
-    asyncio.run(main())
+    server = start_nats(AUTH)
+    bus = NatsBus(NatsConfig(servers=(server.url,), username="limited", password="x"))
+    await bus.connect()
+    await bus.subscribe("ok.a", lambda _: None, lambda: None)
+    with pytest.raises(CannotConnect, match="Permissions Violation"):
+        await bus.subscribe("dyn.other", lambda _: None, lambda: None)
+    await bus.flush()
+    await bus.close()
 
 
-def test_rotated_credentials_count_at_the_next_dial(start_nats: Any, tmp_path: Path, until: Any) -> None:
+async def test_rotated_credentials_count_at_the_next_dial(start_nats: Any, tmp_path: Path, until: Any) -> None:
     """A process whose server starts refusing it keeps trying, and is back when it is let in again."""
-
-    async def main() -> None:
-        server = start_nats(AUTH)
-        bus = NatsBus(NatsConfig(servers=(server.url,), username="a", password="p w"))
-        await bus.connect()
-        got: list[Message] = []
-        lost: list[int] = []
-        await bus.subscribe("a", got.append, lambda: lost.append(1))
-        server.kill()
-        server._config = AUTH.replace("p w", "other")
-        server.start()
-        await until("the loss is known", lambda: not bus.connected)
-        await asyncio.sleep(0.3)
-        server.kill()
-        server._config = AUTH
-        server.start()
-        await until("back", lambda: bus.connected)
-        assert lost == [1]
-        bus.publish("a", b"x")
-        await until("the message", lambda: got)
-        await bus.close()
-
-    asyncio.run(main())
+    server = start_nats(AUTH)
+    bus = NatsBus(NatsConfig(servers=(server.url,), username="a", password="p w"))
+    await bus.connect()
+    got: list[Message] = []
+    lost: list[int] = []
+    await bus.subscribe("a", got.append, lambda: lost.append(1))
+    server.kill()
+    server._config = AUTH.replace("p w", "other")
+    server.start()
+    await until("the loss is known", lambda: not bus.connected)
+    await asyncio.sleep(0.3)
+    server.kill()
+    server._config = AUTH
+    server.start()
+    await until("back", lambda: bus.connected)
+    assert lost == [1]
+    bus.publish("a", b"x")
+    await until("the message", lambda: got)
+    await bus.close()
 
 
-def test_the_handshake_is_nats_py_s_and_the_rest_is_ours(nats_server: Any) -> None:
+async def test_the_handshake_is_nats_py_s_and_the_rest_is_ours(nats_server: Any) -> None:
     """Pins what `_take_over` uses of nats-py: its tasks end, its transport is ours, nothing of it reads any more."""
-
-    async def main() -> None:
-        bus = NatsBus(NatsConfig(servers=(nats_server.url,)))
-        await bus.connect()
-        client = bus._client
-        assert client is not None
-        await asyncio.sleep(0)
-        for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
-            assert task is not None
-            assert task.done()
-        transport: Any = client._transport
-        assert transport._io_writer.transport.get_protocol() is bus._protocol
-        assert transport._io_writer.transport.get_extra_info("socket").getsockopt(6, 1), "TCP_NODELAY"
-        await bus.close()
-
-    asyncio.run(main())
+    bus = NatsBus(NatsConfig(servers=(nats_server.url,)))
+    await bus.connect()
+    client = bus._client
+    assert client is not None
+    await asyncio.sleep(0)
+    for task in (client._reading_task, client._ping_interval_task, client._flusher_task):
+        assert task is not None
+        assert task.done()
+    transport: Any = client._transport
+    assert transport._io_writer.transport.get_protocol() is bus._protocol
+    assert transport._io_writer.transport.get_extra_info("socket").getsockopt(6, 1), "TCP_NODELAY"
+    await bus.close()
 
 
 @pytest.fixture
@@ -423,14 +389,10 @@ def test_tls(start_nats: Any, certificates: dict[str, str], over: Any, reader: A
     asyncio.run(main())
 
 
-def test_tls_is_not_given_up_silently(start_nats: Any) -> None:
+async def test_tls_is_not_given_up_silently(start_nats: Any) -> None:
     """A `tls://` address of a server without TLS is refused: nobody should send tokens in the clear unawares."""
-
-    async def main() -> None:
-        server = start_nats()
-        bus = NatsBus(NatsConfig(servers=(server.url.replace("nats://", "tls://"),)))
-        with pytest.raises(CannotConnect, match="does not speak TLS"):
-            await bus.connect()
-        await bus.close()
-
-    asyncio.run(main())
+    server = start_nats()
+    bus = NatsBus(NatsConfig(servers=(server.url.replace("nats://", "tls://"),)))
+    with pytest.raises(CannotConnect, match="does not speak TLS"):
+        await bus.connect()
+    await bus.close()

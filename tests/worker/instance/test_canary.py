@@ -240,24 +240,20 @@ def test_without_the_setting_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["echo_core", "echo_full", "mocker"])
-def test_every_engine_answers_its_own(name: str) -> None:
+async def test_every_engine_answers_its_own(name: str) -> None:
     """The request for its kind is one that it takes."""
+    model, asked = open_model(None, name="m"), settings(name)
+    async with await DistributedRuntime.in_memory() as runtime:
+        engine: Any = create_engine(asked, model)
+        whole, heard = engine.submit, list[Any]()
 
-    async def main() -> None:
-        model, asked = open_model(None, name="m"), settings(name)
-        async with await DistributedRuntime.in_memory() as runtime:
-            engine: Any = create_engine(asked, model)
-            whole, heard = engine.submit, list[Any]()
+        def submit(request: Any, sink: Any) -> Abort:
+            heard.append(request)
+            abort: Abort = whole(request, sink)
+            return abort
 
-            def submit(request: Any, sink: Any) -> Abort:
-                heard.append(request)
-                abort: Abort = whole(request, sink)
-                return abort
-
-            engine.submit = submit
-            serving = await serve_engine(runtime, engine, model, asked)
-            await until("it was asked twice", lambda: len(heard) >= 2)
-            assert serving.served.readiness().ready
-            await serving.stop(0.0)
-
-    asyncio.run(main())
+        engine.submit = submit
+        serving = await serve_engine(runtime, engine, model, asked)
+        await until("it was asked twice", lambda: len(heard) >= 2)
+        assert serving.served.readiness().ready
+        await serving.stop(0.0)

@@ -51,41 +51,33 @@ async def pair(world: MemoryWorld) -> list[Member]:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_loss_of_one_node_is_the_end_of_the_others(lost: int) -> None:
+async def test_the_loss_of_one_node_is_the_end_of_the_others(lost: int) -> None:
     """Whichever it is, and the sentence says what becomes of them."""
-
-    async def main() -> None:
-        members = await pair(MemoryWorld())
-        async with asyncio.timeout(SOON):
-            await asyncio.gather(*(member.start() for member in members))
-            assert [member.told is not None and member.told.leader for member in members] == [("127.0.0.1", 29500)] * 2
-            await members[lost].go()
-            error = await members[1 - lost].group.failed()
-        assert "this node starts anew with them" in str(error)
-        await members[1 - lost].go()
-
-    asyncio.run(main())
+    members = await pair(MemoryWorld())
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(*(member.start() for member in members))
+        assert [member.told is not None and member.told.leader for member in members] == [("127.0.0.1", 29500)] * 2
+        await members[lost].go()
+        error = await members[1 - lost].group.failed()
+    assert "this node starts anew with them" in str(error)
+    await members[1 - lost].go()
 
 
-def test_a_loss_while_an_engine_starts_ends_the_start() -> None:
+async def test_a_loss_while_an_engine_starts_ends_the_start() -> None:
     """An engine that waits for a node that is gone would wait for good."""
+    leader, follower = await pair(MemoryWorld())
+    begun = asyncio.Event()
 
-    async def main() -> None:
-        leader, follower = await pair(MemoryWorld())
-        begun = asyncio.Event()
+    async def never(nodes: Nodes) -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-        async def never(nodes: Nodes) -> None:
-            begun.set()
-            await asyncio.Event().wait()
-
-        async with asyncio.timeout(SOON):
-            joining = asyncio.ensure_future(follower.start())
-            await leader.group.start()
-            starting = asyncio.ensure_future(leader.group.start_engine(leader.engine, never))
-            await asyncio.gather(begun.wait(), joining)
-            await follower.go()
-            with pytest.raises(EngineError, match="starts anew"):
-                await starting
-        await leader.go()
-
-    asyncio.run(main())
+    async with asyncio.timeout(SOON):
+        joining = asyncio.ensure_future(follower.start())
+        await leader.group.start()
+        starting = asyncio.ensure_future(leader.group.start_engine(leader.engine, never))
+        await asyncio.gather(begun.wait(), joining)
+        await follower.go()
+        with pytest.raises(EngineError, match="starts anew"):
+            await starting
+    await leader.go()

@@ -196,18 +196,14 @@ def test_what_is_no_address(text: str) -> None:
         leader_address(text)
 
 
-def test_a_signal_at_the_end_of_a_start_is_not_lost() -> None:
+async def test_a_signal_at_the_end_of_a_start_is_not_lost() -> None:
     """It comes when the group is whole, and nobody waits for it yet: who serves then finds that it came."""
+    leaving = ShutdownSignal()
 
-    async def main() -> None:
-        leaving = ShutdownSignal()
+    async def start() -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "the node"
 
-        async def start() -> Any:
-            os.kill(os.getpid(), signal.SIGTERM)
-            return "the node"
-
-        started: list[Any] = [*await _meeting(start(), leaving)]
-        assert started in (["the node"], [])
-        await asyncio.wait_for(leaving.asked.wait(), 10)
-
-    asyncio.run(main())
+    started: list[Any] = [*await _meeting(start(), leaving)]
+    assert started in (["the node"], [])
+    await asyncio.wait_for(leaving.asked.wait(), 10)

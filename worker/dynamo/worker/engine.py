@@ -108,6 +108,10 @@ class EngineFacts(msgspec.Struct, omit_defaults=True, kw_only=True):
     are refused before it sees them."""
     embedding_dim: int | None = None
     """Numbers in one of its vectors. There where the engine makes vectors (`Embedding`); then it makes nothing else."""
+    tool_call_parser: str = ""
+    """Parser that reads the form in which a text engine writes tool calls, unless its user names another."""
+    reasoning_parser: str = ""
+    """The same of thoughts."""
     kv_events: bool = False
     """It says which blocks it caches (`KvCaching`)."""
 
@@ -217,6 +221,14 @@ class Taker(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Say that it will not come."""
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """Part of an engine whose constrained answers are made where constraints are compiled."""
+
+    def to_compile(self, request: PreprocessedRequest, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return what the compiler is told of a request: the constraint, and what the engine adds."""
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ from dynamo.runtime.process.shutdown import ShutdownSignal
 from dynamo.runtime.process.tracing import Tracing, tracing_from_env
 from dynamo.runtime.runtime import DistributedRuntime
 from dynamo.worker.engines import (
+    OPENAI,
     PYTHON,
     check_engine,
     check_nodes,
@@ -34,6 +35,7 @@ from dynamo.worker.engines import (
     create_engine,
     create_node,
     loading_none,
+    server_model_name,
     takes_text,
     weights_of,
 )
@@ -121,6 +123,8 @@ def load_model(settings: WorkerSettings, stop: threading.Event | None = None) ->
             name = name or Path(source or settings.python_file).stem
         if takes_text(settings):
             source = ""  # what the file does with its model, where it has one, is its own affair
+    if settings.engine == OPENAI and not name:
+        name = server_model_name(settings, stop)
     return open_model(
         source or None,
         name=name or None,

@@ -19,7 +19,7 @@ from dynamo.runtime.process.settings import options
 VARIABLE: Final = "_DYNAMO_RUN_COMPLETE"
 WORDS: Final = (
     *(f"in={name}" for name in ("text", "stdin", "http", "grpc", "batch:", "dyn://", "none")),
-    *(f"out={name}" for name in (*ENGINES, "echo", "pystr:", "pytok:", DYN)),
+    *(f"out={name}" for name in (*ENGINES, "echo", "openai:http://", "pystr:", "pytok:", DYN)),
 )
 
 

@@ -18,11 +18,12 @@ from dynamo.engine_catalog import CATALOG, EngineName, traits_of
 from dynamo.runtime.errors import InvalidArgument
 from dynamo.runtime.names import EndpointPath
 
-ENGINES: Final = tuple(engine.value for engine in CATALOG if engine != EngineName.PYTHON)
-"""Names for `out=`; a Python file has words of its own."""
+ENGINES: Final = tuple(engine.value for engine in CATALOG if engine not in (EngineName.PYTHON, EngineName.OPENAI))
+"""Names for `out=`; a Python file and a server have words of their own."""
+OPENAI: Final = EngineName.OPENAI.value
 USAGE: Final = (
     "dynamo-run [in=text|stdin|http|grpc|batch:FILE|dyn://NAMESPACE.COMPONENT.ENDPOINT|none] "
-    f"[out={'|'.join(ENGINES)}|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
+    f"[out={'|'.join(ENGINES)}|openai:URL|pystr:FILE|pytok:FILE|dyn] [MODEL] [flags]"
 )
 DYN: Final = "dyn"
 WORKER: Final = "worker"
@@ -67,6 +68,8 @@ class Roles:
     python_file: str = ""
     python_mode: str = ""
     python_arguments: tuple[str, ...] = ()
+    server_url: str = ""
+    """Of the server that engine `openai` asks."""
     batch_file: str = ""
     follower: bool = False
     """A worker that takes no requests: a node of a group beside its leader."""
@@ -124,6 +127,8 @@ def decide(words: Words, *, model: str, terminal: bool, installed: Collection[st
     output = words.output if words.output is not None else _default_output(model, installed)
     if output.startswith(("pystr:", "pytok:")):
         return replace(_python(asker, serves, output, words.engine_arguments), batch_file=file)
+    if output.startswith(OPENAI):
+        return replace(_server(asker, serves, output), batch_file=file)
     engine, uses = _output(output)
     if asker == WORKER and engine == DYN:
         raise CommandError(f"in={words.input} is a worker and needs an engine: give out=ENGINE, not out=dyn")
@@ -158,8 +163,15 @@ def _output(word: str) -> tuple[str, EndpointPath | None]:
         return DYN, read_path(word)
     name = _ALIASES.get(word, word)
     if name != DYN and name not in ENGINES:
-        raise CommandError(f"Invalid out= option {word!r}{_meant(word, [*ENGINES, DYN])}")
+        raise CommandError(f"Invalid out= option {word!r}{_meant(word, [*ENGINES, OPENAI, DYN])}")
     return name, None
+
+
+def _server(asker: str, serves: EndpointPath | None, word: str) -> Roles:
+    kind, _, url = word.partition(":")
+    if kind != OPENAI or not url.startswith(("http://", "https://")):
+        raise CommandError(f"out={word} needs the address of a server: out=openai:http://HOST:PORT/v1")
+    return Roles(asker, OPENAI, serves, server_url=url)
 
 
 def _python(asker: str, serves: EndpointPath | None, word: str, arguments: tuple[str, ...]) -> Roles:

@@ -42,6 +42,7 @@ in=, who asks:
 \b
 out=, who answers:
 {_ENGINE_LINES}
+  openai:URL   an OpenAI-compatible server that runs already: openai:http://localhost:11434/v1
   pystr:FILE, pytok:FILE  a Python file of yours, with text or with tokens; its arguments stand behind --
   dyn          workers found in etcd (also: auto, dyn://N.C.E)
 

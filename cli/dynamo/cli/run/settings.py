@@ -221,6 +221,9 @@ def worker_settings(roles: Roles, settings: RunSettings, model: str) -> WorkerSe
 
 def _engine_args(roles: Roles, settings: RunSettings) -> str:
     given = f"@{settings.extra_engine_args}" if settings.extra_engine_args else ""
+    if roles.server_url:
+        arguments = WorkerSettings(engine=roles.output, engine_args=given).arguments()
+        return json.dumps({**arguments, "url": roles.server_url})
     if not settings.base_gpu_id or roles.output != SGLANG:
         return given
     arguments = WorkerSettings(engine=SGLANG, engine_args=given).arguments()

@@ -12,6 +12,7 @@ import msgspec
 
 from dynamo.frontend.anthropic.content import add_messages, system_of
 from dynamo.frontend.anthropic.request_structs import MessagesRequest, Prompt
+from dynamo.frontend.anthropic.tools import functions_of
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai import requests as openai
 from dynamo.frontend.openai.chat_builder import ChatBuilder, renamed
@@ -83,14 +84,14 @@ def prompt_of(request: Prompt) -> tuple[dict[str, Any], ApiError | None]:
         if effort not in EFFORTS:
             text = f"output_config.effort: expected {', '.join(EFFORTS)}, got {shown(effort)}."
             raise bad_request(text, "output_config.effort", "unsupported_value")
-        asked["reasoning_effort"] = variables["reasoning_effort"] = effort
+        variables["reasoning_effort"] = effort
     return asked | ({"chat_template_kwargs": variables} if variables else {}), chat.problem
 
 
 def _tools(request: Prompt) -> dict[str, Any]:
     asked: dict[str, Any] = {}
     if request.tools:
-        asked["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools)]
+        asked |= {"tools": functions} if (functions := functions_of(request.tools)) else {}
     if (choice := request.tool_choice) is None:
         return asked
     kind = choice.get("type")
@@ -104,21 +105,6 @@ def _tools(request: Prompt) -> dict[str, Any]:
     if choice.get("disable_parallel_tool_use") is True:
         asked["parallel_tool_calls"] = False
     return asked
-
-
-def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
-    kind, name, schema = tool.get("type"), tool.get("name"), tool.get("input_schema")
-    if kind is not None and kind != "custom":
-        text = f"{path}: tools of type {shown(kind)} are not run here; send tools with an input_schema."
-        raise bad_request(text, path, "unsupported_value")
-    if not isinstance(name, str) or not name:
-        raise bad_request(f"{path}.name: this field is required.", f"{path}.name", "missing_required_parameter")
-    if not isinstance(schema, Mapping):
-        text = f"{path}.input_schema: this field is required, a JSON schema."
-        raise bad_request(text, f"{path}.input_schema", "missing_required_parameter")
-    function = {"name": name, "parameters": schema}
-    function |= {field: value for field in ("description", "strict") if (value := tool.get(field)) is not None}
-    return {"type": "function", "function": function}
 
 
 def _form(request: Prompt) -> dict[str, Any]:

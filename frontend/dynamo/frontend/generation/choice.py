@@ -40,7 +40,7 @@ class Choice:
     __slots__ = (
         "_awaits_first_token", "_before", "_closed", "_counted", "_detokenizer", "_emit", "_floor", "_keep",
         "_listener", "_logprobs", "_migration", "_plain", "_request", "_retries", "_scope", "_stop_reason", "_stops",
-        "cached", "finish_reason", "index", "prompt_tokens",
+        "cached", "finish_reason", "index", "knows_cached", "prompt_tokens",
     )  # fmt: skip
 
     def __init__(self, index: int, request: AnyRequest, scope: RequestScope, listener: Listener[Choice]) -> None:
@@ -56,6 +56,8 @@ class Choice:
         self._emit = listener.text
         self._plain: Detokenizer | None = None
         self._counted = self._before = self.cached = self.prompt_tokens = 0
+        self.knows_cached = False
+        """The engine has said how many tokens of the prompt it had cached."""
         self.finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         self._stops: StopMatcher | None = None
@@ -159,6 +161,7 @@ class Choice:
                 keep(token)
         if extras and not self._before:  # later attempts find what was answered in their caches, too
             self.cached = count_of(extras, CACHED_TOKENS, self.cached)
+            self.knows_cached |= CACHED_TOKENS in extras
         if self._awaits_first_token and ids:
             self._first_token()
         if self._logprobs:
@@ -202,6 +205,7 @@ class Choice:
             self._counted += 1
         if extras:
             self.cached = count_of(extras, CACHED_TOKENS, self.cached)
+            self.knows_cached |= CACHED_TOKENS in extras
             self.prompt_tokens = count_of(extras, PROMPT_TOKENS, self.prompt_tokens)
             self._counted = count_of(extras, COMPLETION_TOKENS, self._counted)
             self._stop_reason = extras.get(STOP_REASON)

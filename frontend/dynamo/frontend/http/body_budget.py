@@ -63,6 +63,14 @@ class BodyBudget:
             raise
         return share
 
+    def take_now(self, caller: bytes, size: int) -> Share | None:
+        """Take `size` bytes where they are free, without waiting."""
+        share = Share(caller, size)
+        if self._waiting or not self._fits(share):
+            return None
+        self._count(share)
+        return share
+
     def shrink(self, share: Share, size: int) -> None:
         """Give back what a body turned out not to need."""
         self._uncount(share, max(0, share.bytes - size))

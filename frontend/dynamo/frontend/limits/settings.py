@@ -42,15 +42,16 @@ class StoredResponsesSettings:
     """What POST /v1/responses may keep."""
 
     ttl: float = setting(
-        3600.0, "Seconds that a response of /v1/responses is kept after its last use, in one process's memory; 0: none "
+        3600.0, "Seconds that a response of /v1/responses is kept after its last use, in a frontend's memory; 0: none "
         "is kept.", env="DYN_STORED_RESPONSES_TTL_SECS", name="stored_responses_ttl_secs",
     )  # fmt: skip
     max_count: int = setting(
-        4096, "Responses that are kept.", env="DYN_STORED_RESPONSES_MAX_COUNT", name="stored_responses_max_count"
-    )
+        4096, "Responses that are kept, by all processes of a frontend.", env="DYN_STORED_RESPONSES_MAX_COUNT",
+        name="stored_responses_max_count",
+    )  # fmt: skip
     max_mb: float = setting(
-        64.0, "MB of responses and their inputs that are kept.", env="DYN_STORED_RESPONSES_MAX_MB",
-        name="stored_responses_max_mb",
+        64.0, "MB of responses and their inputs that are kept, by all processes of a frontend.",
+        env="DYN_STORED_RESPONSES_MAX_MB", name="stored_responses_max_mb",
     )  # fmt: skip
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.request_structs import MAX_GRAMMAR, MAX_GUIDED_CHOICES
+from dynamo.frontend.openai.tools import is_legacy
 from dynamo.llm.parsers.events import Parser
 from dynamo.llm.parsers.factory import ParserFactory, call_id
 from dynamo.llm.parsers.forced_calls import REQUIRED, ForcedParser, schema_for
@@ -140,6 +141,8 @@ class Parsing(msgspec.Struct, frozen=True):
     shown: Mapping[int, str] = {}
     """Special tokens that the text must show."""
     forced: bool = False
+    legacy: bool = False
+    """Calls are told as `function_call`."""
 
 
 def check_tool_choice(choice: Any) -> None:
@@ -184,7 +187,7 @@ def parsing_of(
         return _forced(reading, body, forced, prompt_ids)
     if reading is None or (make := reading.parsers(body, prompt_ids)) is None:
         return None
-    return Parsing(make, reading.new_id, reading.shown(body))
+    return Parsing(make, reading.new_id, reading.shown(body), legacy=is_legacy(body))
 
 
 def _forced(
@@ -194,5 +197,5 @@ def _forced(
     made: Callable[[], Parser] = partial(ForcedParser, forced.name, thoughts)
     new_id = call_id if reading is None else reading.new_id
     if body.get("parallel_tool_calls") is False:
-        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True)
+        return Parsing(lambda: FirstCalls(made()), new_id, shown, forced=True, legacy=is_legacy(body))
     return Parsing(made, new_id, shown, forced=True)

@@ -29,6 +29,7 @@ from dynamo.frontend.openai.request_structs import (
     Message,
     Sampling,
 )
+from dynamo.frontend.openai.tools import take_tools
 from dynamo.llm.processing.embeddings import Input, read_inputs
 from dynamo.llm.processing.preprocess import MOST_BYTES
 from dynamo.llm.processing.request_options import IN_NVEXT
@@ -50,6 +51,7 @@ _NVEXT_KNOWN: Final = frozenset(Nvext.__struct_fields__)
 
 def read_chat(body: dict[str, Any]) -> ChatRequest:
     """Return a chat request whose every known field is right."""
+    take_tools(body)
     _hoist(body, ChatRequest)
     request: ChatRequest = convert(body, ChatRequest)
     _check_sampling(request)
@@ -181,8 +183,6 @@ def _check_chat(request: ChatRequest) -> None:
         if isinstance(message.content, list):
             _check_parts(message.content, f"messages[{index}].content")
     check_tool_choice(request.tool_choice)
-    if request.functions:
-        raise bad_request("functions: replaced by tools.", "functions", "unsupported_parameter")
     if request.modalities and request.modalities != ["text"]:
         raise bad_request("modalities: only text is supported.", "modalities", "unsupported_value")
 

@@ -7,15 +7,22 @@ import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dynamo.frontend.errors import ApiError, bad_request, shown
 from dynamo.frontend.openai.chat_builder import ChatBuilder
+from dynamo.frontend.openai.responses_tools import CALLS, CUSTOM
 
 Item = dict[str, Any]
 _SEALED: Final = "dynamo1."
 """How our `encrypted_content` begins. It hides nothing: the client may read what its own model thought."""
 _TEXTS: Final = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _SYSTEM: Final = ("system", "developer")
-_WORDS: Final = ("type", "id", "role", "status", "phase", "call_id", "name", "arguments", "encrypted_content")
+_WORDS: Final = (
+    "type", "id", "role", "status", "phase", "call_id", "name", "arguments", "encrypted_content", "input",
+)  # fmt: skip
+_OBJECTS: Final = ("action", "operation")
+"""Of calls that are no functions': small, and read as they are."""
 _PARTS: Final = ("content", "output", "summary")
 MOST_ID: Final = 512
 """Characters of a call's id or a tool's name."""
@@ -48,12 +55,14 @@ def add_items(chat: ChatBuilder, items: Sequence[Item], where: str = "input") ->
 def trimmed(item: Item) -> Item:
     """Return what is read of an item that `add_items` has taken: what else stands in it would cost whoever goes on."""
     kept: Item = {name: value for name in _WORDS if isinstance(value := item.get(name), str)}
+    kept |= {name: value for name in _OBJECTS if isinstance(value := item.get(name), Mapping)}
     for name in _PARTS:
         value = item.get(name)
         if isinstance(value, str):
             kept[name] = value
         elif isinstance(value, list):
-            kept[name] = [_trimmed_part(part) for part in value if isinstance(part, Mapping)]
+            trim = dict if item.get("type") == "shell_call_output" else _trimmed_part
+            kept[name] = [trim(part) for part in value if isinstance(part, Mapping)]
     return kept
 
 
@@ -121,6 +130,30 @@ def _result(chat: ChatBuilder, item: Item, path: str) -> None:
     chat.result(call_id, _text(item.get("output"), f"{path}.output", "\n"), f"{path}.call_id")
 
 
+def _tool_call(chat: ChatBuilder, item: Item, path: str) -> None:
+    """Add a call of a tool that is no function to the client."""
+    kind = CALLS[item["type"]]
+    said = item.get(kind.field)
+    if not isinstance(said, str if kind is CUSTOM else Mapping):
+        raise _wrong_type(f"{path}.{kind.field}", "a string" if kind is CUSTOM else "an object")
+    name = kind.name or _string(item, "name", path)
+    chat.call(_call_id(item, path), name, msgspec.json.encode(kind.arguments(said)).decode())
+
+
+def _tool_output(chat: ChatBuilder, item: Item, path: str) -> None:
+    output = item.get("output")
+    if isinstance(output, list) and item["type"] == "shell_call_output":
+        text = msgspec.json.encode(output).decode()  # of each command: what it said, and how it ended
+    else:
+        text = _text(output if output is not None else item.get("status") or "", f"{path}.output", "\n")
+    chat.result(_call_id(item, path), text, f"{path}.call_id")
+
+
+def _call_id(item: Item, path: str) -> str:
+    """Return a call's id; older clients name an output's call by `id`."""
+    return _string(item, "call_id" if item.get("call_id") is not None or not item.get("id") else "id", path)
+
+
 def _reasoning(chat: ChatBuilder, item: Item, path: str) -> None:
     if thought := _thought(item, path):
         chat.thought(thought)
@@ -150,4 +183,5 @@ def _wrong_type(path: str, expected: str) -> ApiError:
 
 _ADDERS: Final[dict[str, Callable[[ChatBuilder, Item, str], None]]] = {
     "message": _message, "function_call": _call, "function_call_output": _result, "reasoning": _reasoning,
+    **dict.fromkeys(CALLS, _tool_call), **{f"{call}_output": _tool_output for call in CALLS},
 }  # fmt: skip

@@ -8,6 +8,7 @@ from dynamo.frontend.openai.openapi import Described, Json
 from dynamo.frontend.openai.request_structs import MAX_MESSAGES, MAX_TOOLS
 from dynamo.frontend.openai.responses_requests import EFFORTS, INCLUDES
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.responses_tools import CALLS, LEFT_OUT
 
 _NULL: Final[Json] = {"type": "null"}
 _OBJECT: Final[Json] = {"type": "object"}
@@ -33,13 +34,21 @@ _ITEM: Final[Json] = {
         ),
         _object({"type": {"const": "function_call"}, "call_id": _NAME, "name": _NAME, "arguments": _STRING}),
         _object({"type": {"const": "function_call_output"}, "call_id": _NAME, "output": _CONTENT}),
+        _object({"type": {"const": "custom_tool_call"}, "call_id": _NAME, "name": _NAME, "input": _STRING}),
+        _object({"type": {"enum": ["local_shell_call", "shell_call"]}, "call_id": _NAME, "action": _OBJECT}),
+        _object({"type": {"const": "apply_patch_call"}, "call_id": _NAME, "operation": _OBJECT}),
+        _object({"type": {"enum": [f"{call}_output" for call in CALLS]}, "call_id": _NAME, "output": _CONTENT}),
         _object({"type": {"const": "item_reference"}, "id": _NAME}),
         _object({"type": {"const": "reasoning"}, "content": {"type": "array", "items": _THOUGHT, "minItems": 1}}),
     ],
 }
-_TOOL: Final[Json] = _object(
-    {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
-)
+_TOOL: Final[Json] = {"anyOf": [
+    _object(
+        {"type": {"const": "function"}, "name": _NAME}, parameters={"anyOf": [_OBJECT, _NULL]}, description=_STRING
+    ),
+    _object({"type": {"const": "custom"}, "name": _NAME}, description=_STRING, format=_OBJECT),
+    _object({"type": {"enum": ["local_shell", "shell", "apply_patch", *LEFT_OUT]}}),
+]}  # fmt: skip
 _CHOICES: Final[list[Json]] = [
     {"enum": ["auto", "none", "required"]},
     _object({"type": {"const": "function"}, "name": _NAME}),
@@ -65,7 +74,6 @@ DESCRIBED: Final = Described(
             "tools": {"anyOf": [{"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}, _NULL]},
             "tool_choice": {"anyOf": _CHOICES},
             "include": {"anyOf": [{"type": "array", "items": {"enum": [*INCLUDES]}, "maxItems": 16}, _NULL]},
-            "background": {"anyOf": [{"const": False}, _NULL]},
             "conversation": _NULL,
             "prompt": _NULL,
             "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": 16}, _NULL]},
@@ -74,6 +82,11 @@ DESCRIBED: Final = Described(
         "ReasoningOptions": {"effort": {"anyOf": [{"enum": [*EFFORTS]}, _NULL]}},
         "TextOptions": {"format": _FORMAT},
     },
-    rules={"ResponsesRequest": [{"required": ["input"]}]},
+    rules={"ResponsesRequest": [
+        {"required": ["input"]},
+        {"not": {"required": ["background", "store"], "properties": {
+            "background": {"const": True}, "store": {"const": False},
+        }}},
+    ]},
     streams=("/v1/responses",),
 )  # fmt: skip

@@ -5,6 +5,7 @@ What both APIs have is checked by the chat's own rules, and named in this API's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from dynamo.frontend.openai.constraints import packed
 from dynamo.frontend.openai.request_structs import ChatRequest
 from dynamo.frontend.openai.responses_input import Item, add_items, items_of
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
+from dynamo.frontend.openai.responses_tools import Kinds, read_choice, read_tools
 
 LOGPROBS: Final = "message.output_text.logprobs"
 SEALED: Final = "reasoning.encrypted_content"
@@ -29,14 +31,16 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _SAME: Final = (
     "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "nvext",
+    "chat_template_kwargs",
 )  # fmt: skip
 _NAMED: Final = {
     "messages": "input", "response_format": "text.format", "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens", "logprobs": "include",
 }  # fmt: skip
 """The chat's fields, as this API names them."""
+_LIMIT: Final = re.compile(r"\bmax_(completion_)?tokens\b")
+"""The chat's limit, wherever a message names it."""
 _ELSEWHERE: Final = {
-    "background": "ask without, and read the answer as a stream",
     "conversation": "send the conversation's items in input, or previous_response_id",
     "prompt": "send the prompt's text in instructions and input",
 }  # fmt: skip
@@ -55,6 +59,8 @@ class ResponsesAsked(msgspec.Struct):
     """Of its conversation; to be raised once its model is known."""
     echo: dict[str, Any]
     """What its answer repeats of it; what may be large is JSON already."""
+    kinds: Kinds
+    """Of tools that are no functions, by name."""
 
 
 def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> ResponsesAsked:
@@ -72,17 +78,20 @@ def read_responses(body: dict[str, Any], before: Sequence[Item] = ()) -> Respons
     messages = chat.messages()
     if not messages:
         raise bad_request("input: there is nothing to answer; send text, or at least one item.", "input")
-    asked = _chat(request, body, messages)
+    tools, kinds = read_tools(request.tools or [])
+    asked = _chat(request, body, messages, tools)
     try:
         checked = openai.read_chat(asked)
     except ApiError as error:
         raise named(error) from None
-    return ResponsesAsked(request, asked, checked, items, chat.problem, echo_of(request))
+    return ResponsesAsked(request, asked, checked, items, chat.problem, echo_of(request), kinds)
 
 
 def named(error: ApiError) -> ApiError:
     """Return an error about a chat's field as one about this API's."""
-    return renamed(error, _NAMED)
+    error = renamed(error, _NAMED)
+    error.message = _LIMIT.sub("max_output_tokens", error.message)
+    return error
 
 
 def _refuse_others(request: ResponsesRequest) -> None:
@@ -99,7 +108,9 @@ def _refuse_others(request: ResponsesRequest) -> None:
         raise bad_request(text, "reasoning.effort", "unsupported_value")
 
 
-def _chat(request: ResponsesRequest, body: Mapping[str, Any], messages: list[dict[str, Any]]) -> dict[str, Any]:
+def _chat(
+    request: ResponsesRequest, body: Mapping[str, Any], messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Return the body of the chat."""
     asked = {name: body[name] for name in _SAME if body.get(name) is not None}
     asked["messages"] = messages
@@ -107,51 +118,16 @@ def _chat(request: ResponsesRequest, body: Mapping[str, Any], messages: list[dic
         asked["max_completion_tokens"] = request.max_output_tokens
     if request.top_logprobs or LOGPROBS in (request.include or ()):
         asked |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
-    tools = [_tool(tool, index) for index, tool in enumerate(request.tools or ())]
-    choice, tools = _choice(request.tool_choice, tools)
+    choice, tools = read_choice(request.tool_choice, tools)
     if tools:
         asked["tools"] = tools
     if choice is not None:
         asked["tool_choice"] = choice
     if (shape := _format(request)) is not None:
         asked["response_format"] = shape
-    variables = dict(request.chat_template_kwargs or {})
     if request.reasoning is not None and (effort := request.reasoning.effort) is not None:
         asked["reasoning_effort"] = effort
-        variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **variables}
-    if variables:
-        asked["chat_template_kwargs"] = variables
     return asked
-
-
-def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
-    path, kind = f"tools[{index}]", tool.get("type")
-    if kind != "function":
-        text = f"{path}: tools of type {shown(kind)} are not run here; send function tools, and run them yourself."
-        raise bad_request(text, path, "unsupported_value")
-    name, parameters = tool.get("name"), tool.get("parameters")
-    if not isinstance(name, str) or not name:
-        raise bad_request(f"{path}.name: this field is required.", f"{path}.name", "missing_required_parameter")
-    if parameters is not None and not isinstance(parameters, Mapping):
-        raise bad_request(f"{path}.parameters: expected a JSON schema.", f"{path}.parameters", "invalid_type")
-    fields = ("name", "description", "parameters", "strict")
-    function = {field: value for field in fields if (value := tool.get(field)) is not None}
-    return {"type": "function", "function": function}
-
-
-def _choice(choice: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the chat's `tool_choice`, and the tools that may be called."""
-    if not isinstance(choice, Mapping):
-        return choice, tools
-    kind = choice.get("type")
-    if kind == "function":
-        return {"type": "function", "function": {"name": choice.get("name")}}, tools
-    allowed, mode = choice.get("tools"), choice.get("mode", "auto")
-    if kind != "allowed_tools" or not isinstance(allowed, list) or mode not in ("auto", "required"):
-        text = 'tool_choice: expected auto, none, required, {"type": "function", "name": "…"} or allowed_tools.'
-        raise bad_request(text, "tool_choice", "unsupported_value")
-    names = {tool.get("name") for tool in allowed if isinstance(tool, Mapping) and isinstance(tool.get("name"), str)}
-    return mode, [tool for tool in tools if tool["function"]["name"] in names]
 
 
 def _format(request: ResponsesRequest) -> dict[str, Any] | None:

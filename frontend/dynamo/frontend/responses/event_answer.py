@@ -51,6 +51,8 @@ class EventAnswer(Response):
     ) -> None:
         super().__init__(*args, **options)
         self._streams, self._heard = streams, False
+        self._last_write = -1.0
+        """Of the output, when all answers were looked at last."""
         self._form = form(self.who, self._output.append if streams else None)
         self._reader = EventReader(self.options.parsing)
         self._plain = self._reader.plain
@@ -86,7 +88,7 @@ class EventAnswer(Response):
         self._hear()
         for event in self._reader.end(choice):
             self._form.say(event)
-        self._form.say(Usage(*self.usage(), reasoning=self._reader.reasoning))
+        self._form.say(self._used())
         if not self._streams:
             self._whole(200, self._form.whole(), [])
         self._end()
@@ -99,12 +101,31 @@ class EventAnswer(Response):
         if self._heard:
             return
         self._heard = True
+        self._first_token()
+        if not self._begun:
+            self._open()
+
+    def _open(self) -> None:
+        """Begin the answer; for one that is long awaited, before its first token."""
         if self._streams:
-            self._begin()
+            self._begun = True
             self._output.head(200, [*STREAM_HEADERS, *self._headers])
-        else:
-            self._first_token()
-        self._form.begin(Usage(*self.usage()))
+        self._form.begin(self._used())
+
+    def _used(self) -> Usage:
+        known = bool(self.choices) and self.choices[0].knows_cached
+        return Usage(*self.usage(), reasoning=self._reader.reasoning, knows_cached=known)
+
+    def still_here(self) -> None:
+        """Ping where nothing has been written since the last look, in APIs that have such an event."""
+        last, self._last_write = self._last_write, self._output.last_write
+        ping = getattr(self._form, "ping", None)
+        if ping is None or not self._streams or self.complete or self._output.dirty or last != self._last_write:
+            return
+        if not self._begun:
+            self._open()
+        ping()
+        self._output.flush()  # not with a batch, which would count the silence as time between two tokens
 
     def _named(self, error: ApiError) -> ApiError:
         return self._form.named(super()._named(error))

@@ -61,6 +61,8 @@ class Usage(msgspec.Struct, frozen=True):
     cached: int
     reasoning: int = 0
     """Of those produced, the tokens of thoughts."""
+    knows_cached: bool = False
+    """The engine has said how many came from a cache."""
 
 
 Event: TypeAlias = Content | ScoredContent | Thought | CallBegun | CallArguments | Ended | Usage
@@ -127,6 +129,11 @@ class EventReader:
                 index, self._calls = self._calls, self._calls + 1
                 events.append(CallBegun(index, event.id or self._new_id(), event.name))
                 events.append(CallArguments(index, event.arguments))
+            elif isinstance(event, parsed.CallStart):
+                self._calls += 1
+                events.append(CallBegun(self._calls - 1, event.id or self._new_id(), event.name))
+            elif isinstance(event, parsed.CallText):
+                events.append(CallArguments(self._calls - 1, event.text))
             else:
                 events.append(event)
         if events:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynamo.llm.protocols import LOG_PROBS, PROMPT_LOGPROBS, TOP_LOGPROBS
+from dynamo.llm.protocols import LOG_PROBS, PROMPT_LOGPROBS, PROMPT_TOP_LOGPROBS, TOP_LOGPROBS
 from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import InvalidArgument
 
@@ -101,9 +101,10 @@ class Logprobs:
             raise InvalidArgument(
                 "echo: the engine of this model gives no log probabilities of the prompt; ask without."
             )
+        tops = (extras or {}).get(PROMPT_TOP_LOGPROBS) or [None] * len(ids)
         rows: list[Any] = []
         at = 0
-        for token, logprob in zip(ids, logprobs, strict=False):
-            rows.append((token, logprob, [], at))
+        for token, logprob, top in zip(ids, logprobs, tops, strict=False):
+            rows.append((token, logprob, top or [], at))
             at += len(options.tokenizer.token_bytes(token).decode("utf-8", "replace"))
         return rows

@@ -35,8 +35,9 @@ def signature(thought: str) -> str:
 class MessagesWriter:
     """Writer of one message. `emit` takes a stream's bytes; None: only the message is wanted."""
 
-    def __init__(self, who: Identity, emit: Callable[[bytes], None] | None) -> None:
-        self._emit = emit
+    def __init__(self, who: Identity, emit: Callable[[bytes], None] | None, *, caches: bool = False) -> None:
+        """Begin. `caches`: the request asks for what it has to be kept in a cache."""
+        self._emit, self._caches = emit, caches
         self._blocks: list[Block] = []
         self._kind = ""
         """Of the block that is open; "": none is."""
@@ -52,8 +53,12 @@ class MessagesWriter:
 
     def begin(self, usage: Usage) -> None:
         if self._emit is not None:
-            self._event("message_start", message={**self._message, "usage": _usage(usage)})
+            self._event("message_start", message={**self._message, "usage": self._usage(usage)})
             self._event("ping")
+
+    def ping(self) -> None:
+        """Say that the answer is still awaited."""
+        self._event("ping")
 
     def text(self, text: str) -> None:
         if self._kind != "text":
@@ -128,11 +133,21 @@ class MessagesWriter:
         reason, stop = _REASONS[self._ended.reason], self._ended.stop
         if reason == "end_turn" and isinstance(stop, str):
             reason, self._message["stop_sequence"] = "stop_sequence", stop
-        self._message |= {"stop_reason": reason, "usage": _usage(usage)}
+        self._message |= {"stop_reason": reason, "usage": self._usage(usage)}
         if self._emit is not None:
             delta = {"stop_reason": reason, "stop_sequence": self._message["stop_sequence"]}
             self._event("message_delta", delta=delta, usage=self._message["usage"])
             self._event("message_stop")
+
+    def _usage(self, usage: Usage) -> dict[str, Any]:
+        """Return the tokens as this API counts them: those read from a cache, and those that one now has, apart."""
+        computed = usage.prompt - usage.cached
+        created = computed if self._caches and usage.knows_cached else 0
+        return {
+            "input_tokens": computed - created, "cache_creation_input_tokens": created,
+            "cache_read_input_tokens": usage.cached, "output_tokens": usage.produced,
+            "output_tokens_details": {"thinking_tokens": usage.reasoning},
+        }  # fmt: skip
 
     def _event(self, kind: str, **fields: Any) -> None:
         if self._emit is not None:
@@ -146,12 +161,3 @@ def _object(arguments: str) -> Any:
     except (msgspec.DecodeError, RecursionError):
         return {}
     return msgspec.Raw(arguments.encode())
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the tokens as this API counts them: those from a cache apart."""
-    return {
-        "input_tokens": usage.prompt - usage.cached, "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached, "output_tokens": usage.produced,
-        "output_tokens_details": {"thinking_tokens": usage.reasoning},
-    }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 from dynamo.frontend.generation.choice import Choice
 from dynamo.frontend.openai.constraints import Parsing
 from dynamo.frontend.responses.generation_events import (
+    TOOL_CALLS,
     CallArguments,
     CallBegun,
     Ended,
@@ -37,6 +38,15 @@ def explained(error: Exception, parsing: Parsing | None) -> Exception:
     return error
 
 
+def _function_call(event: CallBegun | CallArguments) -> dict[str, str]:
+    """Return a part of a call as it was told before there were tools."""
+    return {"name": event.name, "arguments": ""} if isinstance(event, CallBegun) else {"arguments": event.text}
+
+
+def _reason(event: Ended, *, legacy: bool) -> str:
+    return "function_call" if legacy and event.reason == TOOL_CALLS else event.reason
+
+
 class ParsedStream(SseResponse):
     """Server-sent events."""
 
@@ -46,6 +56,7 @@ class ParsedStream(SseResponse):
         assert isinstance(self._form, ChatChunks), "only chats are parsed"
         self._chunk = self._form.delta
         self._readers = [EventReader(self.options.parsing) for _ in range(self.options.choices)]
+        self._legacy = self.options.parsing.legacy
 
     def text(self, choice: Choice, text: str) -> None:
         self._heard()
@@ -80,6 +91,8 @@ class ParsedStream(SseResponse):
             super().tokens(choice, event.text, event.ids, event.offsets, event.extras)
         elif isinstance(event, Thought):
             self._delta(index, {"reasoning_content": event.text})
+        elif isinstance(event, CallBegun | CallArguments) and self._legacy:
+            self._delta(index, {"function_call": _function_call(event)})
         elif isinstance(event, CallBegun):
             named = {"name": event.name, "arguments": ""}
             head = {"index": event.index, "id": event.id, "type": "function", "function": named}
@@ -87,7 +100,7 @@ class ParsedStream(SseResponse):
         elif isinstance(event, CallArguments):
             self._delta(index, {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]})
         elif isinstance(event, Ended):
-            choice.finish_reason = event.reason
+            choice.finish_reason = _reason(event, legacy=self._legacy)
 
     def _delta(self, index: int, delta: dict[str, Any]) -> None:
         if self._seen[index]:
@@ -106,6 +119,7 @@ class ParsedWhole(JsonResponse):
         super().__init__(*args, **options)
         assert self.options.parsing is not None, "else it is a JsonResponse"
         self._readers = [EventReader(self.options.parsing) for _ in range(self.options.choices)]
+        self._legacy = self.options.parsing.legacy
         self._thoughts: list[list[str]] = [[] for _ in self._readers]
         self._calls: list[list[dict[str, Any]]] = [[] for _ in self._readers]
 
@@ -134,7 +148,7 @@ class ParsedWhole(JsonResponse):
         elif isinstance(event, CallArguments):
             self._calls[index][event.index]["function"]["arguments"] += event.text
         elif isinstance(event, Ended):
-            choice.finish_reason = event.reason
+            choice.finish_reason = _reason(event, legacy=self._legacy)
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         body = super()._choice(choice)
@@ -143,5 +157,5 @@ class ParsedWhole(JsonResponse):
             message["reasoning_content"] = "".join(thoughts)
         if calls:
             message["content"] = message["content"] or None
-            message["tool_calls"] = calls
+            message |= {"function_call": calls[0]["function"]} if self._legacy else {"tool_calls": calls}
         return body

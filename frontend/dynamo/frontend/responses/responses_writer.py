@@ -14,19 +14,24 @@ import msgspec
 from dynamo.frontend.errors import ApiError
 from dynamo.frontend.openai.responses_input import sealed
 from dynamo.frontend.openai.responses_requests import named
+from dynamo.frontend.openai.responses_tools import Kinds, ToolKind, said_of
 from dynamo.frontend.responses.generation_events import CallArguments, CallBegun, Ended, Event, Usage
 from dynamo.llm.parsers.events import Content, Thought
 
 LARGEST_ECHO: Final = 64 << 10
 """Bytes of what a stream's first two events repeat of the request; where it is more, they leave its tools and
 instructions out."""
+SHORT: Final[dict[str, Any]] = {
+    "instructions": None, "tools": [], "metadata": {}, "text": {"format": {"type": "text"}},
+}  # fmt: skip
+"""What stands in the place of what is large."""
 _encode = msgspec.json.encode
 Item = dict[str, Any]
 _NUMBER: Final = b',"logprobs":[],"sequence_number":'
 _END: Final = b"}\n\n"
 
 
-def _id(prefix: str) -> str:
+def random_id(prefix: str) -> str:
     """Return an id that nobody can guess from others: who knows a stored item's may refer to it."""
     return f"{prefix}_{token_hex(16)}"
 
@@ -35,14 +40,22 @@ def _text_part(text: Any, logprobs: Any = ()) -> dict[str, Any]:
     return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
 
 
+def _summary(text: Any) -> dict[str, Any]:
+    return {"type": "summary_text", "text": text}
+
+
 class ResponsesWriter:
     """Writer of one response. `emit` takes a stream's bytes; None: only the object is wanted."""
 
     def __init__(
         self, response: dict[str, Any], emit: Callable[[bytes], None] | None, clock: Callable[[], float], *,
         with_sealed: bool = False, done: Callable[[bytes, list[str]], None] | None = None,
+        new_id: Callable[[str], str] = random_id, kinds: Kinds | None = None, summarises: bool = False,
     ) -> None:  # fmt: skip
-        self.response = response
+        self.response, self._id = response, new_id
+        self._kinds, self._summarises = kinds or {}, summarises
+        self._tool: ToolKind | None = None
+        """Of the call that is open, where its tool is no function to the client."""
         self._emit, self._clock, self._with_sealed, self._done = emit, clock, with_sealed, done
         self._next = 0
         self._kind = ""
@@ -61,9 +74,16 @@ class ResponsesWriter:
         self._encoded = b""
         response |= {"status": "in_progress", "output": []}
 
+    def queue(self) -> bytes:
+        """Return the first events of a response that runs in the background, whose `begin` goes on from there."""
+        self.response["status"] = "queued"
+        return b"".join(self._bytes(f"response.{kind}", {"response": self._short()}) for kind in ("created", "queued"))
+
     def begin(self, usage: Usage) -> None:
-        for status in ("created", "in_progress"):
-            self._event(f"response.{status}", response=self._short())
+        if self.response["status"] != "queued":
+            self._event("response.created", response=self._short())
+        self.response["status"] = "in_progress"
+        self._event("response.in_progress", response=self._short())
 
     def text(self, text: str) -> None:
         prefix = self._prefix
@@ -102,7 +122,8 @@ class ResponsesWriter:
             self._call(event)
         elif isinstance(event, CallArguments):
             self._pieces.append(event.text)
-            self._of_item("response.function_call_arguments.delta", delta=event.text)
+            if self._tool is None:
+                self._of_item("response.function_call_arguments.delta", delta=event.text)
         elif isinstance(event, Ended):
             self._ended = event
         elif isinstance(event, Usage):
@@ -116,6 +137,13 @@ class ResponsesWriter:
         self._close("incomplete")
         self.response |= {"status": "failed", "error": {"code": code, "message": error.message}}
         return self._bytes("response.failed", {"response": self._short()})
+
+    def cancelled(self) -> bytes:
+        """Return the last event of a response that was cancelled in the background."""
+        emit, self._emit = self._emit, None
+        self._close("incomplete")
+        self.response["status"], self._emit = "cancelled", emit
+        return self._bytes("response.incomplete", {"response": self._short()})
 
     def named(self, error: ApiError) -> ApiError:
         return named(error)
@@ -134,7 +162,7 @@ class ResponsesWriter:
         return len(self.response["output"])
 
     def _open_message(self) -> bytes:
-        item = {"id": _id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        item = {"id": self._id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         self._open("message", item)
         self._of_part("response.content_part.added", part=_text_part(""))
         kind = "response.output_text.delta"
@@ -144,17 +172,33 @@ class ResponsesWriter:
 
     def _thought(self, text: str) -> None:
         if self._kind != "reasoning":
-            item: Item = {"id": _id("rs"), "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}
-            self._open("reasoning", item)
-            self._of_part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
+            self._open("reasoning", {
+                "id": self._id("rs"), "type": "reasoning", "summary": [], "content": [], "status": "in_progress",
+            })  # fmt: skip
+            if self._summarises:
+                self._of_summary("part.added", part=_summary(""))
+            else:
+                self._of_part("response.content_part.added", part={"type": "reasoning_text", "text": ""})
         self._pieces.append(text)
-        self._of_part("response.reasoning_text.delta", delta=text)
+        if self._summarises:
+            self._of_summary("text.delta", delta=text)
+        else:
+            self._of_part("response.reasoning_text.delta", delta=text)
+
+    def _of_summary(self, kind: str, **fields: Any) -> None:
+        self._of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
 
     def _call(self, event: CallBegun) -> None:
-        self._open("function_call", {
-            "id": _id("fc"), "type": "function_call", "status": "in_progress", "call_id": event.id, "name": event.name,
-            "arguments": "",
-        })  # fmt: skip
+        self._tool = self._kinds.get(event.name)
+        kind = "function_call" if self._tool is None else self._tool.call
+        item = {"id": self._id("fc"), "type": kind, "status": "in_progress", "call_id": event.id, "name": event.name}
+        if self._tool is None:
+            item["arguments"] = ""
+        else:
+            item[self._tool.field] = self._tool.said({})
+            if self._tool.name:
+                del item["name"]  # it says nothing that the item's type doesn't
+        self._open("function_call", item)
 
     def _close(self, status: str = "completed") -> None:
         """End the item that is open."""
@@ -179,16 +223,27 @@ class ResponsesWriter:
         self._whole_part = _text_part(encoded, logprobs)
 
     def _close_reasoning(self, text: str, encoded: msgspec.Raw) -> None:
-        part = {"type": "reasoning_text", "text": encoded}
-        self._of_part("response.reasoning_text.done", text=encoded)
-        self._of_part("response.content_part.done", part=part)
-        self._item["content"] = [part]
+        if self._summarises:
+            self._of_summary("text.done", text=encoded)
+            self._of_summary("part.done", part=_summary(encoded))
+            self._item["summary"] = [_summary(encoded)]
+        else:
+            part = {"type": "reasoning_text", "text": encoded}
+            self._of_part("response.reasoning_text.done", text=encoded)
+            self._of_part("response.content_part.done", part=part)
+            self._item["content"] = [part]
         if self._with_sealed:
             self._item["encrypted_content"] = sealed(text)
 
     def _close_call(self, text: str, encoded: msgspec.Raw) -> None:
-        self._of_item("response.function_call_arguments.done", name=self._item["name"], arguments=encoded)
-        self._item["arguments"] = encoded
+        if (tool := self._tool) is None:
+            self._of_item("response.function_call_arguments.done", name=self._item["name"], arguments=encoded)
+            self._item["arguments"] = encoded
+            return
+        said = self._item[tool.field] = said_of(tool, text)
+        if tool.stream:
+            self._of_item(f"{tool.stream}.delta", delta=said)
+            self._of_item(f"{tool.stream}.done", **{tool.field: said})
 
     def _end(self, usage: Usage) -> None:
         cut = self._ended.reason == "length"
@@ -229,16 +284,12 @@ class ResponsesWriter:
 
     def _short(self) -> dict[str, Any]:
         """Return the response without what a large request said of its tools."""
-        large = {name: self.response.get(name) for name in ("instructions", "tools", "metadata", "text")}
-        if len(_encode(large)) <= LARGEST_ECHO:
-            return self.response
-        small: dict[str, Any] = {
-            "instructions": None,
-            "tools": [],
-            "metadata": {},
-            "text": {"format": {"type": "text"}},
-        }
-        return {**self.response, **small}
+        return {**self.response, **SHORT} if echoed(self.response) > LARGEST_ECHO else self.response
+
+
+def echoed(response: dict[str, Any]) -> int:
+    """Return the bytes of what a response repeats and may be large."""
+    return sum(memoryview(said).nbytes for name in SHORT if isinstance(said := response.get(name), msgspec.Raw))
 
 
 def response_of(response_id: str, created: int, model: str, echo: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from dynamo.frontend.openai.request_structs import ChatRequest, CompletionReques
 from dynamo.frontend.responses.json_response import JsonResponse, query_answer
 from dynamo.frontend.responses.parsed_response import ParsedStream, ParsedWhole
 from dynamo.frontend.responses.response import DONE, STREAM_HEADERS, Identity, Response, ResponseOptions, SseResponse
-from dynamo.frontend.responses.stream import Headers, ResponseStream, Send, respond
+from dynamo.frontend.responses.stream import ClientConnection, Headers, ResponseStream, Send, respond
 from dynamo.frontend.routes.model_request import CLIENT_CLOSED, LARGE_BODY, SHORT_BODY, Job, Route, level_of, wire_of
 from dynamo.frontend.routing.admission_gate import QueuedRequest
 from dynamo.frontend.routing.hints import NO_HINTS, Hints, read_hints
@@ -101,11 +101,15 @@ class GenerateJob(Job):
             await self._tell(models, requests[0], hints, send)
             return False
         self.output = ResponseStream(
-            send, wire_of(scope), stall_seconds=services.settings.write_timeout_secs, meter=self._meter,
+            *self._reader(scope, send), stall_seconds=services.settings.write_timeout_secs, meter=self._meter,
             hit=services.metrics.hit,
         )  # fmt: skip
         self._start(models, requests, options, self._intake.deadline, hints)
         return True
+
+    def _reader(self, scope: Scope, send: Send) -> tuple[Send, ClientConnection]:
+        """Return what takes the answer's bytes, and the connection under it."""
+        return send, wire_of(scope)
 
     def _is_large(self, raw: bytes) -> bool:
         """Tell whether reading it takes too long for the event loop."""

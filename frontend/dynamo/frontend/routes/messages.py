@@ -41,6 +41,7 @@ class MessagesJob(EventJob):
 
     def __init__(self, services: Services, rid: str, headers: Headers) -> None:
         super().__init__(services, rid, headers, "messages")
+        self._caches = False
 
     def named(self, error: ApiError) -> ApiError:
         return named(super().named(error))
@@ -54,6 +55,7 @@ class MessagesJob(EventJob):
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
         body = decode(raw, MessagesRequest)
+        self._caches = b'"cache_control"' in raw  # in a text its quotes are escaped
         self._fill(body)
         self._intake.check_fields(body, MessagesRequest, self._rid)
         asked = read_messages(body)
@@ -65,7 +67,7 @@ class MessagesJob(EventJob):
         return Identity(f"msg_{getrandbits(128):032x}", int(time.time()), self._model, "")
 
     def _writer(self, who: Identity, emit: Emit | None) -> MessagesWriter:
-        return MessagesWriter(who, emit)
+        return MessagesWriter(who, emit, caches=self._caches)
 
 
 def check_version(scope: Scope) -> None:

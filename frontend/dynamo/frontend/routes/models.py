@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from dynamo.frontend.anthropic.models import VERSION, listed
+from dynamo.frontend.anthropic.errors import MessagesError
+from dynamo.frontend.anthropic.models import VERSION, described, listed
 from dynamo.frontend.errors import ApiError, bad_request, model_not_found
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai import requests as openai
@@ -37,12 +38,14 @@ def models_router(services: Services) -> APIRouter:
         return json_reply({"object": "list", "data": [_describe(models, pool) for models in pool.served()]})
 
     @router.get("/v1/models/{model_id:path}", tags=["models"])
-    async def get_model(model_id: str) -> Response:
-        """Describe one model; its id may hold slashes."""
-        served = {models.name: models for models in pool.served()}
+    async def get_model(request: Request, model_id: str) -> Response:
+        """Describe one model, whose id may hold slashes; in Anthropic's form for its clients."""
+        served, theirs = {models.name: models for models in pool.served()}, VERSION in request.headers
         if model_id not in served:
-            raise model_not_found(model_id, list(served))
-        return json_reply(_describe(served[model_id], pool))
+            unknown = model_not_found(model_id, list(served))
+            raise MessagesError.of(unknown) if theirs else unknown
+        model = served[model_id]
+        return json_reply(described(model.name, model.created) if theirs else _describe(model, pool))
 
     @router.post("/tokenize", tags=["tokens"])
     async def tokenize(request: Request) -> Response:

@@ -3,80 +3,47 @@
 from __future__ import annotations
 
 import time
-from functools import partial
-from secrets import token_hex
 from typing import Any, Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request, shown
+from dynamo.frontend.errors import ApiError, bad_request, overloaded
+from dynamo.frontend.http.asgi_call import Exchange
+from dynamo.frontend.http.body_budget import Share
 from dynamo.frontend.http.requests import Receive, Scope, headers_of
 from dynamo.frontend.openai.body import decode
 from dynamo.frontend.openai.chat_builder import shortened
 from dynamo.frontend.openai.request_structs import ChatRequest, CompletionRequest
-from dynamo.frontend.openai.responses_input import Item, trimmed
+from dynamo.frontend.openai.responses_input import trimmed
 from dynamo.frontend.openai.responses_requests import SEALED, ResponsesAsked, named, read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
-from dynamo.frontend.openai.stored_responses import StoredResponse, owner_of
 from dynamo.frontend.responses.event_answer import Emit
 from dynamo.frontend.responses.response import Identity, ResponseOptions
-from dynamo.frontend.responses.responses_writer import ResponsesWriter, response_of
-from dynamo.frontend.responses.stream import Headers, Send
+from dynamo.frontend.responses.responses_writer import (
+    LARGEST_ECHO,
+    SHORT,
+    ResponsesWriter,
+    echoed,
+    random_id,
+    response_of,
+)
+from dynamo.frontend.responses.stream import ClientConnection, Headers, PlainWire, Send, respond
+from dynamo.frontend.routes.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routes.event_route import EventJob
+from dynamo.frontend.routes.events_reply import send_events
 from dynamo.frontend.routes.generate import Made
 from dynamo.frontend.routes.model_request import Job, Route
+from dynamo.frontend.routing.hints import Hints
 from dynamo.frontend.routing.model_set import ModelSet
 from dynamo.frontend.services import Services
+from dynamo.frontend.stored.background import BackgroundRun
+from dynamo.frontend.stored.store import StoredResponse, owner_of
 from dynamo.llm.processing.preprocess import ContextLengthExceeded
 
 TRIES: Final = 4
 """To find the messages that fit, each with fewer of them."""
 ROOM: Final = 0.85
 """Of the context that they should fill; the rest is for the answer."""
-
-
-def conversation(services: Services, owner: bytes, body: dict[str, Any]) -> list[Item]:
-    """Return the conversation that a body goes on; a 400 where it can't."""
-    previous = body.get("previous_response_id")
-    if not isinstance(previous, str):  # checked with the rest of the body
-        return []
-    if services.stored is None:
-        text = (
-            "previous_response_id: responses aren't stored here, since that is switched off, or several processes "
-            "share this port; send the conversation in input."
-        )
-        raise bad_request(text, "previous_response_id", "unsupported_parameter")
-    return services.stored.conversation(owner, previous, services.settings.body_limit)
-
-
-def refer(services: Services, owner: bytes, body: dict[str, Any]) -> None:
-    """Put stored items in the place of references to them; 404 where one isn't there."""
-    items = body.get("input")
-    if not isinstance(items, list):
-        return
-    places = {index: item.get("id") for index, item in enumerate(items)
-              if isinstance(item, dict) and item.get("type") == "item_reference"}  # fmt: skip
-    if not places:
-        return
-    ids = {name for name in places.values() if isinstance(name, str)}
-    stored = services.stored
-    most = services.settings.body_limit
-    known = {} if stored is None else stored.items(owner, ids, most)
-    sizes = {name: len(msgspec.json.encode(item)) for name, item in known.items()}
-    for index, name in places.items():
-        if not isinstance(name, str) or name not in known:
-            text = f"input[{index}]: item {shown(name)} isn't stored here; send the item itself."
-            raise ApiError(404, text, code="item_not_found", param=f"input[{index}]")
-        items[index], most = known[name], most - sizes[name]
-    if most < 0:  # one may be named a thousand times
-        raise bad_request(
-            "input: the items that it refers to are too much for one request.", "input", "too_many_values"
-        )
-
-
-def names_stored(raw: bytes) -> bool:
-    """Tell whether what is stored may be part of a request, however short the rest of it is: escapes hide words."""
-    return b"previous_response_id" in raw or b"item_reference" in raw or b"\\u" in raw
 
 
 class ResponsesRoute(Route):
@@ -93,61 +60,77 @@ class ResponsesJob(EventJob):
         super().__init__(services, rid, headers, "responses")
         self._asked: ResponsesAsked | None = None
         self._owner = b""
+        self._earlier = Earlier()
         self._previous: str | None = None
         self._input = b""
         """JSON of its items, where they are to be stored."""
         self._items = self._reserved = 0
+        self._echo: Share | None = None
+        self._said: tuple[bytes, list[str]] | None = None
+        """Its whole answer, and the ids of its items."""
+        self._behind: Exchange | None = None
+        """Takes the answer in the place of the client, who needn't wait for it: it runs in the background."""
+        self._background = self._follows = False
+        self._writing: ResponsesWriter | None = None
+        self._run: BackgroundRun | None = None
 
     def named(self, error: ApiError) -> ApiError:
         return named(super().named(error))
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._owner = owner_of(headers_of(scope))
+        if not await self._begin(scope, receive, send):
+            return
+        if (run := self._run) is None:
+            try:
+                await self._wait(receive)
+            finally:
+                await self._close()
+        elif self._follows:
+            assert self._services.stored is not None
+            first = await self._services.stored.news(self._owner, run.id, 0)
+            events = self._services.stored.events(self._owner, run.id, 0, first)
+            await send_events(events, receive, send, self._headers, self._services.settings.write_timeout_secs)
+        else:
+            await respond(send, 200, run.said(), self._headers)
+
+    # Its conversation.
+
+    async def _in_threads(self, scope: Scope, raw: bytes) -> tuple[ModelSet, Hints, list[Made], ResponseOptions]:
+        async with looked_up(self._services, self._intake, scope, self._owner, raw) as self._earlier:
+            try:
+                return await super()._in_threads(scope, raw)
+            finally:
+                self._earlier = Earlier()
 
     def _read(self, raw: bytes) -> tuple[dict[str, Any], ChatRequest]:
         body = decode(raw, ResponsesRequest)
         self._fill(body)
         self._intake.check_fields(body, ResponsesRequest, self._rid)
-        refer(self._services, self._owner, body)
-        before = self._before(body)
-        self._asked = asked = read_responses(body, before if isinstance(before, list) else ())
-        self._problem = before if isinstance(before, ApiError) else asked.problem
+        self._earlier.refer(body, self._services.settings.body_limit)
+        self._asked = asked = read_responses(body, self._earlier.conversation())
+        self._problem = self._earlier.problem or asked.problem
+        if asked.request.background:
+            self._problem = self._problem or self._no_background(asked.request)
+            self._background, self._follows = True, asked.request.stream is True
+            asked.body["stream"] = asked.chat.stream = True
         if self._services.stored is not None and asked.request.store is not False:
             self._input, self._items = msgspec.json.encode([trimmed(item) for item in asked.items]), len(asked.items)
         self._filled(asked.body)
         return asked.body, asked.chat
 
+    def _no_background(self, request: ResponsesRequest) -> ApiError | None:
+        """Return why this can't run in the background; None where it can."""
+        if self._services.stored is None:
+            text = "background: responses aren't stored here, since that is switched off; ask without."
+            return bad_request(text, "background", "unsupported_parameter")
+        if request.store is False:
+            text = "background: a response in the background is stored; leave out store, or ask without background."
+            return bad_request(text, "background")
+        return None
+
     def _is_large(self, raw: bytes) -> bool:
         return super()._is_large(raw) or names_stored(raw)
-
-    def _before(self, body: dict[str, Any]) -> list[Item] | ApiError:
-        """Return the conversation that it goes on, or why it can't."""
-        try:
-            return conversation(self._services, self._owner, body)
-        except ApiError as error:
-            return error
-
-    def _keep(self, response_id: str, response: bytes, items: list[str]) -> None:
-        if self._services.stored is not None and self._input:
-            kept = StoredResponse(response_id, self._owner, response, self._input, self._previous, items)
-            kept.count = self._items + len(items)
-            self._services.stored.keep(kept)
-
-    def leave(self) -> None:
-        size, self._reserved = self._reserved, 0
-        if self._services.stored is not None and size:
-            self._services.stored.release(self._owner, size)
-        super().leave()
-
-    def _reserve(self) -> bool:
-        """Count the input while it is answered. Not in the thread that reads it, which may outlive its request."""
-        stored, size = self._services.stored, len(self._input)
-        if stored is None or not size or not stored.reserve(self._owner, size):
-            self._input = b""
-            return False
-        self._reserved = size
-        return True
-
-    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._owner = owner_of(headers_of(scope))
-        await super().run(scope, receive, send)
 
     async def _prepare(
         self,
@@ -170,16 +153,132 @@ class ResponsesJob(EventJob):
                     raise
                 tries, body = tries - 1, {**body, "messages": fewer}
 
+    # Its answer.
+
+    def _new_id(self, prefix: str) -> str:
+        stored = self._services.stored
+        return random_id(prefix) if stored is None else stored.new_id(prefix)
+
     def _identity(self, models: ModelSet) -> Identity:
-        return Identity(f"resp_{token_hex(16)}", int(time.time()), self._model, "")
+        return Identity(self._new_id("resp"), int(time.time()), self._model, "")
 
     def _writer(self, who: Identity, emit: Emit | None) -> ResponsesWriter:
         asked, self._asked = self._asked, None  # an answer may take long, and needs nothing of the input
         assert asked is not None
         self._previous = asked.request.previous_response_id
-        asked.echo["store"] = self._reserve()
+        asked.echo |= {"store": self._reserved > 0, "background": self._background, **self._unrepeated(asked.echo)}
         response = response_of(who.id, who.created, who.model, asked.echo)
-        return ResponsesWriter(
+        self._writing = ResponsesWriter(
             response, emit, time.time, with_sealed=SEALED in (asked.request.include or ()),
-            done=partial(self._keep, who.id),
+            done=self._done, new_id=self._new_id, kinds=asked.kinds,
+            summarises=asked.request.reasoning is not None and asked.request.reasoning.summary is not None,
         )  # fmt: skip
+        return self._writing
+
+    def _unrepeated(self, echo: dict[str, Any]) -> dict[str, Any]:
+        """Return what stands in the place of large fields that the answer won't repeat, since too many others do."""
+        if (size := echoed(echo)) <= LARGEST_ECHO:
+            return {}
+        self._echo = self._services.echoes.take_now(self._owner, size)
+        return {} if self._echo is not None else SHORT
+
+    def _start(
+        self, models: ModelSet, requests: list[Made], options: ResponseOptions,
+        deadline: float | None, hints: Hints,
+    ) -> None:  # fmt: skip
+        stored = self._services.stored
+        if self._background and stored is not None:
+            stored.background.check(self._owner)
+        self._reserve()
+        if self._background and not self._reserved:
+            raise overloaded("there is no room for what this response was asked; try again in a moment.", "stored_full")
+        super()._start(models, requests, options, deadline, hints)
+        if self._behind is not None:
+            self._go_behind(self._behind)
+
+    def _done(self, response: bytes, items: list[str]) -> None:
+        self._said = response, items
+        if not self._background:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._services.stored is None or not self._input or self._said is None or self._writing is None:
+            return
+        response, items = self._said
+        run = self._run
+        kept = StoredResponse(
+            self._writing.response["id"], self._owner, response, self._input, self._previous, items,
+            self._items + len(items), background=run is not None, log=None if run is None else run.log,
+        )  # fmt: skip
+        self._services.stored.store.keep(kept)
+
+    def _reserve(self) -> None:
+        """Count the input while it is answered. Not in the thread that reads it, which may outlive its request."""
+        stored, size = self._services.stored, len(self._input)
+        if stored is None or not size or not stored.store.reserve(self._owner, size):
+            self._input = b""
+        else:
+            self._reserved = size
+
+    def leave(self) -> None:
+        if self._run is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._echo is not None:
+            self._services.echoes.give_back(self._echo)
+        size, self._reserved = self._reserved, 0
+        if self._services.stored is not None and size:
+            self._services.stored.store.release(self._owner, size)
+        super().leave()
+
+    # In the background.
+
+    def _reader(self, scope: Scope, send: Send) -> tuple[Send, ClientConnection]:
+        if not self._background:
+            return super()._reader(scope, send)
+        self._behind = Exchange(b"", self._heard)
+        return self._behind.send, PlainWire(self._behind.abort)
+
+    def _go_behind(self, exchange: Exchange) -> None:
+        """Have it go on without its client."""
+        stored, writing = self._services.stored, self._writing
+        assert stored is not None
+        assert writing is not None
+        events = stored.background.log_of(self._owner) if self._follows else None
+        begun = writing.queue()
+        if events is not None:
+            events.add(begun)
+        self._run = BackgroundRun(self._owner, writing.response, self._input, events, exchange.leave)
+        stored.background.start(self._run, self._answer(exchange))
+
+    async def _heard(self, data: bytes) -> None:
+        if self._run is not None and self._run.log is not None:
+            self._run.log.add(data)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        """Wait until it is answered, and store that."""
+        run, writing = self._run, self._writing
+        assert run is not None
+        assert writing is not None
+        error: ApiError | None = None
+        try:
+            try:
+                await self._wait(exchange.receive)
+            finally:
+                error = None if self.answer is None else self.answer.error
+                await self._close()
+        finally:
+            await self._told(writing, run, error)
+            self._keep()
+            self._leave()
+
+    async def _told(self, writing: ResponsesWriter, run: BackgroundRun, error: ApiError | None) -> None:
+        """Say the end of a response whose writer hasn't: it was cancelled, or failed before its first token."""
+        if writing.response["status"] in ("queued", "in_progress"):
+            if error is None or run.cancelled:
+                await self._heard(writing.cancelled())
+            else:
+                await self._heard(writing.failure(error))
+        if self._said is None:
+            self._said = run.said(), [item["id"] for item in writing.response["output"]]

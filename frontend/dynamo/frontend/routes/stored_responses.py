@@ -1,7 +1,9 @@
-"""GET and DELETE /v1/responses/{id}, its input_items and cancel: what `POST /v1/responses` has stored."""
+"""GET and DELETE /v1/responses/{id}, its input_items and cancel: what `POST /v1/responses` has stored, wherever."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -12,8 +14,10 @@ from fastapi.responses import Response
 from dynamo.frontend.errors import ApiError, bad_request
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
-from dynamo.frontend.openai.stored_responses import Item, StoredResponse, StoredResponses, owner_of
+from dynamo.frontend.routes.events_reply import EventsReply
 from dynamo.frontend.services import Services
+from dynamo.frontend.stored.directory import Item, ResponseDirectory, items_of
+from dynamo.frontend.stored.store import StoredResponse, owner_of
 
 MOST_LISTED: Final = 100
 PAGE_BYTES: Final = 256 << 10
@@ -26,6 +30,10 @@ _PAGE: Final = [
         ("after", {"type": "string"}),
     )
 ]
+_STREAM: Final = [
+    {"name": "stream", "in": "query", "required": False, "schema": {"type": "boolean", "default": False}},
+    {"name": "starting_after", "in": "query", "required": False, "schema": {"type": "integer", "minimum": 0}},
+]
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
 
@@ -33,42 +41,62 @@ def stored_responses_router(services: Services) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["responses"])
 
-    @router.get("/v1/responses/{response_id}")
+    @router.get("/v1/responses/{response_id}", openapi_extra={"parameters": _STREAM})
     async def get_response(request: Request, response_id: str) -> Response:
-        """Return a stored response."""
-        if request.query_params.get("stream", "false") not in ("false", "0", ""):
-            text = "stream: a stored response is over; ask without."
-            raise bad_request(text, "stream", "unsupported_parameter")
-        stored = _found(services, request, response_id)
-        return Response(stored.response, media_type="application/json")
+        """Return a stored response, or one that runs in the background; its events with `stream`."""
+        directory, owner, number = _store(services), _owner(request), _number(request)
+        if number is None:
+            stored = await directory.get(owner, response_id)
+            return Response(stored.response, media_type="application/json")
+        first = await directory.news(owner, response_id, number)
+        events = directory.events(owner, response_id, number, first)
+        return EventsReply(events, services.settings.write_timeout_secs)
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(request: Request, response_id: str) -> Response:
         """Delete a stored response; later requests can't continue it."""
-        _store(services).delete(_owner(request), response_id)
+        await _store(services).delete(_owner(request), response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """Answer 400: only background responses could be cancelled, and there are none."""
-        _found(services, request, response_id)
-        text = "Only responses in the background can be cancelled; end this one by closing its connection."
-        raise bad_request(text, "response_id", "unsupported_value")
+        """Cancel a background response; others end with their connection."""
+        response = await _store(services).cancel(_owner(request), response_id)
+        return Response(response, media_type="application/json")
 
     @router.get("/v1/responses/{response_id}/input_items", openapi_extra={"parameters": _PAGE})
     async def list_input_items(request: Request, response_id: str) -> Response:
         """List the items that a stored response answered, the newest first."""
-        stored = _found(services, request, response_id)
+        directory, owner = _store(services), _owner(request)
         limit, after, newest_first = _page(request)
-        async with services.threads.turn(stored.owner, None) as turn:  # a conversation may be megabytes
-            return await turn.run(lambda: _listed(_items(services, stored), limit, after, newest_first))
+        async with _counted(services, request, owner):  # a conversation may be megabytes
+            stored = await directory.get(owner, response_id)
+            before = await _before(services, directory, stored)
+            async with services.threads.turn(owner, None) as turn:
+                return await turn.run(lambda: _listed(_items(stored, before), limit, after, newest_first))
 
     return router
 
 
-def _store(services: Services) -> StoredResponses:
+@contextlib.asynccontextmanager
+async def _counted(services: Services, request: Request, owner: bytes) -> AsyncIterator[None]:
+    """Count a page of items as a request, and as the largest body."""
+    scope: Any = request.scope
+    slot = None if services.limiter is None else services.limiter.enter(scope)
+    try:
+        share = await services.bodies.take(owner, services.settings.body_limit)
+        try:
+            yield
+        finally:
+            services.bodies.give_back(share)
+    finally:
+        if slot is not None and services.limiter is not None:
+            services.limiter.leave(slot)
+
+
+def _store(services: Services) -> ResponseDirectory:
     if services.stored is None:
-        text = "Responses aren't stored here: it is switched off, or several processes share this port."
+        text = "Responses aren't stored here: that is switched off."
         raise ApiError(404, text, code="response_not_found", param="response_id")
     return services.stored
 
@@ -78,8 +106,24 @@ def _owner(request: Request) -> bytes:
     return owner_of(headers_of(scope))
 
 
-def _found(services: Services, request: Request, response_id: str) -> StoredResponse:
-    return _store(services).get(_owner(request), response_id)
+async def _before(services: Services, directory: ResponseDirectory, stored: StoredResponse) -> list[StoredResponse]:
+    """Return the conversation before a response."""
+    if stored.previous is None:
+        return []
+    return await directory.chain(stored.owner, stored.previous, services.settings.body_limit)
+
+
+def _number(request: Request) -> int | None:
+    """Return the number of the first event that is asked for; None: the response itself is."""
+    asked = request.query_params
+    if asked.get("stream", "false").lower() in ("false", "0", ""):
+        return None
+    after = asked.get("starting_after")
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdecimal() and len(after) < 10):
+        raise bad_request("starting_after: expected the sequence_number of an event.", "starting_after")
+    return int(after) + 1
 
 
 def _page(request: Request) -> tuple[int, str | None, bool]:
@@ -107,15 +151,11 @@ def _listed(items: list[Item], limit: int, after: str | None, newest_first: bool
     return json_reply({"object": "list", "data": shown, "has_more": begin + len(shown) < len(items), **ends})
 
 
-def _items(services: Services, stored: StoredResponse) -> list[Item]:
+def _items(stored: StoredResponse, before: list[StoredResponse]) -> list[Item]:
     """Return what a response answered, with ids: the conversation before it, and its own input."""
-    before: list[Item] = []
-    if stored.previous is not None:
-        most = services.settings.body_limit
-        before = _store(services).conversation(stored.owner, stored.previous, most)
     own: list[Item] = msgspec.json.decode(stored.input)
     items: dict[str, Item] = {}
-    for index, item in enumerate([*before, *own]):
+    for index, item in enumerate([*items_of(before), *own]):
         place = f"{stored.id}/{index}"
         named = _with_id(item, place)
         if named["id"] in items:  # clients may send an item twice; a page begins behind one of them

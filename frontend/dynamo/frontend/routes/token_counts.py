@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -16,19 +18,20 @@ from dynamo.frontend.errors import ApiError
 from dynamo.frontend.http.requests import headers_of
 from dynamo.frontend.http.responses import json_reply
 from dynamo.frontend.openai.body import decode
-from dynamo.frontend.openai.responses_input import Item
 from dynamo.frontend.openai.responses_requests import read_responses
 from dynamo.frontend.openai.responses_structs import ResponsesRequest
-from dynamo.frontend.openai.stored_responses import owner_of
+from dynamo.frontend.routes.earlier import Earlier, looked_up, names_stored
 from dynamo.frontend.routes.messages import check_version
 from dynamo.frontend.routes.model_request import SHORT_BODY, Intake
-from dynamo.frontend.routes.responses import conversation, names_stored, refer
 from dynamo.frontend.services import Services
+from dynamo.frontend.stored.store import owner_of
 from dynamo.llm.processing.preprocess import Preprocessor
 from dynamo.runtime.errors import DeadlineExceeded
 
 Chat = dict[str, Any]
 Read = Callable[[dict[str, Any]], tuple[Chat, ApiError | None]]
+Prepare = Callable[[Intake, bytes], AbstractAsyncContextManager[Read]]
+"""What looks up all that reading a body needs."""
 
 
 def token_counts_router(services: Services) -> APIRouter:
@@ -38,9 +41,7 @@ def token_counts_router(services: Services) -> APIRouter:
     @router.post("/v1/responses/input_tokens")
     async def input_tokens(request: Request) -> Response:
         """Count the tokens of a response's input, as the model would see it."""
-        scope: Any = request.scope
-        owner = owner_of(headers_of(scope))
-        count = await _counted(services, request, ResponsesRequest, partial(_of_responses, services, owner))
+        count = await _counted(services, request, ResponsesRequest, partial(_of_responses, services, request))
         return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
     @router.post("/v1/messages/count_tokens")
@@ -48,31 +49,36 @@ def token_counts_router(services: Services) -> APIRouter:
         """Count the tokens of messages, as the model would see them."""
         scope: Any = request.scope
         check_version(scope)
-        read = partial(read_prompt, kind=CountTokensRequest)
-        return json_reply({"input_tokens": await _counted(services, request, CountTokensRequest, read)})
+        return json_reply({"input_tokens": await _counted(services, request, CountTokensRequest, _of_messages)})
 
     return router
 
 
-def _of_responses(services: Services, owner: bytes, body: dict[str, Any]) -> tuple[Chat, ApiError | None]:
-    refer(services, owner, body)
-    before: list[Item] = []
-    problem = None
-    try:
-        before = conversation(services, owner, body)
-    except ApiError as error:
-        problem = error
-    asked = read_responses(body, before)
-    return asked.body, problem or asked.problem
+@contextlib.asynccontextmanager
+async def _of_messages(intake: Intake, raw: bytes) -> AsyncIterator[Read]:
+    yield partial(read_prompt, kind=CountTokensRequest)
 
 
-async def _counted(services: Services, request: Request, kind: type[msgspec.Struct], read: Read) -> int:
+@contextlib.asynccontextmanager
+async def _of_responses(services: Services, request: Request, intake: Intake, raw: bytes) -> AsyncIterator[Read]:
+    scope: Any = request.scope
+    async with looked_up(services, intake, scope, owner_of(headers_of(scope)), raw) as earlier:
+        yield partial(_read_responses, earlier, services.settings.body_limit)
+
+
+def _read_responses(earlier: Earlier, most: int, body: dict[str, Any]) -> tuple[Chat, ApiError | None]:
+    earlier.refer(body, most)
+    asked = read_responses(body, earlier.conversation())
+    return asked.body, earlier.problem or asked.problem
+
+
+async def _counted(services: Services, request: Request, kind: type[msgspec.Struct], prepare: Prepare) -> int:
     """Read and count as requests for answers are: by the same bounds, a longer one in the threads."""
     scope: Any = request.scope
     receive: Any = request.receive
     intake = Intake(services, services.clock())
 
-    def understand(raw: bytes) -> tuple[str, Chat, ApiError | None]:
+    def understand(raw: bytes, read: Read) -> tuple[str, Chat, ApiError | None]:
         body = decode(raw, kind)
         defaults = services.settings.request_defaults
         if defaults is not None and defaults.model is not None and body.get("model") in (None, ""):
@@ -83,11 +89,12 @@ async def _counted(services: Services, request: Request, kind: type[msgspec.Stru
 
     try:
         raw = await intake.read(scope, receive)
-        if len(raw) <= SHORT_BODY and not names_stored(raw):
-            return _count(services, intake, *understand(raw))()
-        async with intake.turn() as turn:
-            understood = await turn.run(lambda: understand(raw))
-            return await turn.run(_count(services, intake, *understood))
+        async with prepare(intake, raw) as read:
+            if len(raw) <= SHORT_BODY and not names_stored(raw):
+                return _count(services, intake, *understand(raw, read))()
+            async with intake.turn() as turn:
+                understood = await turn.run(lambda: understand(raw, read))
+                return await turn.run(_count(services, intake, *understood))
     except DeadlineExceeded as error:
         raise intake.too_late(error) from None
     finally:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.llm.kv.cost import Weights
+from dynamo.runtime.errors import InvalidArgument
 
 _MEANT: Final[dict[str, Any]] = {
     "overlap_score_weight": None, "router_temperature": 0.0, "use_kv_events": True, "overlap_score_credit": 1.0,
@@ -45,6 +46,14 @@ _OF_A_REQUEST: Final = {
     "assume_kv_reuse": "router_assume_kv_reuse", "track_prefill_tokens": "router_track_prefill_tokens",
 }  # fmt: skip
 """Words of a request's `router_config_override` that are shorter than the configuration's."""
+_OPTIONS: Final = {
+    "prefill_load_scale": "router_prefill_load_scale", "overlap_score_credit": "router_kv_overlap_score_credit",
+    "overlap_score_credit_decay": "router_kv_overlap_score_credit_decay",
+    "decode_active_request_weight": "router_decode_active_request_weight", "router_temperature": "router_temperature",
+    "use_kv_events": "use_kv_events", "router_replica_sync": "router_replica_sync",
+    "router_ttl_secs": "router_ttl_secs",
+}  # fmt: skip
+"""What a frontend calls the keywords that it has; it always does what the other ones turn off."""
 
 
 class KvRouterConfig:
@@ -59,13 +68,16 @@ class KvRouterConfig:
             raise ValueError(f"KvRouterConfig has {len(_POSITIONAL)} positional arguments, not {len(args)}")
         given = dict(zip(_POSITIONAL, args, strict=False)) | kwargs
         self._values = {**_MEANT, **_NO_EFFECT, **_DEFAULT_ONLY}
+        self._given = set(given)
         for name, value in given.items():
             self._set(name, value)
         weight = self._values["overlap_score_weight"]
         if weight is not None:  # the older word weighs prefill; 0 takes the credit for caches away too
             self._values["prefill_load_scale"] = weight
+            self._given.add("prefill_load_scale")
             if not weight:
                 self._values["overlap_score_credit"] = 0.0
+                self._given.add("overlap_score_credit")
 
     @staticmethod
     def from_json(config_json: str) -> KvRouterConfig:
@@ -87,7 +99,7 @@ class KvRouterConfig:
         changes |= {_OF_A_REQUEST.get(name, name): value for name, value in kwargs.items()}
         if unknown := set(changes) - {*_COST, *_OF_A_REQUEST.values(), "overlap_score_weight"}:
             raise ValueError(f"there is no {sorted(map(str, unknown))[0]} among what a request may override")
-        kept = {name: value for name, value in self._values.items() if name != "overlap_score_weight"}
+        kept = {name: self._values[name] for name in self._given if name != "overlap_score_weight"}
         return KvRouterConfig(**kept | {name: value for name, value in changes.items() if value is not None})
 
     def weights(self) -> Weights:
@@ -98,6 +110,16 @@ class KvRouterConfig:
             prefill_load_scale=self.prefill_load_scale,
             decode_request_weight=self.decode_active_request_weight,
         )
+
+    def frontend_options(self) -> dict[str, Any]:
+        """Return what was given as options of a frontend, whose own defaults count for the rest.
+
+        Raises `InvalidArgument` for what only a `KvRouter` can leave out.
+        """
+        for name in _MEANT.keys() - _OPTIONS.keys() - {"overlap_score_weight"}:
+            if self._values[name] != _MEANT[name]:
+                raise InvalidArgument(f"KvRouterConfig({name}={self._values[name]!r}): a frontend has no such option")
+        return {option: self._values[name] for name, option in _OPTIONS.items() if name in self._given}
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in self._values:

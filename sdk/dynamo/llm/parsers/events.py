@@ -30,7 +30,20 @@ class Call(msgspec.Struct, frozen=True):
     """The model's own, where its format has one."""
 
 
-Event: TypeAlias = Content | Thought | Call
+class CallStart(msgspec.Struct, frozen=True):
+    """A call whose arguments follow, as they are written."""
+
+    name: str
+    id: str | None = None
+
+
+class CallText(msgspec.Struct, frozen=True):
+    """So much more of the arguments of the call that began last."""
+
+    text: str
+
+
+Event: TypeAlias = Content | Thought | Call | CallStart | CallText
 Tools: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The request's tools: name to the JSON schemas of the arguments, by their names."""
 

@@ -6,9 +6,10 @@ No format of the model's own is needed for it. `schema_for` makes the schema, `F
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought
+from dynamo.llm.parsers.call_streams import OBJECT, CallStream, ObjectScan, of_forced
+from dynamo.llm.parsers.events import Call, CallStart, CallText, Content, Event, Parser, Thought
 from dynamo.llm.parsers.json_calls import arguments_of, calls_of
 from dynamo.runtime.errors import InvalidArgument
 
@@ -36,7 +37,8 @@ def schema_for(tools: list[Any], name: str | None, most: int | None) -> dict[str
         for place in _DEFINITIONS:
             _share(shared.setdefault(place, {}), parameters.pop(place, None))
         properties = {"name": {"type": "string", "enum": [function["name"]]}, "parameters": parameters}
-        variants.append({"type": "object", "properties": properties, "required": ["name", "parameters"]})
+        variants.append({"type": "object", "properties": properties, "required": ["name", "parameters"],
+                         "additionalProperties": False})  # fmt: skip
     limit = {} if most is None else {"maxItems": most}
     items = variants[0] if len(variants) == 1 else {"type": "object", "anyOf": variants}
     named = {place: schemas for place, schemas in shared.items() if schemas}
@@ -69,20 +71,46 @@ def _share(known: dict[str, Any], properties: Any) -> None:
 
 
 class ForcedParser:
-    """Holds the answer until it is whole: `name`'s arguments, or, where that is None, a list of calls.
+    """Says calls while they come: `name`'s arguments, or, where that is None, a list of calls.
 
-    Where the engine lets a model think before it keeps to the schema, `thoughts` makes what tells the two apart.
+    An answer that doesn't begin as one is held until it is whole. Where the engine lets a model think before it keeps
+    to the schema, `thoughts` makes what tells the two apart.
     """
 
     def __init__(self, name: str | None, thoughts: Callable[[], Parser] | None = None) -> None:
         self._name, self._thoughts = name, thoughts
         self._parts: list[str] = []
+        self._stream = CallStream(_REQUIRED, {}) if name is None else None
+        self._scan: ObjectScan | None = None
+        """Of the arguments of the named tool, once they have begun."""
+        self._held = ""
 
     def feed(self, text: str) -> list[Event]:
         self._parts.append(text)
-        return []
+        return self._feed_named(text) if self._stream is None else self._stream.feed(text)
+
+    def _feed_named(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        if self._scan is None:
+            self._held = (self._held + text)[:_LONGEST_START]
+            if OBJECT.match(self._held) is None:
+                return events
+            assert self._name is not None
+            self._scan, self._held = ObjectScan(), "".join(self._parts).lstrip()
+            events.append(CallStart(self._name))
+        elif self._scan.over:
+            return events
+        else:
+            self._held += text
+        said, at = self._scan.take(self._held, 0)
+        self._held = self._held[at:]
+        return [*events, CallText(said)] if said else events
 
     def finish(self) -> list[Event]:
+        if self._scan is not None:
+            return []
+        if self._stream is not None and self._stream.begun:
+            return self._stream.finish()
         text, self._parts = "".join(self._parts), []
         thoughts: list[Event] = []
         calls = self._read(text)
@@ -101,3 +129,8 @@ class ForcedParser:
             return calls_of(text)
         arguments = arguments_of(text) if text.strip() else None
         return None if arguments is None else [Call(self._name, arguments)]
+
+
+_REQUIRED: Final = of_forced()
+_LONGEST_START: Final = 1024
+"""Characters in which the arguments of a named tool begin; else they are read whole."""

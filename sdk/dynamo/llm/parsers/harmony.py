@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dynamo.llm.parsers.events import Call, Content, Event, Thought
+from dynamo.llm.parsers.call_streams import OBJECT, ObjectScan
+from dynamo.llm.parsers.events import Call, CallStart, CallText, Content, Event, Thought
 from dynamo.llm.parsers.json_calls import arguments_of, writable
 from dynamo.llm.parsers.markers import Markers
 
@@ -38,7 +39,9 @@ class HarmonyParser:
         """What is undecided, from an index on: there is little of it."""
         self._header = ""
         self._body: list[str] = []
-        """Of a call, as far as it has come."""
+        """Of a call, what hasn't been said of it."""
+        self._scan: ObjectScan | None = None
+        """Of a call's arguments, once they have begun."""
         self._kind: type[Content | Thought | Call] = Content
         self._first = True
         self._state = self._in_header
@@ -59,7 +62,8 @@ class HarmonyParser:
         if self._state == self._in_header:
             self._say(Content, held if self._first or held.strip() else "")
         elif self._kind is Call:
-            self._call([*self._body, held], "")
+            self._grow(held)
+            self._call("")
         else:
             self._say(self._kind, held)
         return events
@@ -99,21 +103,41 @@ class HarmonyParser:
         match = _BODY.find(held, at)
         end = len(held) - _BODY.begun(held, at) if match is None else match.start()
         if self._kind is Call:
-            self._body.append(held[at:end])
+            self._grow(held[at:end])
         else:
             self._say(self._kind, held[at:end])
         self._at = end
         if match is None:
             return False
         if self._kind is Call:
-            self._call(self._body, match[0])
+            self._call(match[0])
         self._at = match.start() if match[0] in _KEPT else match.end()
-        self._first, self._body, self._state = False, [], self._in_header
+        self._first, self._body, self._scan, self._state = False, [], None, self._in_header
         return True
 
-    def _call(self, pieces: list[str], end: str) -> None:
-        """Say a whole call, or its text where it is none."""
-        body = "".join(pieces)
+    def _grow(self, text: str) -> None:
+        """Take more of a call: its arguments are said as they come where they begin as an object."""
+        if self._scan is None and sum(map(len, self._body)) < LONGEST_HEADER:
+            text, self._body = "".join(self._body) + text, []
+            recipient = _RECIPIENT.search(self._header)
+            begun = OBJECT.match(text, 0, LONGEST_HEADER)
+            if begun and recipient is not None and self._tools and writable(recipient[1]):
+                self._scan, text = ObjectScan(), text.lstrip()
+                self._events.append(CallStart(recipient[1]))
+        if self._scan is not None and not self._scan.over:
+            said, at = self._scan.take(text := "".join(self._body) + text, 0)
+            self._body, text = [], text[at:]
+            if said:
+                self._events.append(CallText(said))
+        self._body.append(text)
+
+    def _call(self, end: str) -> None:
+        """Say a whole call, or its text where it is none; of one that has been said, what stands behind it."""
+        body = "".join(self._body)
+        if self._scan is not None:
+            if self._scan.over and body.strip():
+                self._say(Content, body)
+            return
         recipient = _RECIPIENT.search(self._header)
         arguments = arguments_of(body) if self._tools else None
         if recipient is None or arguments is None or not writable(recipient[1]):

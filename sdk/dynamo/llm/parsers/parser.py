@@ -1,14 +1,16 @@
 """One answer, read while it comes: content, thoughts and calls of tools told apart. A state machine without I/O.
 
-Text is held back only while it may still be part of a marker, of the white space around one, or of a call: a call is
-said whole or not at all. What looked like one and isn't is content, as the model wrote it. Each character is looked at
+Text is held back only while it may still be part of a marker, of the white space around one, or of a call's name. A
+call's arguments are said as they are written where its format allows it (`call_streams.py`), otherwise whole or not at
+all. What looked like a call and isn't is content, as the model wrote it. Each character is looked at
 a bounded number of times, wherever the text is cut: models run away, and clients make them.
 """
 
 from __future__ import annotations
 
 from dynamo.llm.parsers.call_spans import Block
-from dynamo.llm.parsers.events import Call, Content, Event, Parser, Thought, Tools
+from dynamo.llm.parsers.call_streams import CallStream
+from dynamo.llm.parsers.events import Call, CallStart, Content, Event, Parser, Thought, Tools
 from dynamo.llm.parsers.markers import LONGEST_SPACE, Markers, behind_space, leads, settled
 from dynamo.llm.parsers.reasoning_formats import ThoughtFormat
 from dynamo.llm.parsers.tool_formats import ToolFormat
@@ -34,8 +36,9 @@ class AnswerParser:
         self._held, self._at = "", 0
         """What is undecided, from an index on: there is little of it outside of calls."""
         self._block: Block | None = None
+        self._stream: CallStream | None = None
         self._pieces: list[str] = []
-        """Of a call that is open."""
+        """Of a call that is open, and what says it while it is written."""
         self._gap = ""
         """The white space before it."""
         self._fresh, self._after = True, ""
@@ -67,7 +70,7 @@ class AnswerParser:
         self._events = events
         if self._block is not None:
             self._held, self._at, self._block = "".join(self._pieces), 0, None
-            self._close(len(self._held))
+            self._close(len(self._held), len(self._held))
         rest, self._held, self._at = self._held[self._at :], "", 0
         if self._state == self._thought:
             self._say_thought(rest.rstrip() if self._begun else rest.strip())
@@ -142,9 +145,12 @@ class AnswerParser:
         """Begin with what may be a call; True where its end is there already."""
         self._gap, self._at = gap, start
         end = block.end(self._held, start)
+        assert self._tools is not None
+        self._stream = None if self._tools.stream is None else CallStream(self._tools.stream, self._known)
         if end is None:
             self._block, self._pieces = block, [self._held[start:]]
             self._held, self._at = "", 0
+            self._say_calls(self._pieces[0])
             return False
         self._close(end)
         return True
@@ -154,14 +160,27 @@ class AnswerParser:
         self._pieces.append(text)
         end = block.end(text, 0)
         if end is None:
+            self._say_calls(text)
             return False
         self._held, self._at, self._block = "".join(self._pieces), 0, None
-        self._close(len(self._held) - len(text) + end)
+        before = len(self._held) - len(text)
+        self._close(before + end, before)
         return True
 
-    def _close(self, end: int) -> None:
+    def _say_calls(self, text: str) -> None:
+        if self._stream is not None:
+            self._events += self._stream.feed(text)
+
+    def _close(self, end: int, fed: int = 0) -> None:
+        """End a call, of which so many characters have been streamed."""
         assert self._tools is not None
         text, self._at, self._pieces, self._state = self._held[self._at : end], end, [], self._answer
+        self._say_calls(text[fed:])
+        if self._stream is not None and self._stream.begun:
+            rest = self._stream.finish()
+            self._events += rest
+            self._fresh, self._after = not (rest and isinstance(rest[-1], Content)), "call"
+            return
         calls = self._tools.read(text, self._known)
         if calls is None:
             self._say(self._gap + text)
@@ -212,7 +231,7 @@ class FirstCalls:
     """Another parser's events, with the first call only: `parallel_tool_calls: false`."""
 
     def __init__(self, parser: Parser) -> None:
-        self._parser, self._called = parser, False
+        self._parser, self._called, self._drops = parser, False, False
 
     def feed(self, text: str) -> list[Event]:
         return self._kept(self._parser.feed(text))
@@ -223,9 +242,8 @@ class FirstCalls:
     def _kept(self, events: list[Event]) -> list[Event]:
         kept: list[Event] = []
         for event in events:
-            if isinstance(event, Call):
-                if self._called:
-                    continue
-                self._called = True
-            kept.append(event)
+            if isinstance(event, Call | CallStart):
+                self._drops, self._called = self._called, True
+            if not self._drops or isinstance(event, Content | Thought):
+                kept.append(event)
         return kept

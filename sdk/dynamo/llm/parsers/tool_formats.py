@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from dynamo.llm.parsers import json_calls, xml_calls
 from dynamo.llm.parsers.call_spans import Block, JsonUntil, JsonValue, PythonList, Until
+from dynamo.llm.parsers.call_streams import StreamForm, in_json, in_mistral, named
 from dynamo.llm.parsers.json_calls import Read
 from dynamo.llm.parsers.markers import Markers
 from dynamo.llm.parsers.section_calls import read_mistral, read_python, section
@@ -23,6 +24,8 @@ class ToolFormat:
     read: Read
     bare: tuple[str, Callable[[], Block]] | None = None
     """A character that opens one where nothing stands before it, and what finds its end."""
+    stream: StreamForm | None = None
+    """How its calls are said while they are written; None: whole."""
     tails: tuple[str, ...] = ()
     """What may stand behind a call and says nothing."""
     tokens: tuple[str, ...] = ()
@@ -39,26 +42,30 @@ class ToolFormat:
 def _wrapped(opener: str, closer: str, *tokens: str) -> ToolFormat:
     """Make a format of JSON between two markers."""
     closers = partial(JsonUntil, closer=closer)
-    return ToolFormat({opener: closers}, json_calls.between(opener, closer), tokens=tokens)
+    return ToolFormat(
+        {opener: closers}, json_calls.between(opener, closer), stream=in_json(opener, closer=closer), tokens=tokens
+    )
 
 
 _VALUE: Final = JsonValue
 _HERMES: Final = _wrapped("<tool_call>", "</tool_call>", "<tool_call>", "</tool_call>")
 _LLAMA: Final = ToolFormat(
-    {"<|python_tag|>": _VALUE}, json_calls.behind("<|python_tag|>"), bare=("{", partial(_VALUE, 0)), tails=(";",),
+    {"<|python_tag|>": _VALUE}, json_calls.behind("<|python_tag|>"), bare=("{", partial(_VALUE, 0)),
+    stream=in_json("<|python_tag|>"), tails=(";",),
     tokens=("<|python_tag|>",),
 )  # fmt: skip
 _MISTRAL: Final = ToolFormat(
-    {"[TOOL_CALLS]": partial(_VALUE, header=True)}, read_mistral, tails=("[/TOOL_CALLS]",),
+    {"[TOOL_CALLS]": partial(_VALUE, header=True)}, read_mistral, stream=in_mistral(), tails=("[/TOOL_CALLS]",),
     tokens=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "[/TOOL_CALLS]"), ids="nine",
 )  # fmt: skip
 _PHI: Final = ToolFormat(
     {"functools[": lambda start: _VALUE(start - 1), "functools{": lambda start: _VALUE(start - 1)},
-    json_calls.behind("functools"),
+    json_calls.behind("functools"), stream=in_json("functools"),
 )  # fmt: skip
 _GRANITE: Final = ToolFormat(
     {"<|tool_call|>": _VALUE, "<tool_call>": _VALUE}, json_calls.behind("<|tool_call|>", "<tool_call>"),
-    tails=("</tool_call>",), tokens=("<|tool_call|>", "<tool_call>", "</tool_call>"),
+    stream=in_json("<|tool_call|>", "<tool_call>"), tails=("</tool_call>",),
+    tokens=("<|tool_call|>", "<tool_call>", "</tool_call>"),
 )  # fmt: skip
 _CODER: Final = ToolFormat(
     {"<tool_call>": partial(Until, closer="</tool_call>"), "<function=": partial(Until, closer="</function>")},
@@ -77,11 +84,13 @@ _CALLS: Final = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _CALL: Final = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
 
 
-def _deepseek(call: str) -> ToolFormat:
+def _deepseek(call: str, head: str, end: str) -> ToolFormat:
     opener, closer = _CALLS
-    begin, middle, end = _CALL
-    read = section((opener,), (closer,), call.format(begin=begin, middle=middle, end=end))
-    return ToolFormat({opener: partial(Until, closer=closer)}, read, tokens=(*_CALLS, *_CALL))
+    marks = dict(zip(("begin", "middle", "end"), _CALL, strict=True))
+    read = section((opener,), (closer,), call.format(**marks))
+    over = end.format(**marks)
+    stream = named(rf"(?P<mark>{opener})?+(?:{over})?+\s*+{head.format(**marks)}", rf"(?:{over})?\s*(?:{closer})?\s*")
+    return ToolFormat({opener: partial(Until, closer=closer)}, read, stream=stream, tokens=(*_CALLS, *_CALL))
 
 
 def _dsml(name: str) -> ToolFormat:
@@ -99,12 +108,25 @@ _KIMI: Final = ToolFormat(
         r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^<\s:]+)(?::\d+)?)\s*"
         r"<\|tool_call_argument_begin\|>(?P<arguments>.*?)<\|tool_call_end\|>",
     ),
+    stream=named(
+        r"(?P<mark><\|tool_calls?_section_begin\|>)?+\s*+(?:<\|tool_call_end\|>)?+\s*+<\|tool_call_begin\|>\s*+"
+        r"(?P<id>(?:functions\.)?(?P<plain>[^<\s:]{1,256})(?::\d{1,9})?)\s*+<\|tool_call_argument_begin\|>\s*+",
+        r"\s*(?:<\|tool_call_end\|>)?\s*(?:<\|tool_calls?_section_end\|>)?",
+    ),
     tokens=(*_KIMI_OPENERS, *_KIMI_CLOSERS, *_KIMI_CALL),
 )  # fmt: skip
 
 TOOLS: Final[dict[str, ToolFormat]] = {
-    "deepseek_v3": _deepseek(r"{begin}\s*\w+{middle}(?P<name>[^<\n]+)\n\s*```json\n(?P<arguments>.*?)\n?```\s*{end}"),
-    "deepseek_v3_1": _deepseek(r"{begin}(?P<name>[^<\n]+){middle}(?P<arguments>.*?){end}"),
+    "deepseek_v3": _deepseek(
+        r"{begin}\s*\w+{middle}(?P<name>[^<\n]+)\n\s*```json\n(?P<arguments>.*?)\n?```\s*{end}",
+        r"{begin}\s*+\w{{1,32}}+{middle}(?P<plain>[^<\n]{{1,256}}+)\n\s*+```json\n\s*+",
+        r"\n?```\s*{end}",
+    ),
+    "deepseek_v3_1": _deepseek(
+        r"{begin}(?P<name>[^<\n]+){middle}(?P<arguments>.*?){end}",
+        r"{begin}(?P<plain>[^<\n]{{1,256}}+){middle}\s*+",
+        r"\s*{end}",
+    ),
     "deepseek_v3_2": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
     "glm45": _GLM,

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from dynamo.llm.processing.template_budget import Budget
+from dynamo.llm.processing.tool_prompt import as_text, with_tools
 from dynamo.runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ MOST_TEMPLATES: Final = 32
 _LONGEST_REFUSAL: Final = 1000
 _NONE: Final = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none", re.IGNORECASE)
 """A template that tells a message with calls from one with text by its content being null."""
+_TOOLS: Final = re.compile(r"\btools\b")
+"""A template that shows tools; others are given them as text (`tool_prompt.py`)."""
 TOOL_USE: Final = "tool_use"
 """The named template that is taken where the request has tools."""
 
@@ -80,6 +83,8 @@ class ChatTemplate:
         self._default = _compile(environment, source if source is not None else DEFAULT_TEMPLATE)
         self._named = {name: _compile(environment, text) for name, text in (named or {}).items()}
         self._asks_for_none = any(map(_NONE.search, sources))
+        self._shows_tools = any(map(_TOOLS.search, sources))
+        self._shows_calls = any("tool" in text for text in sources)
 
     def render(
         self,
@@ -93,10 +98,11 @@ class ChatTemplate:
         from jinja2.exceptions import TemplateError
 
         template = self._named.get(TOOL_USE, self._default) if tools else self._default
+        said = [self._message(message, index) for index, message in enumerate(messages)]
         names = {
             **self._special,
             **(variables or {}),
-            "messages": [self._message(message, index) for index, message in enumerate(messages)],
+            "messages": with_tools(said, tools) if tools and not self._shows_tools else said,
             "tools": tools or None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -115,6 +121,8 @@ class ChatTemplate:
     def _message(self, message: Any, index: int) -> dict[str, Any]:
         """Return a message as templates want it, with a missing content as nothing at all where the template looks."""
         flat = flatten_message(message, index)
+        if not self._shows_calls:
+            return as_text(flat)
         if self._asks_for_none and flat.get("tool_calls") and message.get("content") is None:
             flat["content"] = None
         return flat

@@ -137,6 +137,8 @@ class Preprocessor:
         variables = read("chat_template_kwargs") or read("chat_template_args")
         if variables and not isinstance(variables, Mapping):
             raise InvalidArgument("chat_template_kwargs must be an object")
+        if (effort := body.get("reasoning_effort")) is not None:
+            variables = {"reasoning_effort": effort, "enable_thinking": effort != "none", **(variables or {})}
         generate = body.get("add_generation_prompt")
         return self._template.render(
             messages,

@@ -213,19 +213,14 @@ def _as_options(args: EntrypointArgs) -> dict[str, Any]:
 
 
 def _of_router(config: RouterConfig) -> dict[str, Any]:
-    kv = config.kv_router_config
     options = vars(config) | {
         "router_mode": mode_word(config.router_mode),
         "router_session_affinity_ttl_secs": config.session_affinity_ttl_secs,
     }
     if config.session_affinity_ttl_secs is not None:
         options["router_session_affinity_mode"] = config.session_affinity_mode
-    if kv is not None:
-        options |= {
-            "router_prefill_load_scale": kv.overlap_score_weight, "router_temperature": kv.router_temperature,
-            "router_ttl_secs": kv.router_ttl_secs,
-        }  # fmt: skip
-    return options
+    kv = config.kv_router_config
+    return options if kv is None else options | kv.frontend_options()
 
 
 def _namespace(endpoint_id: str | None) -> str | None:

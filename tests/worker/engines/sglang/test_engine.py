@@ -310,17 +310,13 @@ def test_a_start_that_is_given_up_ends_the_engine(
     asyncio.run(main())
 
 
-def test_a_follower_ends_with_its_schedulers() -> None:
+async def test_a_follower_ends_with_its_schedulers() -> None:
     """It serves nothing, and says so when they have gone."""
-
-    async def main() -> None:
-        settings = WorkerSettings(engine="sglang", num_nodes=2, node_rank=1, leader_addr="127.0.0.1:29500")
-        node = sglang.SgLangNode(settings, open_model(None, name="m"))
-        async with asyncio.timeout(30):
-            await node.start(NODES)
-            assert os.environ["SGLANG_BLOCK_NONZERO_RANK_CHILDREN"] == "0"
-            played_engine(node)._scheduler_init_result.over.set()
-            assert "schedulers on this node ended" in str(await node.failed())
-            await node.stop()
-
-    asyncio.run(main())
+    settings = WorkerSettings(engine="sglang", num_nodes=2, node_rank=1, leader_addr="127.0.0.1:29500")
+    node = sglang.SgLangNode(settings, open_model(None, name="m"))
+    async with asyncio.timeout(30):
+        await node.start(NODES)
+        assert os.environ["SGLANG_BLOCK_NONZERO_RANK_CHILDREN"] == "0"
+        played_engine(node)._scheduler_init_result.over.set()
+        assert "schedulers on this node ended" in str(await node.failed())
+        await node.stop()

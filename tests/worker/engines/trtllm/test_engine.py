@@ -228,17 +228,13 @@ def test_a_shutdown_that_hangs_is_not_waited_for(
         (RuntimeError("no CUDA device"), "TensorRT-LLM can't start: RuntimeError: no CUDA device"),
     ],
 )
-def test_a_start_that_fails_says_why(model: LocalModel, package: type[Llm], raised: Exception, says: str) -> None:
+async def test_a_start_that_fails_says_why(model: LocalModel, package: type[Llm], raised: Exception, says: str) -> None:
     """In one sentence; stopping what never started is nothing."""
     package.refuses = raised
-
-    async def main() -> None:
-        engine = trtllm.TrtLlm(WorkerSettings(engine="trtllm"), model)
-        with pytest.raises(InvalidArgument, match=says):
-            await engine.start()
-        await engine.stop()
-
-    asyncio.run(main())
+    engine = trtllm.TrtLlm(WorkerSettings(engine="trtllm"), model)
+    with pytest.raises(InvalidArgument, match=says):
+        await engine.start()
+    await engine.stop()
 
 
 def test_without_the_package(model: LocalModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

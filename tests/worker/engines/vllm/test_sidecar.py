@@ -30,16 +30,13 @@ def free_port() -> int:
         (("no-such-command", "start"), r"^no-such-command start ended \(exit code 1\)"),
     ],
 )
-def test_an_end_is_told(command: tuple[str, ...], said: str) -> None:
-    async def body() -> None:
-        sidecar = SidecarProcess(command)
-        await sidecar.start()
-        async with asyncio.timeout(60):
-            with pytest.raises(EngineError, match=said):
-                raise await sidecar.failed()
-        await sidecar.stop()
-
-    asyncio.run(body())
+async def test_an_end_is_told(command: tuple[str, ...], said: str) -> None:
+    sidecar = SidecarProcess(command)
+    await sidecar.start()
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineError, match=said):
+            raise await sidecar.failed()
+    await sidecar.stop()
 
 
 def test_a_command_that_can_t_be_found_says_so(capfd: pytest.CaptureFixture[str]) -> None:
@@ -52,19 +49,15 @@ def test_a_command_that_can_t_be_found_says_so(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err == "can't start no-such-command: No such file or directory\n"
 
 
-def test_it_is_there_when_it_answers_and_gone_when_stopped() -> None:
+async def test_it_is_there_when_it_answers_and_gone_when_stopped() -> None:
     """Its start returns once the port is open; then it is ended, and a second stop is fine."""
-
-    async def body() -> None:
-        port = free_port()
-        sidecar = SidecarProcess((sys.executable, "-c", LISTENS, str(port)))
-        await sidecar.start(("127.0.0.1", port))
-        assert answers(port)
-        await sidecar.stop()
-        await until("the port is shut", lambda: not answers(port))
-        await sidecar.stop()
-
-    asyncio.run(body())
+    port = free_port()
+    sidecar = SidecarProcess((sys.executable, "-c", LISTENS, str(port)))
+    await sidecar.start(("127.0.0.1", port))
+    assert answers(port)
+    await sidecar.stop()
+    await until("the port is shut", lambda: not answers(port))
+    await sidecar.stop()
 
 
 def answers(port: int) -> bool:
@@ -75,9 +68,6 @@ def answers(port: int) -> bool:
     return True
 
 
-def test_one_that_ends_before_it_answers_is_no_start() -> None:
-    async def body() -> None:
-        with pytest.raises(EngineError, match=r"true x does not answer at 127\.0\.0\.1:1;"):
-            await SidecarProcess(("true", "x")).start(("127.0.0.1", 1))
-
-    asyncio.run(body())
+async def test_one_that_ends_before_it_answers_is_no_start() -> None:
+    with pytest.raises(EngineError, match=r"true x does not answer at 127\.0\.0\.1:1;"):
+        await SidecarProcess(("true", "x")).start(("127.0.0.1", 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ _BUILT_FOR_GPUS: Final = "rank*.engine"
 """What TensorRT-LLM's compiler writes, for one kind of GPU."""
 _WEIGHTS: Final[dict[Reads, Weights]] = {"any": "any", "gguf": "gguf", "folder": "any", "tokenizer": "none"}
 PYTHON: Final = EngineName.PYTHON.value
+OPENAI: Final = EngineName.OPENAI.value
 
 
 def create_engine(settings: WorkerSettings, model: LocalModel) -> Engine:
@@ -94,7 +96,18 @@ def takes_text(settings: WorkerSettings) -> bool:
     """Return whether the engine that `settings` name gets text: always, or as its user says."""
     if settings.engine == PYTHON:
         return settings.python_mode == "text"
+    if settings.engine == OPENAI:
+        return not settings.model_path
     return settings.engine in CATALOG and traits_of(settings.engine).takes_text
+
+
+def server_model_name(settings: WorkerSettings, stop: threading.Event | None = None) -> str:
+    """Return the name of the model of the server that engine `openai` asks; blocks until the server is ready."""
+    try:
+        from dynamo.worker.engines.openai.discovery import served_name
+    except ImportError as error:
+        raise InvalidArgument(f"engine openai needs: pip install 'dynamo-pipelines[openai]' ({error})") from error
+    return served_name(settings, stop)
 
 
 def check_engine(name: str) -> str:

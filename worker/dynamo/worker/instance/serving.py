@@ -28,7 +28,18 @@ from dynamo.runtime.http.system_server import SystemServer, runtime_health
 from dynamo.runtime.names import EndpointPath
 from dynamo.runtime.request_plane.server import Incoming, Typed
 from dynamo.runtime.runtime import DistributedRuntime
-from dynamo.worker.engine import Abort, Embedding, Engine, EngineFacts, KvCaching, KvHanding, Node, Routed, Stepping
+from dynamo.worker.engine import (
+    Abort,
+    Answering,
+    Embedding,
+    Engine,
+    EngineFacts,
+    KvCaching,
+    KvHanding,
+    Node,
+    Routed,
+    Stepping,
+)
 from dynamo.worker.engines import takes_text
 from dynamo.worker.engines.constraints.pool import Constrained, ConstraintPool
 from dynamo.worker.instance.canary import EngineWatch, watch_engine
@@ -132,7 +143,8 @@ async def serve_engine(
         runtime.server.on_control(path, OPERATION, FileServer(model.files).answer)
         watch, constrained = watch_engine(kind.submit, card, settings), None
         if kind.request is PreprocessedRequest:
-            constrained = Constrained(ConstraintPool(settings.engine), kind.submit)
+            asked = engine.to_compile if isinstance(engine, Answering) else None
+            constrained = Constrained(ConstraintPool(settings.engine), kind.submit, asked)
             undo.push_async_callback(constrained.stop)
             kind = kind._replace(submit=guided(kind.submit, constrained.submit, settings.engine, facts.guided))
         check = within(card.context_length) if kind.request is PreprocessedRequest else None
@@ -222,8 +234,8 @@ def _card(card: ModelCard, facts: EngineFacts, settings: WorkerSettings) -> Mode
     """Return the card as this engine serves the model."""
     changes: dict[str, Any] = {"role": facts.role or settings.role, "kv_cache_block_size": settings.kv_cache_block_size}
     if facts.embedding_dim is None:
-        changes["tool_call_parser"] = settings.dyn_tool_call_parser or None
-        changes["reasoning_parser"] = settings.dyn_reasoning_parser or None
+        changes["tool_call_parser"] = settings.dyn_tool_call_parser or facts.tool_call_parser or None
+        changes["reasoning_parser"] = settings.dyn_reasoning_parser or facts.reasoning_parser or None
     changes |= settings.card_fields()
     if facts.context_length is not None:
         changes["context_length"] = facts.context_length

@@ -31,6 +31,8 @@ LARK: Final = "%llguidance"
 COMPILED: Final = "compiled"
 """The name under which an engine gets the grammar that was made here of what the client wrote."""
 WHITESPACE: Final = "whitespace_pattern"
+OPTIONS: Final = "x-guidance"
+"""Where llguidance looks in a schema for what it says of JSON's form."""
 _COUNTS: Final = {
     "minItems": 10_000, "maxItems": 10_000, "minProperties": 10_000, "maxProperties": 10_000,
     "minContains": 10_000, "maxContains": 10_000, "minLength": 1_000_000, "maxLength": 1_000_000,
@@ -64,7 +66,7 @@ def lark_of(wanted: dict[str, Any], *, gbnf: bool = True) -> str:
     kind = bounded(wanted)
     what = wanted[kind]
     try:
-        return _written(kind, what, gbnf)
+        return _written(kind, what, gbnf, wanted.get(WHITESPACE))
     except InvalidArgument as error:
         raise InvalidArgument(f"guided decoding ({kind}): {error.message}") from error
 
@@ -72,12 +74,17 @@ def lark_of(wanted: dict[str, Any], *, gbnf: bool = True) -> str:
 def try_out(kind: str, grammar: str) -> None:
     """Compile a grammar and take some steps of it; `InvalidArgument` where it is wrong, or takes too long."""
     began = time.process_time()
-    matcher = _library().LLMatcher(_tokenizer(), grammar)
+    matcher = matcher_of(grammar)
     if matcher.is_error():
         raise InvalidArgument(f"guided decoding ({kind}): {matcher.get_error().splitlines()[0][:500]}")
     other = matcher.deep_copy()
     _walk(kind, matcher, b'[{"0a', began)
     _walk(kind, other, b"}]z,", began)
+
+
+def matcher_of(grammar: str) -> Any:
+    """Return the library's matcher of a grammar, byte by byte."""
+    return _library().LLMatcher(_tokenizer(), grammar)
 
 
 @functools.cache
@@ -105,13 +112,13 @@ def _walk(kind: str, matcher: Any, likes: bytes, began: float) -> None:
         matcher.consume_token(chosen)
 
 
-def _written(kind: str, what: Any, gbnf: bool) -> str:
+def _written(kind: str, what: Any, gbnf: bool, space: str | None = None) -> str:
     if kind == "grammar":
         if what.startswith(LARK):
             return str(what)
         return f"{LARK} {{}}\n{to_lark(what) if gbnf else what}"
     if kind == "json":
-        rule = f"%json {_schema(what)}"
+        rule = f"%json {_schema(what, space)}"
     elif kind == "regex":
         rule = f"/{_library().regex_to_lark(what)}/"
     else:
@@ -120,9 +127,23 @@ def _written(kind: str, what: Any, gbnf: bool) -> str:
     return f"{LARK} {{}}\nstart: {rule}"
 
 
-def _schema(what: Any) -> str:
+def _schema(what: Any, space: str | None) -> str:
     """Write it on one line: in a text of a client's own there could be more rules behind it."""
-    return json.dumps(_read_schema(what))
+    return json.dumps(tight(_read_schema(what), space))
+
+
+def tight(schema: Any, space: str | None = None) -> Any:
+    """Return the schema with llguidance told what white space an answer may have: none, unless the client says so.
+
+    A small model fills white space that is allowed without end, and never says the rest.
+    """
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        return schema
+    given = schema.get(OPTIONS)
+    form = {"whitespace_flexible": False} if space is None else {"whitespace_pattern": space}
+    return {**schema, OPTIONS: {**form, **(given if isinstance(given, dict) else {})}}
 
 
 def _read_schema(what: Any) -> Any:

@@ -35,6 +35,8 @@ SECONDS: Final = 30.0
 REMEMBERED: Final = 4 * 1024 * 1024
 """Bytes of answers that are kept for those who ask the same again."""
 Submit = Callable[[PreprocessedRequest, Sink], Abort]
+Asked = Callable[[PreprocessedRequest, dict[str, Any]], dict[str, Any]]
+"""What the compiler is asked for a request with a constraint."""
 Made = dict[str, Any] | str
 """What the engine is told, or what is wrong."""
 
@@ -195,8 +197,8 @@ def engine_form(made: Made) -> dict[str, Any]:
 class Constrained:
     """`submit` of an engine, for requests whose constraint is compiled first."""
 
-    def __init__(self, pool: ConstraintPool, submit: Submit) -> None:
-        self._pool, self._submit = pool, submit
+    def __init__(self, pool: ConstraintPool, submit: Submit, asked: Asked | None = None) -> None:
+        self._pool, self._submit, self._asked = pool, submit, asked
         self._tasks: dict[asyncio.Task[None], Sink] = {}
         self._closed = False
 
@@ -204,6 +206,8 @@ class Constrained:
         wanted = request.sampling_options.guided_decoding
         if not wanted:
             return self._submit(request, sink)
+        if self._asked is not None:
+            wanted = self._asked(request, wanted)
         data, digest, made = self._pool.remembered(wanted)
         if made is not None:
             return self._submit(_with(request, engine_form(made)), sink)

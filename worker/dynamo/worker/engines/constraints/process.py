@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from dynamo.runtime.errors import InvalidArgument
-from dynamo.worker.engines.constraints.checks import COMPILE_SECONDS, COMPILED, bounded, lark_of, try_out
+from dynamo.worker.engines.constraints.checks import COMPILE_SECONDS, COMPILED, bounded, lark_of, matcher_of, try_out
+from dynamo.worker.engines.constraints.walk import written
 
 STACK: Final = 1024 * 1024
 """Threads of Rust programs have twice as much, llama.cpp's eight times."""
@@ -25,15 +26,24 @@ MEMORY: Final = 2 * 1024 * 1024 * 1024
 LENGTH: Final = struct.Struct(">I")
 CPU_SECONDS: Final = 2 * COMPILE_SECONDS
 """Within one request; then the system ends the process, which can't be asked to look at a clock while it compiles."""
+SEED: Final = "seed"
+"""Beside a constraint for the mocker: the answer is drawn by it."""
+WRITTEN: Final = "written"
+"""What the mocker gets in place of a constraint: an answer that keeps to it."""
+WHOLE: Final = "whole"
+"""That answer isn't cut."""
 
 
 def compiled(engine: str, wanted: dict[str, Any]) -> dict[str, Any]:
     """Return what `engine` is to be given in place of what a client wrote; raises what the client hears."""
     kind = bounded(wanted)
-    if engine not in ("llamacpp", "mistralrs"):
+    if engine not in ("llamacpp", "mistralrs", "mocker"):
         return wanted  # engines that compile in processes of their own, or not at all
-    grammar = lark_of(wanted, gbnf=engine == "llamacpp")
+    grammar = lark_of(wanted, gbnf=engine != "mistralrs")
     try_out(kind, grammar)
+    if engine == "mocker":
+        text, whole = written(matcher_of(grammar), kind, wanted.get(SEED, 0))
+        return {WRITTEN: text, WHOLE: whole}
     return {COMPILED: grammar} if engine == "llamacpp" else {kind: wanted[kind]}
 
 

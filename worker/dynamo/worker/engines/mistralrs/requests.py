@@ -20,6 +20,7 @@ from dynamo.llm.protocols import LOG_PROBS, TOP_LOGPROBS, PreprocessedRequest
 from dynamo.llm.tokenizer.tokenizer import Tokenizer
 from dynamo.runtime.errors import EngineError, InvalidArgument
 from dynamo.worker.engine import GUIDED
+from dynamo.worker.engines.constraints.checks import tight
 from dynamo.worker.engines.support.request_checks import UNKNOWN_LOGPROB, logit_bias
 from dynamo.worker.engines.support.sampling import sampling_of
 
@@ -120,7 +121,8 @@ def guided(wanted: dict[str, Any] | None) -> dict[str, Any]:
         return {}
     if "json" in wanted:
         schema = wanted["json"]
-        return {"grammar": schema if isinstance(schema, str) else json.dumps(schema), "grammar_type": "json_schema"}
+        read = json.loads(schema) if isinstance(schema, str) else schema  # it was read when it was compiled
+        return {"grammar": json.dumps(tight(read)), "grammar_type": "json_schema"}
     if "regex" in wanted:
         return {"grammar": wanted["regex"], "grammar_type": "regex"}
     if "choice" in wanted:

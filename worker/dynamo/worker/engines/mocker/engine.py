@@ -20,6 +20,7 @@ from dynamo.llm.processing.embeddings import EmbeddingRequest
 from dynamo.llm.protocols import EOS, STOP, PreprocessedRequest
 from dynamo.runtime.errors import EngineShutdown, InvalidArgument
 from dynamo.worker.engine import (
+    GUIDED,
     Abort,
     EngineFacts,
     EngineLoad,
@@ -31,13 +32,15 @@ from dynamo.worker.engine import (
     nothing_wanted,
 )
 from dynamo.worker.engine import Taker as Stream
+from dynamo.worker.engines.constraints.process import SEED
+from dynamo.worker.engines.mocker.answers import AnswerWriter
 from dynamo.worker.engines.mocker.arguments import MockArguments, read_arguments
 from dynamo.worker.engines.mocker.embeddings import Batch
 from dynamo.worker.engines.mocker.kv_transfer_state import bytes_per_token
 from dynamo.worker.engines.mocker.kv_transfers import Giver, Taker
 from dynamo.worker.engines.mocker.rank import MockRank, MockRequest
 from dynamo.worker.engines.mocker.scheduler import Scheduler
-from dynamo.worker.engines.mocker.stepper import TextAnswer
+from dynamo.worker.engines.mocker.scores import ScoredSink, wants_scores
 from dynamo.worker.engines.support.request_checks import check_inputs, room_for
 
 if TYPE_CHECKING:
@@ -45,13 +48,7 @@ if TYPE_CHECKING:
     from dynamo.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-_DEFAULT_MAX_TOKENS: Final = 16
 _PREFILL: Final = "prefill"
-TEXT: Final = (
-    " The quick brown fox jumps over the lazy dog while five boxing wizards watch from a quiet hill,"
-    " and every good worker sends its tokens one step at a time."
-)
-"""What it says, again and again."""
 
 
 class Mocker:
@@ -64,15 +61,16 @@ class Mocker:
         self._giver, self._taker = Giver(self._arguments), Taker()
         over = self._giver.hand_out if self.role == _PREFILL else None
         self.ranks = [MockRank(number, self._arguments, over) for number in range(self._arguments.dp_size)]
-        self._text: list[int] = []
-        self._broken = ""
+        self._parsers = {"tools": settings.dyn_tool_call_parser or "", "thoughts": settings.dyn_reasoning_parser or ""}
+        self._broken, self._vocabulary = "", 1
 
     async def start(self) -> EngineFacts:
         from dynamo.llm import load_tokenizer
 
         await asyncio.sleep(self._arguments.startup_time)
         tokenizer = await asyncio.to_thread(load_tokenizer, self._model.card, self._model.files)
-        self._text = tokenizer.encode(TEXT, add_special=False)
+        self._vocabulary = tokenizer.vocab_size
+        self._writer = AnswerWriter(self._arguments, tokenizer, first_only=self.role == _PREFILL, **self._parsers)
         if self.role == _PREFILL:
             self._giver.bytes_per_token = await asyncio.to_thread(self._bytes_per_token)
         for rank in self.ranks:
@@ -84,6 +82,7 @@ class Mocker:
             max_num_batched_tokens=limits.max_num_batched_tokens, data_parallel_size=len(self.ranks),
             role=_as_role(self.role), kv_events=limits.enable_prefix_caching,
             embedding_dim=self._arguments.embedding_dim,
+            guided=() if self._arguments.embedding_dim is not None else GUIDED,
             bootstrap_port=self._arguments.bootstrap_port if self.role == _PREFILL else None,
         )  # fmt: skip
 
@@ -165,16 +164,25 @@ class Mocker:
             raise EngineShutdown(self._broken)
         room = room_for(request, self._context())
         conditions = request.stop_conditions
+        if wants_scores(request):
+            sink = ScoredSink(sink, request, self._vocabulary)
         if conditions.max_tokens == 0:
             return nothing_wanted(sink)
         stops = {} if conditions.ignore_eos else dict.fromkeys(request.eos_token_ids, EOS)
         stops |= dict.fromkeys(conditions.stop_token_ids, STOP)
-        made, rank = MockRequest(sink, self._answer(request, room, stops), stops), self._rank(request)
+        answer, rank = self._writer.answer(request, room, stops), self._rank(request)
+        if answer is None:
+            sink.finish(EOS)
+            return lambda: None
+        made = MockRequest(sink, answer, stops)
         try:
             self._queue(made, request, rank)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
         return lambda: self._abort(made, rank)
+
+    def to_compile(self, request: PreprocessedRequest, wanted: dict[str, Any]) -> dict[str, Any]:
+        return {**wanted, SEED: self._writer.seed(request)}
 
     def embed(self, request: EmbeddingRequest, sink: VectorSink) -> Abort:
         if self._broken:
@@ -184,7 +192,7 @@ class Mocker:
         rank = min(self.ranks, key=lambda rank: rank.burden)
 
         def schedule(token_ids: list[int], input_sink: Sink) -> Abort:
-            made = MockRequest(input_sink, TextAnswer(self._text, 0, 1), {})
+            made = MockRequest(input_sink, self._writer.probe(), {})
             rank.add(made, token_ids)
             return lambda: self._abort(made, rank)
 
@@ -199,19 +207,6 @@ class Mocker:
         if self.role == _PREFILL and request.bootstrap_info is not None:
             made.room = request.bootstrap_info.bootstrap_room
             self._giver.begins(made.room)
-
-    def _answer(self, request: PreprocessedRequest, room: int, stops: dict[int, str]) -> TextAnswer:
-        conditions, arguments, given = request.stop_conditions, self._arguments, request.answered_tokens
-        wanted = max(1, _DEFAULT_MAX_TOKENS - given) if conditions.max_tokens is None else conditions.max_tokens
-        wanted = given + min(wanted, room)
-        start = (request.sampling_options.seed or 0) + arguments.seed
-        marks = arguments.reasoning.marks(wanted) if arguments.reasoning else None
-        if self.role == _PREFILL:
-            wanted = given + 1
-        return TextAnswer(
-            self._text, start % len(self._text), wanted, floor=given + (conditions.min_tokens or 0), stops=stops,
-            marks=marks, at=given,
-        )  # fmt: skip
 
     def _abort(self, request: MockRequest, rank: MockRank) -> None:
         self._taker.abort(request, rank)

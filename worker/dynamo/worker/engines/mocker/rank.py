@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dynamo.llm.protocols import CACHED_TOKENS, LENGTH, STOP, STOP_REASON
+from dynamo.llm.protocols import CACHED_TOKENS, STOP, STOP_REASON
 from dynamo.worker.engine import KvListener, Sink
 from dynamo.worker.engines.mocker.arguments import MockArguments
 from dynamo.worker.engines.mocker.scheduler import Sequence
@@ -122,7 +122,7 @@ class MockRank:
 
     def _finish(self, output: Output[MockRequest]) -> None:
         request = output.sequence.owner
-        reason, extras = LENGTH, {} if self._over is None else self._over(self, output.sequence)
+        reason, extras = request.answer.end, {} if self._over is None else self._over(self, output.sequence)
         if request.answer.stopped_by is not None:
             reason = request.stops[output.token]
             if reason == STOP:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from dynamo.llm.protocols import LENGTH
 from dynamo.worker.engines.mocker.scheduler import Limits, Plan, Scheduler, Sequence
 
 
@@ -81,16 +82,20 @@ class Reasoning(NamedTuple):
 class TextAnswer:
     """An endless text from `position` on: at most `wanted` tokens, less where a stop id stands behind the floor."""
 
-    __slots__ = ("_at", "_floor", "_marks", "_position", "_stops", "_text", "_wanted", "over", "stopped_by")
+    __slots__ = ("_at", "_floor", "_marks", "_position", "_stops", "_text", "_wanted", "end", "over", "stopped_by")
 
     def __init__(
         self, text: list[int], position: int, wanted: int, *, floor: int = 0,
         stops: Mapping[int, str] | None = None, marks: Mapping[int, int] | None = None, at: int = 0,
+        end: str = LENGTH,
     ) -> None:  # fmt: skip
-        """Begin at `at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`."""
+        """Begin at `at`: so many tokens of it were given by somebody else; they count for `wanted` and `floor`.
+
+        `end`: why it ends where no stop id does.
+        """
         self._text, self._position, self._wanted, self._floor = text, position, wanted, floor
         self._stops, self._marks = stops or {}, marks or {}
-        self._at = at
+        self._at, self.end = at, end
         self.over = False
         self.stopped_by: int | None = None
         """The stop id that ended it, if one did."""

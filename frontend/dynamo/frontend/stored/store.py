@@ -1,4 +1,4 @@
-"""Responses that are kept for a while: to go on from, to read again, to delete. In this process's memory.
+"""Responses that this process keeps for a while, in memory: to go on from, to read again, to delete.
 
 Bounded by age, number and bytes. Where there are too many, those go that were used least recently: of the caller who
 stores, if it has more than callers have on average, else of all. Whose a response is decides who may read it.
@@ -11,19 +11,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from dynamo.frontend.errors import ApiError, bad_request
+from dynamo.frontend.errors import ApiError
 from dynamo.frontend.limits.settings import StoredResponsesSettings
-from dynamo.frontend.openai.request_structs import MAX_MESSAGES
+from dynamo.frontend.stored.event_log import EventLog
 
 _OWNERS: Final = (b"x-tenant-id", b"authorization", b"x-api-key")
 _OVERHEAD: Final = 1024
 """Bytes that a response takes beside its own."""
 _PER_ITEM: Final = 256
-Item = dict[str, Any]
 
 
 class StoredResponse(msgspec.Struct):
@@ -40,10 +39,20 @@ class StoredResponse(msgspec.Struct):
     count: int = 0
     """Items of its input and of what it says."""
     used: float = 0.0
+    background: bool = False
+    log: EventLog | None = None
+    """Of its stream, where it ran in the background with one."""
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.input) + _PER_ITEM * len(self.items) + _OVERHEAD
+        """Return the bytes that it counts as."""
+        log = 0 if self.log is None else self.log.bytes
+        return self.part + log + _PER_ITEM * len(self.items) + _OVERHEAD
+
+    @property
+    def part(self) -> int:
+        """Return its bytes of a conversation."""
+        return len(self.response) + len(self.input)
 
 
 def owner_of(headers: Mapping[bytes, bytes]) -> bytes:
@@ -97,17 +106,17 @@ class StoredResponses:
     def release(self, owner: bytes, size: int) -> None:
         """Count it no more; once per reservation."""
         with self._lock:
-            if (left := self._reserved[owner] - size) > 0:
+            if (left := self._reserved.get(owner, 0) - size) > 0:
                 self._reserved[owner] = left
             else:
-                del self._reserved[owner]
+                self._reserved.pop(owner, None)
 
     def get(self, owner: bytes, response_id: str) -> StoredResponse:
         """Return one, which has been used now; 404 where this owner has none of that id."""
         with self._lock:
             self._expire()
             if (stored := self._found(owner, response_id)) is None:
-                raise _unknown(response_id)
+                raise unknown(response_id)
             return stored
 
     def delete(self, owner: bytes, response_id: str) -> None:
@@ -117,41 +126,23 @@ class StoredResponses:
             if response_id in self._all:
                 self._drop(response_id)
 
-    def conversation(self, owner: bytes, response_id: str, most: int) -> list[Item]:
-        """Return the items of a conversation up to the end of a response, of at most so many bytes."""
+    def chain(self, owner: bytes, response_id: str, most: int) -> list[StoredResponse]:
+        """Return a response and those before it, as long as they are here; with the one that passes `most` bytes."""
         chain: list[StoredResponse] = []
         at: str | None = response_id
         with self._lock:
             self._expire()
-            while at is not None:
-                stored = self._found(owner, at)
-                if stored is None:
-                    raise _not_found(response_id, at)
+            while at is not None and most >= 0 and (stored := self._found(owner, at)) is not None:
                 chain.append(stored)
-                at = stored.previous
-        if sum(stored.count for stored in chain) > MAX_MESSAGES:
-            text = f"previous_response_id: the conversation has more than {MAX_MESSAGES} items; send those that matter."
-            raise bad_request(text, "previous_response_id", "conversation_too_long")
-        if sum(stored.size - _OVERHEAD for stored in chain) > most:
-            text = f"previous_response_id: the conversation has more than {most} bytes; send the part that matters."
-            raise bad_request(text, "previous_response_id", "conversation_too_long")
-        items: list[Item] = []
-        for stored in reversed(chain):
-            items += msgspec.json.decode(stored.input)
-            items += msgspec.json.decode(stored.response)["output"]
-        return items
+                at, most = stored.previous, most - stored.part
+        return chain
 
-    def items(self, owner: bytes, ids: Collection[str], most: int) -> dict[str, Item]:
-        """Return what earlier responses said, by id; what isn't there is left out. A 400 where that is too much."""
+    def said(self, owner: bytes, ids: Collection[str]) -> list[StoredResponse]:
+        """Return the responses that said these items; what isn't there is left out."""
         with self._lock:
             self._expire()
             named = {self._places[item] for item in ids if item in self._places}
-            responses = [stored for name in named if (stored := self._found(owner, name)) is not None]
-        if sum(len(stored.response) for stored in responses) > most:
-            text = f"input: the responses that it refers to have more than {most} bytes; send the items themselves."
-            raise bad_request(text, "input", "conversation_too_long")
-        said = (item for stored in responses for item in msgspec.json.decode(stored.response)["output"])
-        return {item["id"]: item for item in said if item["id"] in ids}
+            return [stored for name in named if (stored := self._found(owner, name)) is not None]
 
     def _found(self, owner: bytes, response_id: str) -> StoredResponse | None:
         stored = self._all.get(response_id)
@@ -197,15 +188,7 @@ class StoredResponses:
             self._drop(next(iter(self._all)))
 
 
-def _unknown(response_id: str) -> ApiError:
+def unknown(response_id: str) -> ApiError:
+    """Return 404: this owner has no such response."""
     text = f"There is no response {response_id[:100]!r} here: it was never stored, was deleted, or has expired."
     return ApiError(404, text, code="response_not_found", param="response_id")
-
-
-def _not_found(asked: str, missing: str) -> ApiError:
-    what = "that response" if asked == missing else "an earlier response of that conversation"
-    text = (
-        f"previous_response_id: {what} isn't stored here; it was deleted, has expired, or another frontend has it. "
-        "Send the conversation in input."
-    )
-    return bad_request(text, "previous_response_id", "previous_response_not_found")

@@ -1,0 +1,1 @@
+"""Builds the site and looks at it: `make docs`, `make test-docs`. Nothing here is a page."""

@@ -1,0 +1,46 @@
+"""MkDocs' hooks: files outside docs/ that pages link to, and diagrams drawn without asking a foreign host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File
+
+from docs.site import links
+
+ROOT: Final = Path(__file__).parents[2]
+MERMAID: Final = "assets/vendor/mermaid.min.js"
+_DIAGRAM: Final = 'class="mermaid"'
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add what pages link to outside docs/, what those pages link to in turn, and mermaid."""
+    vendored = Path(os.environ["MERMAID"])
+    files.append(File.generated(config, MERMAID, abs_src_path=str(vendored.resolve())))
+    waiting = [links.source(file.src_uri) for file in files if file.is_documentation_page()]
+    known = set(waiting)
+    while waiting:
+        path = waiting.pop()
+        for target in links.targets(path, (ROOT / path).read_text()):
+            if target in known or target.startswith(("docs/", "..")) or not (ROOT / target).is_file():
+                continue
+            known.add(target)
+            files.append(File.generated(config, links.address(target), abs_src_path=str(ROOT / target)))
+            if target.endswith(".md"):
+                waiting.append(target)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Lead links to files of the repository to their places in the site."""
+    return links.rewritten(links.source(page.file.src_uri), markdown, lambda path: (ROOT / path).is_file())
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load mermaid before the theme does, which would ask a foreign host for it."""
+    if _DIAGRAM not in output:
+        return output
+    up = "../" * page.file.dest_uri.count("/")
+    return output.replace("</head>", f'<script src="{up}{MERMAID}"></script></head>', 1)

@@ -1,0 +1,228 @@
+"""The mocker answers what any client asks: a frontend, the engine as it is served, and OpenAI's SDK."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pydantic
+import pytest
+from tests.frontend.conftest import QUICK, Site
+from tests.waiting import eventually
+
+from dynamo.runtime import DistributedRuntime
+from dynamo.worker.engines import create_engine
+from dynamo.worker.instance.serving import serve_engine
+from dynamo.worker.main import load_model
+from dynamo.worker.settings import WorkerSettings
+
+ASK: Any = [{"role": "user", "content": "And the weather?"}]
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("get_weather", "get_time")
+]
+CALLS: Any = [{"role": "user", "content": 'Please call get_weather {"city": "Paris"} call get_time {"zone": [1, "}"]}'}]
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """A frontend with the mocker as `m`, and as `thinker`, whose answers are parsed."""
+    site = Site(QUICK)
+    kinds = {"m": {}, "thinker": {"dyn_tool_call_parser": "hermes", "dyn_reasoning_parser": "qwen3"}}
+    stops: list[Any] = []
+
+    async def run(name: str, options: dict[str, str]) -> DistributedRuntime:
+        settings = WorkerSettings(
+            engine="mocker", model_name=name, engine_args='{"speedup_ratio": 0}', endpoint=f"test.{name}.generate",
+            context_length=8192, **options,
+        )  # fmt: skip
+        model = load_model(settings)
+        runtime = await DistributedRuntime.in_memory(site.world)
+        site.workers.append(runtime)
+        stops.append(await serve_engine(runtime, create_engine(settings, model), model, settings))
+        return runtime
+
+    try:
+        for name, options in kinds.items():
+            runtime = site.run(run(name, options))
+            eventually("it is routed to", lambda: runtime.id in site.instances(), 10)  # noqa: B023 - at once
+        yield site
+        for serving in stops:
+            site.run(serving.stop(0.0))
+    finally:
+        site.close()
+
+
+@pytest.fixture(scope="module")
+def client(site: Site) -> Iterator[openai.OpenAI]:
+    """The SDK."""
+    with site.client() as client:
+        yield client
+
+
+def test_it_ends_by_itself(client: openai.OpenAI) -> None:
+    """Some hundred tokens where nobody says how many, as many for the same prompt; exactly those that are asked for."""
+    lengths = []
+    for text in ("one", "two", "two"):
+        made = client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+        assert made.usage is not None
+        assert made.choices[0].finish_reason == "stop"
+        lengths.append(made.usage.completion_tokens)
+    assert lengths[1] == lengths[2] != lengths[0]
+    assert all(100 <= length < 400 for length in lengths)
+    exact = client.chat.completions.create(model="m", messages=ASK, max_tokens=777)
+    assert exact.usage is not None
+    assert (exact.usage.completion_tokens, exact.choices[0].finish_reason) == (777, "length")
+
+
+class Person(pydantic.BaseModel):
+    """A schema as clients have them."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    name: str
+    age: int
+    tags: list[str]
+    born: str | None
+
+
+def test_answers_keep_to_their_constraint(client: openai.OpenAI) -> None:
+    """A schema by the SDK's own parser, an expression, choices, a grammar; a seed decides, and streams say the same."""
+    parsed = client.chat.completions.parse(model="m", messages=ASK, response_format=Person).choices[0]
+    assert isinstance(parsed.message.parsed, Person)
+    assert parsed.finish_reason == "stop"
+    texts = []
+    for seed in (1, 2, 1):
+        asked: Any = {"model": "m", "messages": ASK, "seed": seed, "response_format": {"type": "json_object"}}
+        texts.append(client.chat.completions.create(**asked).choices[0].message.content)
+        assert isinstance(json.loads(texts[-1] or ""), dict)
+    assert texts[0] == texts[2]
+    for extra, pattern in (
+        ({"guided_regex": r"[A-Z]{3}-\d{4}"}, r"[A-Z]{3}-\d{4}"),
+        ({"guided_choice": ["red", "green"]}, "red|green"),
+        ({"guided_grammar": 'root ::= "yes" | "no, " [a-z]+ "."'}, r"yes|no, [a-z]+\."),
+    ):
+        whole = client.chat.completions.create(model="m", messages=ASK, extra_body=extra).choices[0]
+        assert re.fullmatch(pattern, whole.message.content or ""), whole
+        stream = client.chat.completions.create(model="m", messages=ASK, extra_body=extra, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole.message.content
+    cut = client.chat.completions.create(
+        model="m", messages=ASK, max_tokens=3, extra_body={"guided_regex": "[a-z]{20}"}
+    ).choices[0]
+    assert (cut.finish_reason, len(cut.message.content or "")) == ("length", 3)
+    with pytest.raises(openai.BadRequestError, match="guided decoding"):
+        client.chat.completions.create(model="m", messages=ASK, extra_body={"guided_regex": "[a-"})
+
+
+@pytest.mark.parametrize("model", ["m", "thinker"])
+def test_calls_that_are_forced(client: openai.OpenAI, model: str) -> None:
+    """`required`, a named tool, and one of those that are allowed: arguments fit, and stream in pieces."""
+    named: Any = {"type": "function", "function": {"name": "get_time"}}
+    allowed: Any = {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]},
+    }
+    for choice in ("required", named, allowed):
+        asked: Any = {"model": model, "messages": ASK, "tools": TOOLS, "tool_choice": choice}
+        whole = client.chat.completions.create(**asked).choices[0]
+        assert whole.finish_reason == "tool_calls"
+        for call in whole.message.tool_calls:
+            assert call.function.name in (("get_weather", "get_time") if choice == "required" else ("get_time",))
+            assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
+        with client.chat.completions.stream(**asked) as stream:
+            message = stream.get_final_completion().choices[0].message
+        assert [(call.function.name, call.function.arguments) for call in message.tool_calls or ()] == [
+            (call.function.name, call.function.arguments) for call in whole.message.tool_calls
+        ]
+
+
+def test_calls_and_thoughts_that_the_model_decides_on(client: openai.OpenAI) -> None:
+    """A prompt that ends with calls gets them, side by side, behind a thought; others get a thought and text."""
+    whole = client.chat.completions.create(model="thinker", messages=CALLS, tools=TOOLS).choices[0]
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in whole.message.tool_calls or ()]  # type: ignore[union-attr]
+    assert calls == [("get_weather", {"city": "Paris"}), ("get_time", {"zone": [1, "}"]})]
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+    stream = client.chat.completions.create(model="thinker", messages=CALLS, tools=TOOLS, stream=True)
+    deltas = [delta for chunk in stream for delta in chunk.choices[0].delta.tool_calls or ()]
+    arguments = [
+        "".join(d.function.arguments or "" for d in deltas if d.index == index and d.function) for index in (0, 1)
+    ]
+    assert [json.loads(text) for text in arguments] == [{"city": "Paris"}, {"zone": [1, "}"]}]
+    assert len(deltas) > 10, "arguments leave while they are written"
+    answered = [
+        *CALLS,
+        {"role": "assistant", "tool_calls": [call.model_dump() for call in whole.message.tool_calls or ()]},
+    ]
+    answered += [
+        {"role": "tool", "tool_call_id": call.id, "content": "It is sunny there, and it is ten."}
+        for call in whole.message.tool_calls or ()
+    ]
+    after = client.chat.completions.create(model="thinker", messages=answered, tools=TOOLS).choices[0].message
+    assert not after.tool_calls
+    assert after.reasoning_content == "I say what I always say."  # type: ignore[attr-defined]
+    assert "quick brown fox" in (after.content or "")
+
+
+def test_functions_as_they_were_before_tools(client: openai.OpenAI) -> None:
+    """Asked by `functions`, a call comes as `function_call`, and goes back so with the function's answer."""
+    asked: Any = {"model": "thinker", "messages": CALLS, "functions": [tool["function"] for tool in TOOLS]}
+    whole = client.chat.completions.create(**asked).choices[0]
+    call = whole.message.function_call
+    assert call is not None
+    assert (call.name, json.loads(call.arguments), whole.finish_reason) == (
+        "get_weather",
+        {"city": "Paris"},
+        "function_call",
+    )
+    stream = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    parts = [chunk.delta.function_call for chunk in stream if chunk.delta.function_call]
+    assert "".join(part.name or "" for part in parts) == call.name
+    assert "".join(part.arguments or "" for part in parts) == call.arguments
+    assert stream[-1].finish_reason == "function_call"
+    forced = client.chat.completions.create(**{**asked, "messages": ASK}, function_call={"name": "get_time"})
+    assert forced.choices[0].message.function_call is not None
+    assert forced.choices[0].message.function_call.name == "get_time"
+    asked["messages"] = [*CALLS, {"role": "assistant", "content": None, "function_call": call.model_dump()},
+                         {"role": "function", "name": "get_weather", "content": "Sunny all day, no wind"}]  # fmt: skip
+    assert client.chat.completions.create(**asked).choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+         "tool_choice.allowed_tools"),
+        ({"functions": [{"name": "f"}], "tools": TOOLS}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"functions": [{}]}, "functions[0].name"),
+    ],
+)  # fmt: skip
+def test_what_tools_can_not_be(site: Site, fields: dict[str, Any], param: str) -> None:
+    """Refused by name."""
+    answer = site.post("/v1/chat/completions", {"model": "m", "messages": ASK, **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_log_probabilities(client: openai.OpenAI) -> None:
+    """Of chats, of completions and of an echoed prompt: one per token, the same each time, the likeliest first."""
+    chat = client.chat.completions.create(model="m", messages=ASK, max_tokens=5, logprobs=True, top_logprobs=3)
+    assert chat.choices[0].logprobs is not None
+    rows = chat.choices[0].logprobs.content or []
+    assert [len(row.top_logprobs) for row in rows] == [3] * 5
+    assert all(row.top_logprobs[0].token == row.token and row.logprob < 0 for row in rows)
+    asked: Any = {"model": "m", "prompt": "Hello", "max_tokens": 2, "logprobs": 2, "echo": True}
+    made = [client.completions.create(**asked).choices[0] for _ in range(2)]
+    assert made[0] == made[1]
+    assert made[0].logprobs is not None
+    assert made[0].logprobs.tokens is not None
+    assert "".join(made[0].logprobs.tokens) == made[0].text
+    assert made[0].logprobs.token_logprobs is not None
+    assert made[0].logprobs.token_logprobs[0] is None
+    assert all(number < 0 for number in made[0].logprobs.token_logprobs[1:])
+    tops = made[0].logprobs.top_logprobs
+    assert tops is not None
+    assert [len(top) for top in tops[1:]] == [2] * 6

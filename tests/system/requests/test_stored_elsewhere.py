@@ -1,0 +1,127 @@
+"""Stored responses and background runs of several frontend processes of one namespace, over a real NATS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+ASK: Any = {"model": "m", "max_output_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def pair(shared_stack: Any) -> list[Any]:
+    """Two frontends, one of them with two processes, and a worker."""
+    stack = shared_stack
+    stack.worker()
+    frontends = [stack.frontend("--workers", "2", name="several"), stack.frontend(name="single")]
+    for frontend in frontends:
+        frontend.wait_for()
+    return frontends
+
+
+@contextlib.contextmanager
+def sdk(frontend: Any, **options: Any) -> Iterator[openai.OpenAI]:
+    """The SDK; each of its requests has a connection of its own, so that any process may get it."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with (
+        httpx.Client(limits=limits, timeout=30) as http,
+        openai.OpenAI(
+            base_url=f"{frontend.url}/v1", http_client=http, max_retries=0, **{"api_key": "any", **options}
+        ) as client,
+    ):
+        yield client
+
+
+def made_by(response: Any) -> str:
+    """The process that an id names."""
+    name: str = response.id
+    return name.removeprefix("resp_")[:14]
+
+
+def test_a_conversation_over_all_processes(pair: list[Any]) -> None:
+    """Whichever process answers, the model sees all of the conversation, and items are found by their ids."""
+    with sdk(pair[0]) as several, sdk(pair[1]) as single:
+        previous, processes = None, set()
+        for turn in range(8):
+            client = single if turn % 3 == 2 else several
+            answer = client.responses.create(**ASK, input=f"turn {turn}", previous_response_id=previous)
+            processes.add(made_by(answer))
+            previous = answer.id
+        assert len(processes) == 3, "the kernel spreads connections over both processes; the third is the single one"
+        for client in (several, single):
+            listed = list(client.responses.input_items.list(answer.id, order="asc"))
+            texts = [item.content[0].text for item in listed if item.role == "user"]
+            assert texts == [f"turn {turn}" for turn in range(8)]
+            assert client.responses.retrieve(answer.id) == answer
+            counted = client.responses.input_tokens.count(
+                model="m", input="turn 7", previous_response_id=listed_before(answer)
+            )
+            assert counted.input_tokens == answer.usage.input_tokens
+            named: Any = [{"type": "item_reference", "id": answer.output[0].id}, {"role": "user", "content": "and?"}]
+            assert client.responses.create(**ASK, input=named).status == "incomplete"
+
+
+def listed_before(answer: Any) -> str:
+    """The response that this one went on from."""
+    previous: str = answer.previous_response_id
+    return previous
+
+
+def test_others_see_nothing(pair: list[Any]) -> None:
+    """A process answers another one for the caller whose response it is, and for nobody else."""
+    with sdk(pair[1]) as single:
+        mine = single.responses.create(**ASK, input="secret")
+    with sdk(pair[0], api_key="other") as client:
+        for ask in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
+            with pytest.raises(openai.NotFoundError):
+                ask(mine.id)
+        with pytest.raises(openai.BadRequestError, match="isn't stored here"):
+            client.responses.create(**ASK, input="and?", previous_response_id=mine.id)
+    with sdk(pair[0]) as client:
+        client.responses.delete(mine.id)
+    with sdk(pair[1]) as single, pytest.raises(openai.NotFoundError):
+        single.responses.retrieve(mine.id)
+
+
+def test_large_ones_come_in_pieces(pair: list[Any]) -> None:
+    """What is larger than a message of the bus is read whole."""
+    with sdk(pair[1]) as single, sdk(pair[0]) as several:
+        text = "x" * 1_500_000
+        first = single.responses.create(**ASK, input="hi", instructions=text)
+        assert several.responses.retrieve(first.id).instructions == text
+        assert several.responses.create(**ASK, input="on", previous_response_id=first.id).status == "incomplete"
+
+
+def test_background_elsewhere(pair: list[Any]) -> None:
+    """A run is followed, asked for and cancelled by way of any process."""
+    long: Any = {"model": "m", "input": "y" * 200, "background": True, "max_output_tokens": 100}
+    with sdk(pair[1]) as single, sdk(pair[0]) as several:
+        with single.responses.create(**long, stream=True) as stream:
+            response = next(stream).response
+        events = list(several.responses.retrieve(response.id, stream=True, starting_after=0))
+        assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
+        assert events[-1].response.output_text.strip("y ") == ""
+        assert several.responses.retrieve(response.id) == events[-1].response
+        running = single.responses.create(**{**long, "max_output_tokens": 2000})
+        assert several.responses.cancel(running.id).status == "cancelled"
+        assert single.responses.retrieve(running.id).status == "cancelled"
+
+
+def test_a_process_that_is_gone(shared_stack: Any, pair: list[Any]) -> None:
+    """What it had is gone, which the others say at once; an id that was made up is the same."""
+    third = shared_stack.frontend(name="third")
+    third.wait_for()
+    with sdk(third) as client:
+        lost = client.responses.create(**ASK, input="secret")
+    third.process.kill()
+    with sdk(pair[1]) as single:
+        for name in (lost.id, f"resp_{1:014x}{'0' * 32}", "resp_none"):
+            with pytest.raises(openai.BadRequestError, match="the frontend that had it is gone"):
+                single.responses.create(**ASK, input="and?", previous_response_id=name)
+            with pytest.raises(openai.NotFoundError):
+                single.responses.retrieve(name)
