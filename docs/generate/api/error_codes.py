@@ -69,7 +69,7 @@ _REQUEST: Final[Mapping[str, Error]] = {
     ),
     "previous_response_not_found": Error(
         (400,),
-        "previous_response_id: … isn't stored here; it was deleted, has expired, or the frontend that had it is gone. …",
+        "previous_response_id: … isn't stored here; it was deleted, has expired, or the frontend that had it is gone.",
         "A response is kept in the memory of the frontend that made it, for `--stored-responses-ttl-secs`.",
         "Send the conversation in `input`.",
     ),

@@ -79,5 +79,5 @@ def status_line(engine: EngineName) -> str:
 
 
 def quoted(engine: EngineName) -> str:
-    """Return the line of an engine's page."""
-    return f"{status_line(engine)} [Support matrix](../../../reference/support-matrix.md#{anchor(engine)})"
+    """Return the lines of an engine's page."""
+    return f"{status_line(engine)}\n[Support matrix](../../../reference/support-matrix.md#{anchor(engine)})"
