@@ -82,7 +82,7 @@ def _prose(line: str, terms: dict[str, str]) -> Iterator[tuple[str, str]]:
             shown = _TEST.sub("", _LINK.sub("]", cell.strip()))
             if len(shown) > CELL:
                 yield "cell", f"{len(shown)} characters: {shown[:40]}…"
-    elif len(line) > LINE and not line.lstrip().startswith(("[", "![")):
+    elif len(line) > LINE and not line.lstrip().startswith(("[", "![", "**Status: ")):
         yield "line", f"{len(line)} characters"
     plain = _CODE.sub("", line)
     for word, instead in terms.items():
