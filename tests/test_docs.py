@@ -18,6 +18,7 @@ FIRST = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md",
 PAGES = [*FIRST, *sorted((ROOT / "charts").glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("sdk", "operator", "frontend", "worker", "cli")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"`[^`\n]*`")
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 HEAD = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FILE = re.compile(
@@ -34,7 +35,7 @@ def title(path: Path) -> str:
 @pytest.mark.parametrize("path", PAGES, ids=title)
 def test_links_lead_somewhere(path: Path) -> None:
     """Every relative link of a page is a file of the repository; behind a #, a title of that page."""
-    text = FENCE.sub("", path.read_text())
+    text = CODE.sub("", FENCE.sub("", path.read_text()))
     targets = [(file, part) for file, part in LINK.findall(text) if "://" not in file]
     assert [file for file, _ in targets if not (path.parent / file).exists()] == []
     pages = [(path.parent / file if file else path, part) for file, part in targets if part]
