@@ -63,6 +63,8 @@ generate: $(VENV)/.dev ## write again what is made from the code: docs/reference
 	@$(BIN)/python -m dynamo.operator.codegen.crd
 	@$(BIN)/python -m dynamo.operator.codegen.chart_schema
 	@PYTHONPATH=. $(BIN)/python -m tests.gitops.cases
+	@$(BIN)/dynamo simulate --workload agent --requests 500 --rate 1 --workers 4 --router-mode round-robin \
+	--router-mode least-loaded --router-mode kv --plot docs/assets/kv-routing-ttft.svg >/dev/null
 
 .PHONY: docs test-docs
 docs: $(DOCS_VENV)/.ready ## the site, strictly, into build/site (ARGS=--serve shows it and follows edits); needs npm once, for mermaid

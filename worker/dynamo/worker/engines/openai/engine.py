@@ -22,6 +22,7 @@ from dynamo.runtime.errors import (
     EngineShutdown,
     InvalidArgument,
 )
+from dynamo.runtime.process.extras import install_hint
 from dynamo.worker.engine import Abort, EngineFacts, EngineLoad, Sink, nothing_wanted
 from dynamo.worker.engines.openai import text_requests
 from dynamo.worker.engines.openai.arguments import PLAIN, Upstream, upstream
@@ -66,9 +67,7 @@ class OpenAiServer:
 
             from dynamo.worker.engines.openai.discovery import discover
         except ImportError as error:
-            raise InvalidArgument(
-                f"engine openai can't be loaded ({error}); it needs: pip install 'dynamo-pipelines[openai]'"
-            ) from error
+            raise InvalidArgument(f"engine openai can't be loaded ({error}): {install_hint('openai')}") from error
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=self._server.silence_secs)
         most = self._server.max_requests + 2
         for connector in (aiohttp.TCPConnector(limit=most), aiohttp.TCPConnector(limit=most, force_close=True)):
